@@ -27,7 +27,7 @@ DOOR_MUTANTS = [
     ),
     Mutant(
         "a merge leaves the rank",
-        f"{MEMORY}/row.py",
+        f"{MEMORY}/facts.py",
         "            self.rank += newer.rank_base - base\n",
         "            pass\n",
         _MEMORY,
@@ -48,7 +48,7 @@ DOOR_MUTANTS = [
     ),
     Mutant(
         "a merge leaves the expiry",
-        f"{MEMORY}/row.py",
+        f"{MEMORY}/facts.py",
         "            expires_at=newer.expires_at,\n",
         "",
         _MEMORY,
@@ -98,7 +98,7 @@ DOOR_MUTANTS = [
     Mutant(
         "who runs gives way",
         f"{MEMORY}/index.py",
-        "                    resting.drop(row)\n",
+        "                    shed_order.drop(row)\n",
         "                    pass\n",
         _MEMORY,
     ),

@@ -149,9 +149,9 @@ GATE_MUTANTS = [
     ),
     Mutant(
         "held jobs let nobody sleep",
-        f"{MEMORY}/queues.py",
+        f"{MEMORY}/observing.py",
         "if work_at <= now or now >= deadline:",
-        "if self._index.queue(names[0]).counts[State.READY] or work_at <= now or now >= deadline:",
+        "if self._index.queue(queues[0]).counts[State.READY] or work_at <= now or now >= deadline:",
         _cases("lanes", "timing"),
     ),
     Mutant(
@@ -171,8 +171,8 @@ GATE_MUTANTS = [
     Mutant(
         "a head that is redriven with others is exposed twice",
         f"{MEMORY}/jobs.py",
-        "in sorted(zip(dead.values(), graves, strict=True), key=lambda pair: pair[0].entry.id):",
-        "in zip(dead.values(), graves, strict=True):",
+        "in sorted(zip(dead.values(), left, strict=True), key=lambda pair: pair[0].entry.id):",
+        "in zip(dead.values(), left, strict=True):",
         _cases("lines"),
     ),
     Mutant(
@@ -191,7 +191,7 @@ GATE_MUTANTS = [
     ),
     Mutant(
         "a release counts jobs past their expiry",
-        f"{MEMORY}/gate_verbs.py",
+        f"{MEMORY}/control.py",
         "(rows if expires_at is None or expires_at > now else late).append(row)",
         "rows.append(row)",
         _cases("releasing"),

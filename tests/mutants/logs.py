@@ -33,7 +33,7 @@ LOG_MUTANTS = [
     ),
     Mutant(
         "a commit in an old epoch",
-        f"{MEMORY}/log_verbs.py",
+        f"{MEMORY}/logs.py",
         "if epoch is not None and (holding.member is None or holding.epoch != epoch):",
         "if epoch is not None and holding.member is None:",
         _MEMORY,
@@ -75,7 +75,7 @@ LOG_MUTANTS = [
     ),
     Mutant(
         "what a group lost is not counted",
-        f"{MEMORY}/logs.py",
+        f"{MEMORY}/facts.py",
         "            if missed > 0:\n",
         "            if missed > 1_000:\n",
         _MEMORY,

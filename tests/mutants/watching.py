@@ -37,8 +37,8 @@ WATCHING_MUTANTS = [
     ),
     Mutant(
         "nobody is woken by the end of a job",
-        "src/forebay/store/memory/engine.py",
-        "        if self._watchers:\n            self._wake(topics(self._facts, change))\n",
+        "src/forebay/store/memory/session.py",
+        "        if self.watchers:\n            self._notify(topics(self.facts, change))\n",
         "",
         MEMORY,
     ),
@@ -79,7 +79,7 @@ WATCHING_MUTANTS = [
     ),
     Mutant(
         "requests that are known are told again",
-        "src/forebay/store/memory/watching.py",
+        "src/forebay/store/memory/observing.py",
         "and (job_id, row.delivery) not in known",
         "",
         MEMORY,

@@ -31,11 +31,10 @@ from forebay.core.policy import (
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.changes import RULES, apply
-from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import image
 from forebay.store.memory.journaled import CompactingJournal, open_journaled
-from forebay.store.memory.ledger import LedgeredBackend
+from forebay.store.memory.session import Recorder
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Checkpoint, Want
 from forebay.testing.clock import ManualClock
@@ -67,16 +66,16 @@ class Story:
         self.disk = MemoryDisk()
         self.clock = ManualClock()
         self.store = open_journaled(DIRECTORY, clock=self.clock, disk=self.disk, segment_bytes=segment_bytes)
-        compacting = self.store.backend._recorder
+        compacting = self.store.backend.session.recorder
         assert isinstance(compacting, CompactingJournal)
         self.witness = Witness(compacting)
-        self.store.backend._recorder = self.witness
+        self.store.backend.session.recorder = self.witness
         for chapter in range(chapters):
             tell(self.store, self.clock)
             if compact and chapter == chapters // 2:
                 compacting.compact()
         self.images = expected_images(self.witness.records)
-        assert list(image(self.store.backend._facts)) == self.images[max(self.images)]
+        assert list(image(self.store.backend.session.facts)) == self.images[max(self.images)]
 
     @property
     def parts(self) -> set[str]:
@@ -187,10 +186,10 @@ def _feed(store: MemoryStore, clock: ManualClock) -> None:
 
 
 def _operate(store: MemoryStore, clock: ManualClock) -> None:
-    dead = [row.entry.id for row in store.backend._facts.rows.values() if row.state is State.DEAD]
+    dead = [row.entry.id for row in store.backend.session.facts.rows.values() if row.state is State.DEAD]
     store.redrive(dead[:1])
     running = store.claim([Want("default", 1)], "worker-4", seconds(30))
-    waiting = [row.entry.id for row in store.backend._facts.rows.values() if row.state is State.WAITING]
+    waiting = [row.entry.id for row in store.backend.session.facts.rows.values() if row.state is State.WAITING]
     store.cancel([lease.job.id for lease in running] + waiting[:2])
     store.pause("default", clock.now() + 60_000_000)
     store.resume("default")
@@ -221,7 +220,7 @@ def _log(store: MemoryStore, clock: ManualClock) -> None:
 
 
 def _ledger(store: MemoryStore, clock: ManualClock) -> None:
-    if not isinstance(store.backend, LedgeredBackend):
+    if not store.ledger_rule().on:
         return
     store.put_ledger_rule(LedgerRule(on=False))
     store.enqueue([Draft("untold")])
@@ -241,7 +240,7 @@ def recovered_image(files: dict[str, bytes], *, check: Callable[[MemoryStore], N
     """What a recovery of these files finds."""
     store = open_journaled(DIRECTORY, clock=ManualClock(), disk=on_disk(files))
     try:
-        found = list(image(store.backend._facts))
+        found = list(image(store.backend.session.facts))
         if check is not None:
             check(store)
         return found

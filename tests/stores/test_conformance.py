@@ -175,8 +175,8 @@ class NoMemory(MemoryStore):
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         answers = super().settle(settlements)
-        self.backend._facts.removed.clear()
-        for row in self.backend._facts.rows.values():
+        self.backend.session.facts.removed.clear()
+        for row in self.backend.session.facts.rows.values():
             row.mark = (0, "")
         return answers
 
@@ -352,4 +352,4 @@ def test_every_case_leaves_its_store_closed() -> None:
 
     run(opener, only="leases/*")
     assert len(opened) > 20
-    assert all(store.backend._closed for store in opened)
+    assert all(store.backend.session.closed for store in opened)

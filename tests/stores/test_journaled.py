@@ -35,8 +35,8 @@ def picture(facts: Facts) -> list[bytes]:
 
 
 def recorder(store: MemoryStore) -> CompactingJournal:
-    assert isinstance(store.backend._recorder, CompactingJournal)
-    return store.backend._recorder
+    assert isinstance(store.backend.session.recorder, CompactingJournal)
+    return store.backend.session.recorder
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -55,20 +55,21 @@ def test_what_was_answered_survives_a_power_cut(seed: int) -> None:
         return (state >> 33) % most
 
     again = open_journaled(DIRECTORY, clock=ManualClock(), disk=disk.crash(draw))
-    assert picture(again.backend._facts) == picture(store.backend._facts)
+    assert picture(again.backend.session.facts) == picture(store.backend.session.facts)
     found = {job.id for job in again.browse(Query(), after=0, limit=1000).jobs}
     assert found == set(accepted) - {leases[0].job.id}
 
 
-def test_a_read_does_not_tell_what_a_crash_could_take_back() -> None:
-    """A record that another thread has written and not yet synced is synced by whoever reads its effect."""
+def test_an_answer_holds_nothing_that_a_crash_could_take_back() -> None:
+    """A record that another thread has written and not yet synced is synced by the verb that saw its effect."""
     store = open_journaled(DIRECTORY, clock=ManualClock(), disk=MemoryDisk())
     journal = recorder(store)._journal
-    for read in (lambda: store.get([1]), store.backlog, store.schedules, lambda: store.overdue(1), store.specs):
-        store.backend._lsn = recorder(store).append(encode_entry(ChangeSet(store.now())))
-        assert journal.synced < store.backend._lsn
-        read()
-        assert journal.synced >= store.backend._lsn
+    work = (lambda: store.enqueue([]), lambda: store.claim([Want("q", 1)], "w", seconds(1)), lambda: store.settle([]))
+    for verb in (lambda: store.get([1]), store.backlog, store.schedules, lambda: store.overdue(1), store.specs, *work):
+        store.backend.session.lsn = recorder(store).append(encode_entry(ChangeSet(store.now())))
+        assert journal.synced < store.backend.session.lsn
+        verb()
+        assert journal.synced >= store.backend.session.lsn
 
 
 def test_a_journal_of_an_earlier_version_is_refused_by_name() -> None:
@@ -121,7 +122,8 @@ def test_compaction_keeps_the_state_and_shortens_the_log() -> None:
     recorder(store).compact()
     assert sum(len(data) for data in disk.files().values()) < before / 4
     store.enqueue(drafts(3))
-    assert picture(open_journaled(DIRECTORY, disk=disk.kill()).backend._facts) == picture(store.backend._facts)
+    again = open_journaled(DIRECTORY, disk=disk.kill())
+    assert picture(again.backend.session.facts) == picture(store.backend.session.facts)
 
 
 def test_a_thousand_large_jobs_and_log_entries_are_compacted() -> None:
@@ -133,7 +135,8 @@ def test_a_thousand_large_jobs_and_log_entries_are_compacted() -> None:
         store.append("log", [b'"%s"' % (b"x" * 68_000)] * 100)
     recorder(store).compact()
     assert [path for path in disk.files() if path.endswith(".snap")]
-    assert picture(open_journaled(DIRECTORY, disk=disk.kill()).backend._facts) == picture(store.backend._facts)
+    again = open_journaled(DIRECTORY, disk=disk.kill())
+    assert picture(again.backend.session.facts) == picture(store.backend.session.facts)
 
 
 class BusyDisk(MemoryDisk):
@@ -175,7 +178,8 @@ def test_a_compaction_that_finds_no_room_leaves_the_journal_running(room: int) -
     assert [path for path in disk.files() if path.endswith(".snap")]
     assert disk.accepted > (1 if room < 2**20 else 2)
     assert store.backlog(["default"])[0].ready == 4_001 + disk.accepted
-    assert picture(open_journaled(DIRECTORY, disk=disk.kill()).backend._facts) == picture(store.backend._facts)
+    again = open_journaled(DIRECTORY, disk=disk.kill())
+    assert picture(again.backend.session.facts) == picture(store.backend.session.facts)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "no space left on device"), ValueError("a chunk is too large")])
@@ -247,10 +251,10 @@ def test_live_work_goes_on_while_the_log_is_compacted(tmp_path: Path) -> None:
     finally:
         stop.set()
         worker.join()
-    live = picture(store.backend._facts)
+    live = picture(store.backend.session.facts)
     store.close()
     again = open_journaled(str(tmp_path / "j"))
-    assert picture(again.backend._facts) == live
+    assert picture(again.backend.session.facts) == live
     again.close()
 
 
@@ -258,10 +262,10 @@ def test_closing_during_a_compaction_loses_nothing(tmp_path: Path) -> None:
     store = open_journaled(str(tmp_path / "j"), segment_bytes=4_096, compact_bytes=8_192)
     for _ in range(100):
         store.enqueue(drafts(10))
-    live = picture(store.backend._facts)
+    live = picture(store.backend.session.facts)
     store.close()
     with pytest.raises(Closed):
         store.enqueue(drafts(1))
     again = open_journaled(str(tmp_path / "j"))
-    assert picture(again.backend._facts) == live
+    assert picture(again.backend.session.facts) == live
     again.close()

@@ -35,8 +35,8 @@ def opened(disk: Disk, segment_bytes: int = 4_096) -> MemoryStore:
 
 
 def compact(store: MemoryStore) -> None:
-    assert isinstance(store.backend._recorder, CompactingJournal)
-    store.backend._recorder.compact()
+    assert isinstance(store.backend.session.recorder, CompactingJournal)
+    store.backend.session.recorder.compact()
 
 
 def work(store: MemoryStore, rounds: int) -> None:

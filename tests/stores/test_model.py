@@ -52,8 +52,8 @@ class _Journaled:
 
     def reopen(self) -> MemoryStore:
         if self.crashes % 2:
-            assert isinstance(self.store.backend._recorder, CompactingJournal)
-            self.store.backend._recorder.compact()
+            assert isinstance(self.store.backend.session.recorder, CompactingJournal)
+            self.store.backend.session.recorder.compact()
         self.crashes += 1
         self.disk = self.disk.crash(Random(self.crashes).randrange)
         self.store = open_journaled("journal", clock=self.clock, disk=self.disk)
@@ -61,10 +61,10 @@ class _Journaled:
 
 
 def _residue(store: MemoryStore) -> Mapping[str, int]:
-    facts, index = store.backend._facts, store.backend._index
+    facts, index = store.backend.session.facts, store.backend.session.index
     finished = [timer for queues in index._finished.values() for timer in queues.values()]
     timers = [index.leases, index.expiring, index.kept, *finished]
-    resting = [queue.resting for queue in index.queues.values() if queue.resting is not None]
+    shed_orders = [queue.shed_order for queue in index.queues.values() if queue.shed_order is not None]
     return {
         "rows": len(facts.rows),
         "keys": len(facts.keys),
@@ -75,7 +75,7 @@ def _residue(store: MemoryStore) -> Mapping[str, int]:
         "lines": len(index.lines),
         "timers": sum(timer.next() is not None for timer in timers),
         "merge targets": sum(len(queue.newest) for queue in index.queues.values()),
-        "resting": sum(len(list(each)) for each in resting),
+        "shed orders": sum(len(list(each)) for each in shed_orders),
     }
 
 

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from forebay.core.instant import micros
 from forebay.core.limits import MAX_LEASE
-from forebay.store.memory.deadlines import Deadlines, rounded_up
+from forebay.store.memory.heaps import Deadlines, rounded_up
 
 INSTANTS = st.integers(0, 50)
 NAMES = st.integers(0, 15)

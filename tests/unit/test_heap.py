@@ -6,16 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from forebay.core.entries import Entry
-from forebay.core.job import State
-from forebay.store.memory.heap import LazyHeap
-from forebay.store.memory.row import Row
+from forebay.store.memory.heaps import LazyHeap
 
 KEYS = st.integers(-3, 3)
-
-
-def a_row(job_id: int) -> Row:
-    return Row(Entry(job_id, "q", "k", b"", 0, True, 1), State.READY, 0, 0, 0)
 
 
 @dataclass
@@ -31,17 +24,17 @@ class SortedList:
 
 
 class HeapAgainstList(RuleBasedStateMachine):
-    """A row is in the heap at most once at a time, and comes back under the same or another key."""
+    """A number is in the heap at most once at a time, and comes back under the same or another key."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heap, self.model = LazyHeap(), SortedList()
-        self.rows = [a_row(number) for number in range(12)]
+        self.heap: LazyHeap[int] = LazyHeap()
+        self.model = SortedList()
 
     @rule(number=st.integers(0, 11), key=KEYS)
     def push(self, number: int, key: int) -> None:
         if all(job_id != number for _, job_id in self.model.entries):
-            self.heap.push(key, self.rows[number])
+            self.heap.push(key, number, number)
             self.model.entries.append((key, number))
 
     @precondition(lambda self: self.model.entries)
@@ -49,22 +42,22 @@ class HeapAgainstList(RuleBasedStateMachine):
     def forget(self, data: st.DataObject) -> None:
         key, number = data.draw(st.sampled_from(self.model.entries))
         self.model.entries.remove((key, number))
-        self.heap.forget(key, self.rows[number])
+        self.heap.forget(key, number)
 
     @rule()
     def pop(self) -> None:
-        row = self.heap.pop()
-        assert ([] if row is None else [row.entry.id]) == self.model.take(1)
+        found = self.heap.pop()
+        assert ([] if found is None else [found]) == self.model.take(1)
 
     @rule(count=st.integers(0, 5))
     def take(self, count: int) -> None:
-        assert [row.entry.id for row in self.heap.take(count)] == self.model.take(count)
+        assert self.heap.take(count) == self.model.take(count)
 
     @invariant()
     def agrees(self) -> None:
         assert len(self.heap) == len(self.model.entries)
-        row = self.heap.peek()
-        assert (None if row is None else row.entry.id) == (min(self.model.entries)[1] if self.model.entries else None)
+        assert self.heap.peek() == (min(self.model.entries)[1] if self.model.entries else None)
+        assert [item[:2] for item in self.heap.walk()] == sorted(self.model.entries)
 
 
 HeapAgainstList.TestCase.settings = settings(stateful_step_count=25)
@@ -73,45 +66,42 @@ TestHeapAgainstList = HeapAgainstList.TestCase
 
 @given(st.lists(KEYS, max_size=40))
 def test_rows_come_out_by_key_then_by_id(keys: list[int]) -> None:
-    heap = LazyHeap()
+    heap: LazyHeap[int] = LazyHeap()
     for number, key in enumerate(keys):
-        heap.push(key, a_row(number))
+        heap.push(key, number, number)
     expected = [number for _, number in sorted((key, number) for number, key in enumerate(keys))]
-    assert [row.entry.id for row in heap.take(100)] == expected
+    assert heap.take(100) == expected
     assert heap.items == []
 
 
 def test_a_row_that_returns_under_its_old_key_is_handed_out_once() -> None:
-    heap, row = LazyHeap(), a_row(1)
-    heap.push(5, row)
-    heap.forget(5, row)
-    heap.push(5, row)
-    assert heap.take(10) == [row]
+    heap: LazyHeap[int] = LazyHeap()
+    heap.push(5, 1, 1)
+    heap.forget(5, 1)
+    heap.push(5, 1, 1)
+    assert heap.take(10) == [1]
     assert heap.pop() is None
 
 
 def test_what_was_taken_back_leaves_no_memory() -> None:
-    heap = LazyHeap()
-    kept = [a_row(number) for number in range(10)]
-    for row in kept:
-        heap.push(-1, row)
-    passing = a_row(99)
+    heap: LazyHeap[int] = LazyHeap()
+    for number in range(10):
+        heap.push(-1, number, number)
     most = 0
     for cycle in range(100_000):
-        heap.push(cycle, passing)
-        heap.forget(cycle, passing)
+        heap.push(cycle, 99, 99)
+        heap.forget(cycle, 99)
         most = max(most, len(heap.items), len(heap._dead))
     assert most <= 200
-    assert [row.entry.id for row in heap.take(100)] == list(range(10))
+    assert heap.take(100) == list(range(10))
 
 
 def test_a_large_heap_stays_within_twice_what_is_alive() -> None:
-    heap = LazyHeap()
-    rows = [a_row(number) for number in range(10_000)]
-    for row in rows:
-        heap.push(row.entry.id, row)
-    for row in rows[1_000:]:
-        heap.forget(row.entry.id, row)
+    heap: LazyHeap[int] = LazyHeap()
+    for number in range(10_000):
+        heap.push(number, number, number)
+    for number in range(1_000, 10_000):
+        heap.forget(number, number)
     assert len(heap) == 1_000
     assert len(heap.items) <= 2_000
-    assert heap.take(20_000) == rows[:1_000]
+    assert heap.take(20_000) == list(range(1_000))

@@ -27,7 +27,7 @@ def lived(chapters: int = 1) -> Facts:
         tell(store, clock)
     store.pause("tomorrow", clock.now() + 1)
     store.set_gate("until/dawn", 3)
-    return store.backend._facts
+    return store.backend.session.facts
 
 
 def pictures(facts: Facts) -> dict[str, object]:
@@ -93,9 +93,9 @@ def test_chunks_are_bounded_and_none_is_lost_between_them() -> None:
     for _ in range(2):
         leases = store.claim([Want("default", 1_000)], "ada", seconds(30))
         store.settle([(lease, Ack()) for lease in leases])
-    chunks = list(image(store.backend._facts))
+    chunks = list(image(store.backend.session.facts))
     assert len(chunks) == 1 + 1 + 1 + 3 + 2 + 1 + 3
-    assert pictures(restore(chunks)) == pictures(store.backend._facts)
+    assert pictures(restore(chunks)) == pictures(store.backend.session.facts)
 
 
 def test_chunks_of_large_items_are_cut_by_their_bytes() -> None:
@@ -106,10 +106,10 @@ def test_chunks_of_large_items_are_cut_by_their_bytes() -> None:
         store.enqueue([large] * 10)
         store.append("log", [b'"%s"' % (b"x" * 200_000)] * 5)
         store.put_schedule(Schedule(f"s{number}", "@daily", 1, large))
-    chunks = list(image(store.backend._facts))
+    chunks = list(image(store.backend.session.facts))
     assert max(map(len, chunks)) < CHUNK_BYTES + 100
     assert len(chunks) > 150
-    assert pictures(restore(chunks)) == pictures(store.backend._facts)
+    assert pictures(restore(chunks)) == pictures(store.backend.session.facts)
 
 
 def test_only_so_many_removed_jobs_are_remembered() -> None:
@@ -128,7 +128,7 @@ def test_a_trimmed_log_keeps_its_offsets() -> None:
     clock.advance(1)
     store.append("log", [b"10"])
     store.trim("log", clock.now(), 7)
-    again = MemoryStore(clock=clock, facts=restore(image(store.backend._facts)))
+    again = MemoryStore(clock=clock, facts=restore(image(store.backend.session.facts)))
     assert again.extent("log") == store.extent("log") == [(7, 11)]
     assert [entry.offset for entry in again.read("log", 0, 6, 10)] == [7, 8, 9, 10]
     assert again.append("log", [b"11"])[0].offset == 11

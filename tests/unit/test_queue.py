@@ -153,7 +153,7 @@ def test_the_memory_of_keys_is_bounded_by_their_window(clock: ManualClock) -> No
         queue.enqueue(number, f"key-{number}")
         queue.ack(taken(queue).job_id)
         clock.advance(10_000)
-        most = max(most, len(memory(queue).backend._facts.keys))
+        most = max(most, len(memory(queue).backend.session.facts.keys))
     assert 1_000 <= most <= 1_110
     clock.advance(11 * SECOND)
     queue.enqueue("x")
@@ -478,8 +478,8 @@ def test_a_wake_up_without_work_does_not_end_the_wait(queue: JobQueue, clock: Ma
     clock.until_asleep(1)
     store = memory(queue)
     for _ in range(20):
-        with store.backend._lock:
-            store.backend._index.queue("default").claimers.wake_all()
+        with store.backend.session.lock:
+            store.backend.session.index.queue("default").claimers.wake_all()
         clock.until_asleep(1)
     assert receiver.is_alive()
     job_id = queue.enqueue("x")

@@ -97,12 +97,12 @@ def test_where_the_dead_lie_says_how_long() -> None:
     month = Stamper(QueueSpec(name="letters", routing=Routing(dead=DeadLetters(keep=days(30)))))
     plain, others = stamper(), {"letters": month, "plain": Stamper(QueueSpec(name="plain"))}
     end = NOW + micros(days(30))
-    assert plain.grave(NOW, others.__getitem__) is None
-    assert month.grave(NOW, others.__getitem__) == DeadLetterRule(None, end)
+    assert plain.dead_letter(NOW, others.__getitem__) is None
+    assert month.dead_letter(NOW, others.__getitem__) == DeadLetterRule(None, end)
     for queue, kept_until in (("letters", end), ("plain", 0)):
         edge = stamper(routing=Routing(dead=DeadLetters(queue)))
-        assert edge.grave(NOW, others.__getitem__) == DeadLetterRule(queue, kept_until)
-    assert stamper(routing=Routing(dead=DeadLetters(most=9))).grave(NOW, others.__getitem__) is None
+        assert edge.dead_letter(NOW, others.__getitem__) == DeadLetterRule(queue, kept_until)
+    assert stamper(routing=Routing(dead=DeadLetters(most=9))).dead_letter(NOW, others.__getitem__) is None
 
 
 def test_an_entry_has_its_class_its_gates_and_its_line() -> None:

@@ -7,8 +7,8 @@ from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.core.policy import Block, Bounded
 from forebay.core.spec import QueueSpec
+from forebay.store.memory.queue_state import Waiters
 from forebay.store.memory.store import MemoryStore
-from forebay.store.memory.waiters import Waiters
 from forebay.store.protocol import Receipt, Want
 from forebay.testing.clock import ManualClock
 
@@ -33,7 +33,7 @@ def test_news_wakes_as_many_as_it_is_enough_for_longest_asleep_first() -> None:
     assert woken(sleepers) == [True, True, False]
     waiters.wake(5)
     assert woken(sleepers) == [True, True, True]
-    assert not waiters.sleepers
+    assert not waiters.waiting
 
 
 def test_a_greedy_one_does_not_hold_up_those_behind_it() -> None:
@@ -71,7 +71,7 @@ def test_everybody_is_woken_at_the_end() -> None:
     sleepers = asleep(waiters, 1, 50)
     waiters.wake_all()
     assert woken(sleepers) == [True, True]
-    assert not waiters.sleepers
+    assert not waiters.waiting
 
 
 def test_a_small_producer_is_not_stuck_behind_a_large_one() -> None:
@@ -105,4 +105,4 @@ def test_a_wait_leaves_no_trace() -> None:
     clock.advance(5_000_000)
     sleeper.join(10)
     assert answers == [False]
-    assert not any(queue.claimers.sleepers for queue in store.backend._index.queues.values())
+    assert not any(queue.claimers.waiting for queue in store.backend.session.index.queues.values())

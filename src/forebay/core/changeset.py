@@ -40,7 +40,7 @@ class JobChange(Struct, frozen=True, array_like=True):
     """Jobs to which the same happened. `deliveries`: their fences, where a lease begins or ends.
 
     until      as a span of the ledger has it: the end of the lease, the new due time, or how long it stays readable
-    error      why the jobs failed; `grave`: where they lie, if not for ever in their own queue
+    error      why the jobs failed; `dead_letter`: where they lie, if not for ever in their own queue
     keep_rank  of jobs that wait again: the rank is as `rank_back` says; otherwise it follows from the new due time
     """
 
@@ -49,7 +49,7 @@ class JobChange(Struct, frozen=True, array_like=True):
     deliveries: Sequence[int] = ()
     until: Instant = 0
     error: Failure | None = None
-    grave: DeadLetterRule | None = None
+    dead_letter: DeadLetterRule | None = None
     result: bytes | None = None
     keep_rank: bool = False
 
@@ -132,15 +132,17 @@ class JobChanges:
         change: str,
         until: Instant = 0,
         error: Failure | None = None,
-        grave: DeadLetterRule | None = None,
+        dead_letter: DeadLetterRule | None = None,
         result: bytes | None = None,
         keep_rank: bool = False,
     ) -> None:
         """The fields of a `JobChange`; a delivery of 0: no lease begins or ends."""
-        what = (change, until, error, grave, result, keep_rank)
+        what = (change, until, error, dead_letter, result, keep_rank)
         if what != self._last:
             self._last, self._ids, self._deliveries = what, [], []
-            self.jobs.append(JobChange(change, self._ids, self._deliveries, until, error, grave, result, keep_rank))
+            self.jobs.append(
+                JobChange(change, self._ids, self._deliveries, until, error, dead_letter, result, keep_rank)
+            )
         self._ids.append(job_id)
         if delivery:
             self._deliveries.append(delivery)

@@ -64,10 +64,10 @@ class Stamper:
         keep_for = max(self._keep_for, keep_for)
         return finished_at + keep_for if keep_for else 0
 
-    def grave(self, died_at: Instant, of: Callable[[str], "Stamper"]) -> DeadLetterRule | None:
-        """Where a job that dies now will lie, and how long; None: here, until it is redriven or purged.
+    def dead_letter(self, died_at: Instant, of: Callable[[str], "Stamper"]) -> DeadLetterRule | None:
+        """The queue and the time of the dead letter of a job that dies now; None: here, until redriven or purged.
 
-        How long is for the queue to say where it lies: `of` has the other queues' stampers.
+        The queue that holds the dead letter says how long: `of` has the other queues' stampers.
         """
         dead = self.spec.routing.dead
         if dead is None:

@@ -220,7 +220,7 @@ class Lanes(Generic[J]):
         self.now: Instant = 0
         self.gates: dict[str, GateState] = {}
         self.fronts: dict[str, Front[J]] = {}
-        self._timers: list[tuple[Instant, str]] = []
+        self.timers: list[tuple[Instant, str]] = []
 
     def new_state(self, name: str) -> GateState:
         return GateState(name)
@@ -288,7 +288,7 @@ class Lanes(Generic[J]):
         self.now = now
         opened = []
         while (at := self.next_opening()) is not None and at <= now:
-            state = self.gates[heappop(self._timers)[1]]
+            state = self.gates[heappop(self.timers)[1]]
             state.timer = 0
             self.wake(state)
             self._set_timer(state)
@@ -297,12 +297,12 @@ class Lanes(Generic[J]):
 
     def next_opening(self) -> Instant | None:
         """When a rate opens next that lanes with ready jobs have to pass."""
-        while self._timers:
-            at, name = self._timers[0]
+        while self.timers:
+            at, name = self.timers[0]
             state = self.gates.get(name)
             if state is not None and state.timer == at and state.refs:
                 return at
-            heappop(self._timers)
+            heappop(self.timers)
         return None
 
     def workable_at(self, front: Front[J], now: Instant) -> Instant:
@@ -490,7 +490,7 @@ class Lanes(Generic[J]):
                 at = min(at, opening(gate, state, 1 if first is None else first.cost))
         if self.now < at < MAX_INSTANT and at != state.timer:
             state.timer = at
-            heappush(self._timers, (at, state.name))
+            heappush(self.timers, (at, state.name))
 
     def _forget(self, state: GateState) -> None:
         if not state.refs and not state.used:

@@ -47,7 +47,7 @@ class DeadLetterModel:
     def dead_letter(self, item: Item, error: Failure, now: Instant) -> None:
         job = item.job
         rule = (
-            Stamper(self._jobs.spec(job.queue)).grave(now, lambda queue: Stamper(self._jobs.spec(queue)))
+            Stamper(self._jobs.spec(job.queue)).dead_letter(now, lambda queue: Stamper(self._jobs.spec(queue)))
             or DeadLetterRule()
         )
         self._jobs.change(

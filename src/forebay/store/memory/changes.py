@@ -1,13 +1,13 @@
-"""What a change does: to the facts, in the ledger's record, and to those who wait. One rule a kind of change.
+"""What a change does: to the facts, in the ledger's record, and to waiters. One rule a kind of change.
 
 `apply` is the only code that changes facts. A live call and a recovery apply the same change sets through it, so a
 recovered store equals the one that crashed. It trusts them: verbs check before they plan a change, and recovery reads
-what was checked then. A row that leaves the table is given a final state first: heaps may still hold it and must see
-that it ended.
+what was checked then. A row that leaves the table is given a final state first: heaps may still hold it and check
+its state.
 
 `record_of` makes the ledger's record from a change set and the facts just before it is applied. One place for all
-verbs: whatever is written into the journal has its record in the same entry, or it moves no job and changes nothing
-that has a name.
+verbs: a change in the journal has its record in the same entry, or it moves no job and changes nothing that has a
+name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,8 +27,7 @@ from forebay.core.record_builder import TEND, RecordBuilder
 from forebay.core.shedding import GAVE_WAY
 from forebay.engine.intake import KEYS_SWEPT, KeyFact, birth_rank
 from forebay.engine.settle import MARK_CODES, attempts_after, errors_after, rank_after
-from forebay.store.memory.facts import Facts
-from forebay.store.memory.row import Row
+from forebay.store.memory.facts import Facts, Row
 
 Topic: TypeAlias = int | str
 """What a watcher waits for: a job, by its id, or an owner."""
@@ -87,7 +86,7 @@ def topics(facts: Facts, change: ChangeSet) -> Iterator[Topic]:
 
 
 class Rule(NamedTuple):
-    """What a change of jobs is. `record` None: the ledger does not know of it. `ends`: nobody need wait any more."""
+    """What a change of jobs is. `record` None: the ledger has no record of it. `ends`: it wakes waiters for the end."""
 
     apply: Callable[[Facts, ChangeSet, JobChange], None]
     record: Callable[[RecordBuilder, ChangeSet, JobChange, list[Row]], None] | None
@@ -157,17 +156,17 @@ def _wait_again(facts: Facts, change: ChangeSet, each: JobChange) -> None:
 
 def _die(facts: Facts, change: ChangeSet, each: JobChange) -> None:
     for row in _settled(facts, each):
-        _bury(row, each.error, each, change.at)
+        _dead_letter(row, each.error, each, change.at)
 
 
 def _expire(facts: Facts, change: ChangeSet, each: JobChange) -> None:
     for job_id in each.ids:
-        _bury(facts.rows[job_id], OUT_OF_TIME, each, change.at)
+        _dead_letter(facts.rows[job_id], OUT_OF_TIME, each, change.at)
 
 
 def _shed(facts: Facts, change: ChangeSet, each: JobChange) -> None:
     for job_id in each.ids:
-        _bury(facts.rows[job_id], GAVE_WAY, each, change.at)
+        _dead_letter(facts.rows[job_id], GAVE_WAY, each, change.at)
 
 
 def _cancel(facts: Facts, change: ChangeSet, each: JobChange) -> None:
@@ -188,7 +187,7 @@ def _redrive(facts: Facts, change: ChangeSet, each: JobChange) -> None:
         row.attempt = 0
         row.cancel_requested = False
         _finish(row, _WAITING, 0)
-        # Whoever redrives an expired job wants it to run all the same.
+        # An expired job is redriven to run all the same.
         row.entry = replace(row.entry, expires_at=None, queue=row.queue)
         row.home = None
         row.restamp(each.until, change.at)
@@ -209,14 +208,14 @@ def _settled(facts: Facts, each: JobChange) -> Iterator[Row]:
         yield row
 
 
-def _bury(row: Row, error: Failure | None, each: JobChange, at: Instant) -> None:
-    """The one way to die: the job lies where its queue sends the dead, for as long as that queue keeps them."""
-    grave = each.grave
+def _dead_letter(row: Row, error: Failure | None, each: JobChange, at: Instant) -> None:
+    """The one way to die: the job is in the queue that takes its dead letter, for as long as that queue keeps it."""
+    rule = each.dead_letter
     row.errors = errors_after(row.errors, error, at, row.attempt)
-    _finish(row, State.DEAD, at, 0 if grave is None else grave.kept_until)
-    if grave is not None and grave.queue is not None:
+    _finish(row, State.DEAD, at, 0 if rule is None else rule.kept_until)
+    if rule is not None and rule.queue is not None:
         row.home = row.entry.queue
-        row.entry = replace(row.entry, queue=grave.queue)
+        row.entry = replace(row.entry, queue=rule.queue)
 
 
 def _finish(row: Row, state: State, at: Instant, kept_until: Instant = 0) -> None:
@@ -244,7 +243,7 @@ def _begun(builder: RecordBuilder, change: ChangeSet, each: JobChange, rows: lis
 
 
 def _running(builder: RecordBuilder, _: ChangeSet, each: JobChange, rows: list[Row]) -> None:
-    """What happened to running jobs says what their leases said, and why they failed."""
+    """A record of running jobs has the facts of their leases, and why they failed."""
     error = each.error
     trait = None if error is None else Trait(error_kind=error.kind, error=error.message)
     change = Change(each.change)
@@ -255,7 +254,7 @@ def _running(builder: RecordBuilder, _: ChangeSet, each: JobChange, rows: list[R
 
 
 def _unheld(builder: RecordBuilder, _: ChangeSet, each: JobChange, rows: list[Row]) -> None:
-    """A job that nobody holds; a dead one belongs to the queue that it died in, wherever it lies."""
+    """A job without a lease; a dead one belongs to the queue that it died in, not to that of its dead letter."""
     change = Change(each.change)
     for row in rows:
         builder.job(change, row.entry.id, row.queue, row.entry.kind, 0, 0, 0, 0, 0, 0, each.until)
@@ -323,7 +322,7 @@ def _update(table: dict[str, V], news: Mapping[str, V | None]) -> None:
 
 
 def _move_tats(tats: dict[str, Instant], news: Mapping[str, Instant], at: Instant) -> None:
-    """Each new one goes to the end; of those at the front, some that say nothing any more are forgotten."""
+    """Each new one is put at the end; of those at the front, some that are in the past are forgotten."""
     for name, tat in news.items():
         tats.pop(name, None)
         tats[name] = tat

@@ -1,31 +1,280 @@
 """Everything that the in-process store must not lose, by table; `changes.apply` is the one way to change it.
 
-Facts know no heaps, gates or waiters: those are derived (`index.py`) and rebuilt from the rows.
+Facts have no heaps, lanes or waiters: those are derived (`index.py`) and rebuilt from the rows. A `Row` is the mutable
+record behind an immutable `Job`. Rows are values without cycles, so the garbage collector need not walk a million of
+them (`gc=False`), and they encode as they are into a snapshot.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
-from forebay.core.entries import Ingested
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay.core.changeset import LedgerChange, LogChange, StoredRecord
+from forebay.core.division import Holding
+from forebay.core.entries import Entry, Ingested, LogEntry, Merge
 from forebay.core.instant import Instant, micros
-from forebay.core.job import State
+from forebay.core.job import Job, State
+from forebay.core.ledger import LedgerRule
 from forebay.core.limits import MAX_INSTANT, SOURCE_KEPT
+from forebay.core.outcome import Failure
+from forebay.core.policy import Retained
+from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.engine.intake import KeyFact
 from forebay.engine.settle import Mark
-from forebay.store.memory.deadlines import Deadlines
-from forebay.store.memory.ledger_state import LedgerState
-from forebay.store.memory.logs import Logs
-from forebay.store.memory.row import Row
+from forebay.store.memory.heaps import Deadlines
 
 SETTLE_MEMORY: Final = 65_536
 _SOURCE_KEPT: Final = micros(SOURCE_KEPT)
+_AT: Final = attrgetter("at")
 
 KeyName = tuple[str, str]
 """A queue and an idempotency key."""
+GroupName = tuple[str, str]
+"""A log and a group of its readers."""
+GroupPartition = tuple[str, str, int]
+"""A log, a group, a partition."""
+
+
+class Row(Struct, array_like=True, gc=False):
+    """`mark`: of the last settle, so that repeating it is answered alike. `home` as a `Job` has it."""
+
+    entry: Entry
+    state: State
+    enqueued_at: Instant
+    due_at: Instant
+    rank: int
+    attempt: int = 0
+    delivery: int = 0
+    owner: str | None = None
+    claimed_at: Instant | None = None
+    lease_until: Instant = 0
+    finished_at: Instant = 0
+    kept_until: Instant = 0
+    cancel_requested: bool = False
+    errors: tuple[Failure, ...] = ()
+    result: bytes | None = None
+    mark: Mark = (0, "")
+    home: str | None = None
+
+    @property
+    def queue(self) -> str:
+        """Where it belongs, wherever it lies when it is dead."""
+        return self.home or self.entry.queue
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is State.RUNNING
+
+    @property
+    def rank_base(self) -> int:
+        return self.entry.rank_base
+
+    @property
+    def rank_timed(self) -> int:
+        return self.entry.rank_timed
+
+    @property
+    def cost(self) -> int:
+        return self.entry.cost
+
+    @property
+    def expires_at(self) -> Instant | None:
+        return self.entry.expires_at
+
+    @property
+    def suspect(self) -> bool:
+        """As a `Job` says it."""
+        return bool(self.errors) and self.errors[-1].abandoned
+
+    def restamp(self, due_at: Instant, now: Instant) -> None:
+        """A new due time is a new place in the line."""
+        self.due_at = due_at
+        self.rank = rank_at(self.entry.rank_base, self.entry.rank_timed, due_at, now)
+
+    def take_over(self, merge: Merge, now: Instant) -> None:
+        """Newer work, and how urgent it is; where the row stands is its own."""
+        newer, base = merge.newer, self.entry.rank_base
+        self.entry = replace(self.entry, kind=merge.kind, body=merge.body)
+        if newer is None:
+            return
+        self.entry = replace(
+            self.entry,
+            priority=newer.priority,
+            rank_base=newer.rank_base,
+            deadline=newer.deadline,
+            expires_at=newer.expires_at,
+            meta=newer.meta,
+        )
+        if newer.due_at is None:
+            self.rank += newer.rank_base - base
+        else:
+            self.restamp(newer.due_at, now)
+
+    def job(self) -> Job:
+        """The immutable `Job` that leaves the store."""
+        entry = self.entry
+        running = self.state is State.RUNNING
+        return Job(
+            entry.id,
+            entry.queue,
+            entry.kind,
+            entry.body,
+            self.state,
+            entry.priority,
+            self.enqueued_at,
+            self.due_at,
+            self.attempt,
+            entry.max_attempts,
+            self.delivery,
+            entry.key,
+            entry.tenant,
+            entry.subject,
+            entry.deadline,
+            entry.expires_at,
+            None if entry.meta is None else dict(entry.meta),
+            self.owner,
+            self.claimed_at,
+            self.lease_until if running else None,
+            self.finished_at or None,
+            self.cancel_requested,
+            self.errors,
+            self.result,
+            entry.cost,
+            self.home,
+        )
+
+
+class LedgerState(Struct, array_like=True):
+    """Records from `first` on; `next` is the offset of the one to come, `size` the bytes of those in between."""
+
+    first: int = 0
+    next: int = 0
+    size: int = 0
+    rule: LedgerRule = LedgerRule()
+
+    def add(self, record: StoredRecord) -> None:
+        self.next = record.offset + 1
+        self.size += len(record.record)
+
+    def apply(self, change: LedgerChange) -> None:
+        if change.rule is not None:
+            self.rule = change.rule
+        else:
+            self.first = change.first
+            self.size -= change.freed
+
+
+class Partition:
+    """Entries from `first` on; `next` is the offset of the one to come."""
+
+    __slots__ = ("_entries", "_gone", "first")
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self._entries: list[LogEntry] = []
+        self._gone = 0
+
+    @property
+    def next(self) -> int:
+        return self.first + len(self._entries) - self._gone
+
+    def append(self, entry: LogEntry) -> None:
+        self._entries.append(entry)
+
+    def read(self, after: int, limit: int) -> list[LogEntry]:
+        start = after + 1 - self.first + self._gone
+        return self._entries[start : start + limit]
+
+    def before(self, instant: Instant) -> int:
+        """The last offset that was appended before the instant; the one before the first that is held, if none was."""
+        return bisect_left(self._entries, instant, self._gone, key=_AT) - self._gone + self.first - 1
+
+    def trim(self, before: int) -> None:
+        """The freed front is given back once it is half of the list: amortised O(1) an entry."""
+        self._gone += before - self.first
+        self.first = before
+        if self._gone * 2 > len(self._entries):
+            del self._entries[: self._gone]
+            self._gone = 0
+
+
+class Logs:
+    """All logs of a store by name.
+
+    places   how far a group has come in a partition; owners: who reads it for the group, and in which epoch
+    members  until when each member of a group lives
+    seen     the groups of a log, and when each last committed or owned
+    lost     what left a partition before the group had it
+    """
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, list[Partition]] = {}
+        self.places: dict[GroupPartition, int] = {}
+        self.owners: dict[GroupPartition, tuple[str | None, int]] = {}
+        self.members: dict[GroupName, dict[str, Instant]] = {}
+        self.seen: dict[str, dict[str, Instant]] = {}
+        self.lost: dict[GroupPartition, int] = {}
+
+    def holding(self, log: str, group: str, partition: int) -> Holding:
+        member, epoch = self.owners.get((log, group, partition), (None, 0))
+        until = 0 if member is None else self.members[log, group][member]
+        return Holding(member, epoch, until)
+
+    def holdings(self, log: str, group: str) -> list[Holding]:
+        return [self.holding(log, group, number) for number in range(len(self.partitions[log]))]
+
+    def create(self, spec: QueueSpec) -> None:
+        """A log with its partitions; more may be added later, never fewer: offsets are for ever."""
+        assert isinstance(spec.retention, Retained)
+        partitions = self.partitions.setdefault(spec.name, [])
+        partitions.extend(Partition() for _ in range(spec.retention.partitions - len(partitions)))
+
+    def apply(self, change: LogChange, at: Instant) -> None:
+        log, group, partitions = change.log, change.group, self.partitions[change.log]
+        for entry in change.entries:
+            partitions[entry.partition].append(entry)
+        for number, offset in change.committed.items():
+            self.places[log, group, number] = offset
+        for number, before in change.trimmed.items():
+            self._trim(log, number, before)
+        if change.committed or change.until:
+            self.seen.setdefault(log, {})[group] = at
+        if change.member is not None:
+            self._own(change, change.member, at)
+
+    def _trim(self, log: str, number: int, before: int) -> None:
+        partition = self.partitions[log][number]
+        for group in self.seen.get(log, ()):
+            missed = before - max(partition.first, self.places.get((log, group, number), -1) + 1)
+            if missed > 0:
+                self.lost[log, group, number] = self.lost.get((log, group, number), 0) + missed
+        partition.trim(before)
+
+    def _own(self, change: LogChange, member: str, at: Instant) -> None:
+        """Members whose time is over are forgotten once they own nothing; there are never more than partitions."""
+        log, group, epochs = change.log, change.group, change.owned
+        busy = set()
+        for number in range(len(self.partitions[log])):
+            owner, epoch = self.owners.get((log, group, number), (None, 0))
+            if number in epochs:
+                owner, epoch = member, epochs[number]
+            elif owner == member:
+                owner = None
+            if epoch:
+                self.owners[log, group, number] = (owner, epoch)
+            busy.add(owner)
+        members = self.members.setdefault((log, group), {})
+        members[member] = change.until
+        for name in [name for name, until in members.items() if until <= at and name not in busy]:
+            del members[name]
 
 
 class Facts:
@@ -60,6 +309,11 @@ class Facts:
         row = self.rows.get(job_id)
         return None if row is None else row.state
 
+    def running(self, job_id: int, delivery: int) -> Row | None:
+        """The row, if this lease is its current one; the fence decides, not the time."""
+        row = self.rows.get(job_id)
+        return row if row is not None and row.state is State.RUNNING and row.delivery == delivery else None
+
     def sweep_keys(self, now: Instant, limit: int) -> None:
         """Forget keys whose window has passed, and some whose job is gone; not a change, because they mean nothing."""
         for name in self._key_ends.due(now, limit):
@@ -92,7 +346,7 @@ class Facts:
         return ((job_id, self.removed[job_id]) for job_id in self._removed_order)
 
     def remember_feed(self, fed: Ingested, at: Instant) -> None:
-        """How far a source has come; those that nobody has heard of for long are forgotten."""
+        """How far a source has come; those that have not come for long are forgotten."""
         self.feeds.pop(fed.source, None)
         self.feeds[fed.source] = (fed, at)
         for source in [name for name, (_, last) in islice(self.feeds.items(), 2) if last < at - _SOURCE_KEPT]:

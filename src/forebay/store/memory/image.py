@@ -20,10 +20,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.engine.intake import KeyFact
 from forebay.engine.settle import Mark
-from forebay.store.memory.facts import Facts, KeyName
-from forebay.store.memory.ledger_state import LedgerState
-from forebay.store.memory.logs import GroupName, Partition, Place
-from forebay.store.memory.row import Row
+from forebay.store.memory.facts import Facts, GroupName, GroupPartition, KeyName, LedgerState, Partition, Row
 
 CHUNK_BYTES: Final = 1024 * 1024
 """What the items of a chunk take; a single item may take more."""
@@ -156,11 +153,11 @@ _TABLES: Final[dict[str, _Table]] = {
             (log, [Partition(first) for first in firsts]) for log, firsts in items
         ),
     ),
-    "places": _mapping(Place, int, lambda facts: facts.logs.places),
-    "owners": _mapping(Place, tuple[str | None, int], lambda facts: facts.logs.owners),
+    "places": _mapping(GroupPartition, int, lambda facts: facts.logs.places),
+    "owners": _mapping(GroupPartition, tuple[str | None, int], lambda facts: facts.logs.owners),
     "members": _mapping(GroupName, dict[str, Instant], lambda facts: facts.logs.members),
     "seen": _mapping(str, dict[str, Instant], lambda facts: facts.logs.seen),
-    "lost": _mapping(Place, int, lambda facts: facts.logs.lost),
+    "lost": _mapping(GroupPartition, int, lambda facts: facts.logs.lost),
     "entries": _table(tuple[str, LogEntry], _entries, _take_entries),
 }
 """In the order in which they are written and taken back: the head first, logs before their entries."""

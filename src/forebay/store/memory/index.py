@@ -1,7 +1,7 @@
 """Everything derived from the facts: which job is next, what is due, whose lease ran out, which lane is open.
 
-Verbs commit a change of the facts and then tell the index what moved. Every operation is O(log n); nothing walks all
-jobs in flight. `Index(facts)` rebuilds it all, which is how a recovered store gets its index.
+Verbs commit a change of the facts and then call the index for what moved. Every operation is O(log n); nothing walks
+all jobs in flight. `Index(facts)` rebuilds it all, which is how a recovered store gets its index.
 """
 
 from collections.abc import Iterable
@@ -14,12 +14,10 @@ from forebay.core.job import State
 from forebay.core.limits import MAX_DEPTH, MAX_INSTANT, MAX_LEASE
 from forebay.core.spec import QueueSpec
 from forebay.engine.lanes import GateState
-from forebay.store.memory.deadlines import Deadlines
-from forebay.store.memory.facts import Facts
-from forebay.store.memory.heap import LazyHeap
+from forebay.store.memory.facts import Facts, Row
+from forebay.store.memory.heaps import Deadlines, LazyHeap
 from forebay.store.memory.lines import Lines
 from forebay.store.memory.queue_state import MemoryLanes, QueueState
-from forebay.store.memory.row import Row
 
 _SECOND = 1_000_000
 _GRAIN = 10_000
@@ -43,8 +41,8 @@ class Index:
         self.expiring: Deadlines[int] = Deadlines(_GRAIN)
         self.crowded: dict[str, None] = {}
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
-        self._due = LazyHeap()
-        self.shedding: set[str] = set()
+        self._due: LazyHeap[Row] = LazyHeap()
+        self._shedding: set[str] = set()
         self.asked = {job_id for job_id, row in facts.rows.items() if row.cancel_requested}
         running: dict[str, list[Row]] = {}
         for row in facts.rows.values():
@@ -70,15 +68,15 @@ class Index:
         running = (rows[job_id] for job_id in self.leases.walk(MAX_INSTANT + _MAX_LEASE))
         queue.configure(spec, [row for row in running if row.entry.queue == spec.name])
         self._configured(queue)
-        if queue.resting is not None:
+        if queue.shed_order is not None:
             for row in rows.values():
                 if row.entry.queue == spec.name and row.state in (_WAITING, _READY):
-                    queue.resting.add(row)
+                    queue.shed_order.add(row)
         self.crowd(spec.name)
 
     def _configured(self, queue: QueueState) -> None:
         name = queue.spec.name
-        for names, belongs in ((self.shedding, queue.resting is not None), (self.paced, queue.paced)):
+        for names, belongs in ((self._shedding, queue.shed_order is not None), (self.paced, queue.paced)):
             names.discard(name)
             if belongs:
                 names.add(name)
@@ -90,19 +88,19 @@ class Index:
             self._enter(row)
         queue = self.queues.get(entry.queue) or self.queue(entry.queue)
         queue.counts[state] += 1
-        if queue.resting is not None:
-            queue.resting.add(row)
+        if queue.shed_order is not None:
+            queue.shed_order.add(row)
         if state is _READY:
             queue.push(row)
-            if queue.claimers.sleepers:
+            if queue.claimers.waiting:
                 self.notify(queue, 1)
         elif entry.line is None:
-            self._due.push(row.due_at, row)
+            self._due.push(row.due_at, row.entry.id, row)
         elif self.lines.join(entry.line, row):
             self._advance(entry.line)
 
     def merged(self, before: Row, row: Row) -> None:
-        """A row that nobody has claimed took over newer work."""
+        """A row that was not claimed yet took over newer work."""
         entry, expired_at = row.entry, before.entry.expires_at
         if expired_at != entry.expires_at:
             if expired_at is not None:
@@ -110,8 +108,8 @@ class Index:
             if entry.expires_at is not None:
                 self.expiring.add(entry.expires_at, entry.id)
         if before.due_at != row.due_at and self._waits(row):
-            self._due.forget(before.due_at, row)
-            self._due.push(row.due_at, row)
+            self._due.forget(before.due_at, row.entry.id)
+            self._due.push(row.due_at, row.entry.id, row)
         if before.rank != row.rank:
             self._reranked(before, row, self.queues[entry.queue])
 
@@ -124,16 +122,16 @@ class Index:
                 self._forget_merge(row)
             if entry.expires_at is not None:
                 self.expiring.remove(entry.expires_at, entry.id)
-        if self.shedding:
+        if self._shedding:
             for row in rows:
-                resting = self.queues[row.entry.queue].resting
-                if resting is not None:
-                    resting.drop(row)
+                shed_order = self.queues[row.entry.queue].shed_order
+                if shed_order is not None:
+                    shed_order.drop(row)
 
     def _reranked(self, before: Row, row: Row, queue: QueueState) -> None:
-        if queue.resting is not None:
-            queue.resting.drop(before)
-            queue.resting.add(row)
+        if queue.shed_order is not None:
+            queue.shed_order.drop(before)
+            queue.shed_order.add(row)
         if row.state is _READY:
             queue.withdraw(before)
             queue.push(row)
@@ -156,27 +154,18 @@ class Index:
         else:
             self._end(row, queue)
 
-    def ended(self, row: Row, was: State) -> None:
-        """A row that nobody held was cancelled, or died."""
+    def ended(self, row: Row, was: State, *, taken: bool = False) -> None:
+        """A row without a lease was cancelled, or died; `taken`: a claim has met it, and it has left its lane."""
         queue = self._home(row)
         queue.counts[was] -= 1
-        if queue.resting is not None:
-            queue.resting.drop(row)
-        if was is _READY:
+        if queue.shed_order is not None:
+            queue.shed_order.drop(row)
+        if was is _READY and not taken:
             queue.withdraw(row)
-            if queue.claimers.sleepers:
+            if queue.claimers.waiting:
                 self.notify(queue, 1)
         elif was is _WAITING and self._waits(row):
-            self._due.forget(row.due_at, row)
-        self._forget_merge(row)
-        self._end(row, queue)
-
-    def expired(self, row: Row) -> None:
-        """A ready row was met by a claim past its expiry, and has left its lane."""
-        queue = self._home(row)
-        queue.counts[_READY] -= 1
-        if queue.resting is not None:
-            queue.resting.drop(row)
+            self._due.forget(row.due_at, row.entry.id)
         self._forget_merge(row)
         self._end(row, queue)
 
@@ -186,7 +175,7 @@ class Index:
         self._unkeep(row, was)
         line = row.entry.line
         if line is not None and row.entry.blocks and was is State.DEAD:
-            self.lines.rose(line, row)
+            self.lines.unblock(line, row)
             self.lines.leave(line, row)
             self._advance(line)
 
@@ -208,20 +197,20 @@ class Index:
         if row.entry.line is not None:
             self.lines.hide(row.entry.line, row)
 
-    def redriven(self, row: Row, lay_in: str, died_at: Instant, kept_until: Instant) -> None:
-        """A dead row that lay in that queue is back in its own."""
-        self.queues[lay_in].counts[State.DEAD] -= 1
-        self._finished[State.DEAD][lay_in].remove(died_at, row.entry.id)
+    def redriven(self, row: Row, left: str, died_at: Instant, kept_until: Instant) -> None:
+        """A dead row has left that queue and is back in its own."""
+        self.queues[left].counts[State.DEAD] -= 1
+        self._finished[State.DEAD][left].remove(died_at, row.entry.id)
         self.kept.remove(kept_until, row.entry.id)
         if row.entry.line is not None:
             if row.entry.blocks:
-                self.lines.rose(row.entry.line, row)
+                self.lines.unblock(row.entry.line, row)
             else:
                 self.lines.join(row.entry.line, row)
         self._wait(row, self.queues[row.entry.queue])
 
-    def promote(self, now: Instant, limit: int) -> list[Row]:
-        """Rows that become ready now."""
+    def take_due(self, now: Instant, limit: int) -> list[Row]:
+        """Rows that become ready now; `promoted` is called once they are."""
         rows: list[Row] = []
         while len(rows) < limit and (head := self._due.head()) is not None and head[0] <= now:
             heappop(self._due.items)
@@ -229,27 +218,26 @@ class Index:
         return rows
 
     def promoted(self, rows: list[Row]) -> None:
-        """Their state is ready now."""
         for name, alike in groupby(rows, _QUEUE):
             some, queue = list(alike), self.queues[name]
             queue.counts[_WAITING] -= len(some)
             queue.counts[_READY] += len(some)
             for row in some:
                 queue.push(row)
-            if queue.claimers.sleepers:
+            if queue.claimers.waiting:
                 self.notify(queue, len(some))
 
     def notify(self, queue: QueueState, count: int) -> None:
-        """Wake so many of those who sleep until there is work, if a claim may find some now."""
+        """Wake so many waiters for work, if a claim may find some now."""
         now = self.lanes.now
         if self._facts.paused.get(queue.spec.name, 0) <= now and queue.workable_at(now) <= now:
             queue.claimers.wake(count)
 
     def has_room(self, state: GateState, count: int) -> None:
-        """A gate may have room for so many: whoever sleeps in front of a queue with it is woken."""
+        """A gate may have room for so many: waiters of the queues with it are woken."""
         for name in state.numbers:
             queue = self.queues[name]
-            if queue.claimers.sleepers:
+            if queue.claimers.waiting:
                 self.notify(queue, count)
 
     def tick(self, now: Instant) -> None:
@@ -258,7 +246,7 @@ class Index:
             self.has_room(state, MAX_DEPTH)
 
     def finished_before(self, state: State, before: Instant, limit: int, queue: str | None = None) -> list[int]:
-        """The oldest first, of those that lie in one queue or in all of them."""
+        """The oldest first, of those in one queue or in all of them."""
         rows = self._facts.rows
         by_queue = self._finished[state]
         wanted = by_queue.values() if queue is None else [by_queue[queue]] if queue in by_queue else []
@@ -267,12 +255,12 @@ class Index:
         return list(islice((job_id for job_id in ids if rows[job_id].finished_at < before), limit))
 
     def crowd(self, queue: str) -> None:
-        """Perhaps there lie more dead in the queue than it keeps."""
+        """The queue may have more dead letters than it keeps."""
         if self._excess(queue) > 0:
             self.crowded[queue] = None
 
     def too_many(self, queue: str, limit: int) -> list[int]:
-        """The oldest of the dead that lie here beyond the queue's number; none: they are not too many any more."""
+        """The oldest dead letters of the queue beyond the number that it keeps; none: it has no more than that."""
         excess = min(limit, self._excess(queue))
         if excess > 0:
             return self._finished[State.DEAD][queue].due(MAX_INSTANT, excess)
@@ -295,14 +283,14 @@ class Index:
         return None if row is None else row.due_at
 
     @property
-    def restless(self) -> bool:
+    def needs_maintenance(self) -> bool:
         """Whether anything may have to be promoted, opened, expired or forgotten, now or later."""
-        timers = self._due.items or self.expiring.instants or self.kept.instants or self.crowded or self.paced
-        return bool(timers) or self.lanes.next_opening() is not None
+        timers = self._due.items or self.expiring.instants or self.kept.instants or self.lanes.timers
+        return bool(timers or self.crowded or self.paced)
 
     def _enter(self, row: Row) -> None:
         entry = row.entry
-        # A job that was handed out once, or died and came back, no longer takes newer payloads.
+        # A job that was claimed once, or redriven, no longer takes newer payloads.
         if entry.merges and entry.subject is not None and not row.delivery and not row.errors:
             self.queue(entry.queue).newest[entry.subject] = entry.id
         if entry.expires_at is not None:
@@ -315,12 +303,12 @@ class Index:
     def _wait(self, row: Row, queue: QueueState) -> None:
         queue.counts[_WAITING] += 1
         if row.entry.line is None:
-            self._due.push(row.due_at, row)
+            self._due.push(row.due_at, row.entry.id, row)
         else:
             self.lines.hide(row.entry.line, row)
             self._advance(row.entry.line)
-        if queue.resting is not None:
-            queue.resting.add(row)
+        if queue.shed_order is not None:
+            queue.shed_order.add(row)
         if row.entry.expires_at is not None:
             self.expiring.add(row.entry.expires_at, row.entry.id)
 
@@ -329,7 +317,7 @@ class Index:
         if entry.line is not None:
             if entry.blocks and row.state is State.DEAD:
                 self.lines.hide(entry.line, row)
-                self.lines.fell(entry.line, row)
+                self.lines.block(entry.line, row)
             else:
                 self.lines.leave(entry.line, row)
             self._advance(entry.line)
@@ -337,19 +325,19 @@ class Index:
             self.expiring.remove(entry.expires_at, entry.id)
         if entry.id in self._facts.rows:
             self._keep(row)
-        if queue.producers.sleepers:
+        if queue.producers.waiting:
             queue.producers.wake(queue.room)
 
     def _advance(self, line: str) -> None:
         """The line may have another head: that one waits for its time now, the other one does not."""
         before, head = self.lines.advance(line)
         if before is not None:
-            self._due.forget(before.due_at, before)
+            self._due.forget(before.due_at, before.entry.id)
         if head is not None:
-            self._due.push(head.due_at, head)
+            self._due.push(head.due_at, head.entry.id, head)
 
     def _home(self, row: Row) -> QueueState:
-        """The queue that a job belongs to, wherever it lies when it is dead."""
+        """The queue that a job belongs to, even where its dead letter is in another one."""
         return self.queues[row.queue]
 
     def _keep(self, row: Row) -> None:
@@ -376,14 +364,14 @@ class Index:
                 del newest[row.entry.subject]
 
     def _restore(self, row: Row) -> None:
-        """One row of a recovered store; who is exposed in its line is worked out when all are there."""
+        """One row of a recovered store; which row of a line is exposed is worked out when all are there."""
         entry, state = row.entry, row.state
         queue = self.queue(entry.queue)
         if entry.line is not None and (not state.terminal or (state is State.DEAD and entry.blocks)):
             self.lines.join(entry.line, row, exposed=state in (_READY, _RUNNING))
         if state.terminal:
             if state is State.DEAD and entry.line is not None and entry.blocks:
-                self.lines.fell(entry.line, row)
+                self.lines.block(entry.line, row)
             self._keep(row)
             return
         queue.counts[state] += 1
@@ -391,9 +379,9 @@ class Index:
             self.leases.add(row.lease_until, entry.id)
             return
         self._enter(row)
-        if queue.resting is not None:
-            queue.resting.add(row)
+        if queue.shed_order is not None:
+            queue.shed_order.add(row)
         if state is _READY:
             queue.push(row)
         elif entry.line is None:
-            self._due.push(row.due_at, row)
+            self._due.push(row.due_at, row.entry.id, row)

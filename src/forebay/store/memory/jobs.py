@@ -1,204 +1,100 @@
-"""The verbs of a job's life: enqueue, promote, claim, extend, settle, overdue, cancel, redrive, purge."""
+"""The life of a job: what drafts become, and the verbs from enqueue to purge.
+
+The rules are those of `engine.intake` and `engine.settle`. A verb here looks up what they need, commits the change that
+they plan, and updates the index.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
-from threading import Event as Sleeper
+from threading import Event
 
 from forebay.core.changeset import WITHDRAWN, ChangeSet, JobChange, JobChanges, Tables
+from forebay.core.entries import Ingested, Merge
 from forebay.core.errors import QueueFull
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.ledger import Change
 from forebay.core.outcome import Ack, Verdict
-from forebay.engine.intake import IntakePlan, check_capacity
+from forebay.core.policy import Shed
+from forebay.core.record_builder import TEND
+from forebay.core.shedding import Place
+from forebay.core.stamp import Stamper
+from forebay.engine.intake import IntakePlan, KeyFact, MergeTarget, check_capacity, key_is_taken, plan_intake
 from forebay.engine.settle import plan_cancel, plan_settle, transition
-from forebay.store.memory.deadlines import rounded_up
-from forebay.store.memory.engine import TEND_LIMIT, Engine
-from forebay.store.memory.intake import merges_of
-from forebay.store.memory.row import Row
-from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
+from forebay.store.memory.facts import Row
+from forebay.store.memory.heaps import rounded_up
+from forebay.store.memory.session import MAINTAIN_LIMIT, Session, verb
+from forebay.store.protocol import CancelAnswer, Checkpoint, Promotion, Receipt, Tally, Want
 
 
-class JobVerbs(Engine):
-    """A job from its acceptance to its end."""
+class Intake:
+    """How drafts come in, and what the rules of intake look up; `plan` begins each call."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.now: Instant = 0
+        self._next_id = 0
+        self._facts, self._index = session.facts, session.index
+        self._durable = session.recorder is not None
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        with self._lock:
-            now = self._begin()
-            plan = self._intake.plan(drafts, now)
-            if plan.is_new:
-                self._take_in(plan, now, "enqueue")
-            lsn = self._lsn
-        self._settle_down(lsn)
+        session = self.session
+        with session.lock:
+            now = session.begin()
+            plan = self.plan(drafts, now)
+            if plan.entries or plan.merged:
+                self.accept(plan, now, "enqueue")
+            lsn = session.lsn
+        session.sync(lsn)
         return plan.receipts
 
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
-        sleeper = Sleeper()
-        with self._lock:
-            now = self._begin()
+        session, waiter = self.session, Event()
+        with session.lock:
+            now = session.begin()
             queue = self._index.queue(full.queue)
             if queue.depth + full.asked <= full.limit:
                 return
-            queue.producers.add(sleeper, full.asked)
-        self._clock.wait(sleeper, until - now)
-        with self._lock:
-            queue.producers.drop(sleeper)
+            queue.producers.add(waiter, full.asked)
+        session.clock.wait(waiter, until - now)
+        with session.lock:
+            queue.producers.drop(waiter)
 
-    def promote(self, limit: int) -> Promotion:
-        with self._lock:
-            now = self._begin()
-            ready = self._tend(now, limit)
-            next_due = self._index.next_due(now)
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return Promotion(ready, next_due)
+    @verb
+    def ingested(self, _: Instant, source: str) -> Checkpoint | None:
+        return self._checkpoint(source)
 
-    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
-        leases: list[Lease] = []
-        with self._lock:
-            now = self._begin()
-            if self._index.restless:
-                self._tend(now, sum(want.count for want in wants) + TEND_LIMIT)
-            rows = (
-                self._take(wants[0], now)
-                if len(wants) == 1
-                else [row for want in wants for row in self._take(want, now)]
-            )
-            if rows:
-                until = rounded_up(now + span, span)
-                ids = [row.entry.id for row in rows]
-                claimed = JobChange(Change.CLAIMED, ids, [row.delivery + 1 for row in rows], until)
-                tables = Tables(tats=self._index.lanes.tats()) if self._index.lanes.started else None
-                self._commit(ChangeSet(now, "claim", [claimed], owner=owner, tables=tables))
-                self._index.claimed(rows, until)
-                leases = [Lease(row.picture(), owner, until) for row in rows]
-                if self._asleep:
-                    self._rouse(now)
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return leases
+    @verb
+    def ingest(
+        self, now: Instant, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None:
+        if self._checkpoint(source) != before:
+            return None
+        plan = self.plan(drafts, now)
+        ingested = Ingested(source, after.batch, after.taken, after.digest)
+        self.accept(plan, now, "enqueue" if plan.is_new else TEND, tables=Tables(feeds={source: ingested}))
+        return Tally.of(plan.receipts)
 
-    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
-        with self._lock:
-            now = self._begin()
-            until = rounded_up(now + span, span)
-            rows = {lease.job.id: row for lease in leases if (row := self._held(lease)) is not None}
-            if rows:
-                before = [row.lease_until for row in rows.values()]
-                self._commit(ChangeSet(now, "extend", [JobChange(Change.EXTENDED, list(rows), until=until)]))
-                for row, was in zip(rows.values(), before, strict=True):
-                    self._index.extended(row, was)
-            survivors = [_lease(row) for row in rows.values()]
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return survivors
+    @verb
+    def replace_dead(self, now: Instant, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+        ids = [job_id for job_id in drafts if self._facts.state(job_id) is State.DEAD]
+        if not ids:
+            return {}
+        plan = self.plan([drafts[job_id] for job_id in ids], now)
+        self.accept(plan, now, "replace_dead", replaced=ids)
+        return dict(zip(ids, plan.receipts, strict=True))
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        with self._lock:
-            now = self._begin()
-            answers, endings = plan_settle(settlements, self._facts.rows, self._facts.removed)
-            if endings:
-                changes: list[JobChange] = []
-                ids: list[int] = []
-                deliveries: list[int] = []
-                like: tuple[Verdict, str] | None = None
-                for row, verdict, _ in endings:
-                    if like != (verdict, row.entry.queue):
-                        like, ids, deliveries = (verdict, row.entry.queue), [], []
-                        changes.append(self._ending(row, verdict, now, ids, deliveries))
-                    ids.append(row.entry.id)
-                    deliveries.append(row.delivery)
-                self._commit(ChangeSet(now, "settle", changes))
-                for row, _, _ in endings:
-                    self._index.settled(row)
-                if self._index.restless:
-                    self._tend(now)
-                    self._rouse(now)
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return answers
+    def plan(self, drafts: Sequence[Draft], now: Instant) -> IntakePlan:
+        """What the drafts become, with room made for them. Ids are used up once the plan is accepted."""
+        self.now = now
+        self._next_id = self._facts.next_id
+        plan = plan_intake(self, drafts, durable=self._durable)
+        plan.make_room()
+        return plan
 
-    def overdue(self, limit: int) -> list[Lease]:
-        with self._lock:
-            now = self._begin()
-            leases = [_lease(self._facts.rows[job_id]) for job_id in self._index.leases.due(now, limit)]
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return leases
-
-    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        with self._lock:
-            now = self._begin()
-            rows = self._facts.rows
-            plan = plan_cancel(ids, {job_id: rows[job_id].state for job_id in ids if job_id in rows})
-            ended = [rows[job_id] for job_id in plan.ended]
-            asked = [job_id for job_id in plan.asked if not rows[job_id].cancel_requested]
-            if ended or asked:
-                states = [row.state for row in ended]
-                changes = JobChanges()
-                for row in ended:
-                    stamper = self._index.queues[row.entry.queue].stamper
-                    changes.add(row.entry.id, 0, Change.CANCELLED, stamper.kept_until(now))
-                for job_id in asked:
-                    changes.add(job_id, 0, Change.ASKED)
-                self._index.asked.update(asked)
-                self._commit(ChangeSet(now, "cancel", changes.jobs))
-                for row, state in zip(ended, states, strict=True):
-                    self._index.ended(row, state)
-                self._tend(now)
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return plan.answers
-
-    def redrive(self, ids: Sequence[int]) -> list[int]:
-        with self._lock:
-            now = self._begin()
-            rows = self._facts.rows
-            dead = {job_id: row for job_id in ids if (row := rows.get(job_id)) is not None and row.state is State.DEAD}
-            check_capacity(self._intake, Counter(row.queue for row in dead.values()))
-            if dead:
-                graves = [(row.entry.queue, row.finished_at, row.kept_until) for row in dead.values()]
-                withdrawn = self._index.passed_by(dead.values())
-                changes = [JobChange(Change.REDRIVEN, list(dead), until=now)]
-                if withdrawn:
-                    changes.append(JobChange(WITHDRAWN, [row.entry.id for row in withdrawn]))
-                self._commit(ChangeSet(now, "redrive", changes))
-                for row in withdrawn:
-                    self._index.withdrawn(row)
-                # Smaller ids first: of those of one line, the first is exposed at once, and only once.
-                for row, grave in sorted(zip(dead.values(), graves, strict=True), key=lambda pair: pair[0].entry.id):
-                    self._index.redriven(row, *grave)
-                self._tend(now)
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return list(dead)
-
-    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
-        with self._lock:
-            now = self._begin()
-            ids = self._index.finished_before(state, before, limit, queue)
-            if ids:
-                self._purge(ids, now, "purge")
-                self._tend(now)
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return len(ids)
-
-    def discard(self, ids: Sequence[int]) -> list[int]:
-        with self._lock:
-            now = self._begin()
-            rows = self._facts.rows
-            dead = [each for each in dict.fromkeys(ids) if each in rows and rows[each].state is State.DEAD]
-            if dead:
-                self._purge(dead, now, "purge")
-                self._tend(now)
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return dead
-
-    def _take_in(
+    def accept(
         self,
         plan: IntakePlan,
         now: Instant,
@@ -209,16 +105,16 @@ class JobVerbs(Engine):
         tick: Instant | None = None,
         tables: Tables | None = None,
     ) -> None:
-        """What comes in, as it was planned, for dead jobs that it replaces."""
-        rows, index, merges = self._facts.rows, self._index, merges_of(plan)
-        before = [copy(row) for job_id in {each.id for each in merges} if (row := rows.get(job_id))] if merges else ()
-        gone = [rows[job_id] for job_id in replaced]
-        shed = [rows[job_id] for job_id in plan.shed]
+        """Commit what was planned; `replaced` are dead jobs that make way for it."""
+        session, rows, index = self.session, self._facts.rows, self._index
+        merges = _merges_of(plan) if plan.merged else ()
+        before = [copy(rows[job_id]) for job_id in {each.id for each in merges} if job_id in rows] if merges else ()
+        gone, shed = [rows[job_id] for job_id in replaced], [rows[job_id] for job_id in plan.shed]
         states = [row.state for row in shed]
         jobs = [JobChange(Change.PURGED, replaced)] if replaced else []
         if shed:
-            jobs += self._deaths(Change.SHED, shed, now)
-        self._commit(ChangeSet(now, verb, jobs, plan.entries, merges, name=name, tick=tick, tables=tables))
+            jobs += session.deaths(Change.SHED, shed, now)
+        session.commit(ChangeSet(now, verb, jobs, plan.entries, merges, name=name, tick=tick, tables=tables))
         for row in gone:
             index.forgotten(row, State.DEAD)
         for row in before:
@@ -227,9 +123,167 @@ class JobVerbs(Engine):
             index.accept(rows[entry.id])
         for row, state in zip(shed, states, strict=True):
             index.ended(row, state)
-        if index.restless:
-            self._tend(now, len(plan.entries) + TEND_LIMIT)
-            self._rouse(now)
+        if index.needs_maintenance:
+            session.maintain(now, len(plan.entries) + MAINTAIN_LIMIT)
+            session.wake_idle(now)
+
+    def stamper(self, queue: str) -> Stamper:
+        return (self._index.queues.get(queue) or self._index.queue(queue)).stamper
+
+    def new_id(self, place: int) -> int:
+        job_id = self._next_id
+        self._next_id += 1
+        return job_id
+
+    def taken_key(self, queue: str, key: str) -> KeyFact | None:
+        fact = self._facts.keys.get((queue, key))
+        taken = fact is not None and key_is_taken(self.stamper(queue), fact, self._facts.state, self.now)
+        return fact if taken else None
+
+    def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
+        job_id = self._index.queue(queue).newest.get(subject)
+        if job_id is None:
+            return None
+        row = self._facts.rows[job_id]
+        expires_at = row.entry.expires_at
+        if expires_at is not None and expires_at <= self.now:
+            return None
+        return MergeTarget(job_id, row.enqueued_at, row.due_at, row.entry.rank_timed)
+
+    def depth(self, queue: str) -> int:
+        return self._index.queue(queue).depth
+
+    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[Place]:
+        return self._index.queue(queue).shed_order or ()
+
+    def _checkpoint(self, source: str) -> Checkpoint | None:
+        known = self._facts.feeds.get(source)
+        return None if known is None else Checkpoint(known[0].batch, known[0].taken, known[0].digest)
+
+
+class Jobs:
+    """A job from its claim to its end."""
+
+    def __init__(self, session: Session, intake: Intake) -> None:
+        self.session = session
+        self._intake = intake
+        self._facts, self._index = session.facts, session.index
+
+    @verb
+    def promote(self, now: Instant, limit: int) -> Promotion:
+        return Promotion(self.session.maintain(now, limit), self._index.next_due(now))
+
+    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
+        session, index = self.session, self._index
+        leases: list[Lease] = []
+        with session.lock:
+            now = session.begin()
+            if index.needs_maintenance:
+                session.maintain(now, sum(want.count for want in wants) + MAINTAIN_LIMIT)
+            rows = (
+                self._take(wants[0], now)
+                if len(wants) == 1
+                else [row for want in wants for row in self._take(want, now)]
+            )
+            if rows:
+                until = rounded_up(now + span, span)
+                ids = [row.entry.id for row in rows]
+                claimed = JobChange(Change.CLAIMED, ids, [row.delivery + 1 for row in rows], until)
+                tables = Tables(tats=index.lanes.tats()) if index.lanes.started else None
+                session.commit(ChangeSet(now, "claim", [claimed], owner=owner, tables=tables))
+                index.claimed(rows, until)
+                leases = [Lease(row.job(), owner, until) for row in rows]
+                if session.idle:
+                    session.wake_idle(now)
+            lsn = session.lsn
+        session.sync(lsn)
+        return leases
+
+    @verb
+    def extend(self, now: Instant, leases: Sequence[Lease], span: Duration) -> list[Lease]:
+        until = rounded_up(now + span, span)
+        rows = {lease.job.id: row for lease in leases if (row := self._facts.running(*lease.fence)) is not None}
+        if rows:
+            before = [row.lease_until for row in rows.values()]
+            self.session.commit(ChangeSet(now, "extend", [JobChange(Change.EXTENDED, list(rows), until=until)]))
+            for row, was in zip(rows.values(), before, strict=True):
+                self._index.extended(row, was)
+        return [_lease(row) for row in rows.values()]
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        session, index = self.session, self._index
+        with session.lock:
+            now = session.begin()
+            answers, endings = plan_settle(settlements, self._facts.rows, self._facts.removed)
+            if endings:
+                session.commit(ChangeSet(now, "settle", self._endings(endings, now)))
+                for row, _, _ in endings:
+                    index.settled(row)
+                if index.needs_maintenance:
+                    session.maintain(now)
+                    session.wake_idle(now)
+            lsn = session.lsn
+        session.sync(lsn)
+        return answers
+
+    @verb
+    def overdue(self, now: Instant, limit: int) -> list[Lease]:
+        return [_lease(self._facts.rows[job_id]) for job_id in self._index.leases.due(now, limit)]
+
+    @verb
+    def cancel(self, now: Instant, ids: Sequence[int]) -> list[CancelAnswer]:
+        rows, index = self._facts.rows, self._index
+        plan = plan_cancel(ids, {job_id: rows[job_id].state for job_id in ids if job_id in rows})
+        ended = [rows[job_id] for job_id in plan.ended]
+        asked = [job_id for job_id in plan.asked if not rows[job_id].cancel_requested]
+        if ended or asked:
+            states = [row.state for row in ended]
+            changes = JobChanges()
+            for row in ended:
+                stamper = index.queues[row.entry.queue].stamper
+                changes.add(row.entry.id, 0, Change.CANCELLED, stamper.kept_until(now))
+            for job_id in asked:
+                changes.add(job_id, 0, Change.ASKED)
+            index.asked.update(asked)
+            self.session.commit(ChangeSet(now, "cancel", changes.jobs))
+            for row, state in zip(ended, states, strict=True):
+                index.ended(row, state)
+            self.session.maintain(now)
+        return plan.answers
+
+    @verb
+    def redrive(self, now: Instant, ids: Sequence[int]) -> list[int]:
+        rows, index = self._facts.rows, self._index
+        dead = {job_id: rows[job_id] for job_id in ids if self._facts.state(job_id) is State.DEAD}
+        check_capacity(self._intake, Counter(row.queue for row in dead.values()))
+        if dead:
+            left = [(row.entry.queue, row.finished_at, row.kept_until) for row in dead.values()]
+            withdrawn = index.passed_by(dead.values())
+            changes = [JobChange(Change.REDRIVEN, list(dead), until=now)]
+            if withdrawn:
+                changes.append(JobChange(WITHDRAWN, [row.entry.id for row in withdrawn]))
+            self.session.commit(ChangeSet(now, "redrive", changes))
+            for row in withdrawn:
+                index.withdrawn(row)
+            # Smaller ids first: of those of one line, the first is exposed at once, and only once.
+            for row, where in sorted(zip(dead.values(), left, strict=True), key=lambda pair: pair[0].entry.id):
+                index.redriven(row, *where)
+            self.session.maintain(now)
+        return list(dead)
+
+    @verb
+    def purge(self, now: Instant, state: State, before: Instant, limit: int, queue: str | None) -> int:
+        return len(self._purge(self._index.finished_before(state, before, limit, queue), now))
+
+    @verb
+    def discard(self, now: Instant, ids: Sequence[int]) -> list[int]:
+        return self._purge([each for each in dict.fromkeys(ids) if self._facts.state(each) is State.DEAD], now)
+
+    def _purge(self, ids: list[int], now: Instant) -> list[int]:
+        if ids:
+            self.session.purge(ids, now, "purge")
+            self.session.maintain(now)
+        return ids
 
     def _take(self, want: Want, now: Instant) -> list[Row]:
         """Rows of the queue that its gates admit; those past their expiry die, and others may follow."""
@@ -239,33 +293,42 @@ class JobVerbs(Engine):
         expiring = bool(self._index.expiring.instants)
         rows, late = queue.take(want.count, want.cls, now, expiring)
         while late:
-            self._commit(ChangeSet(now, jobs=self._deaths(Change.EXPIRED, late, now)))
-            for row in late:
-                self._index.expired(row)
-            self._tend(now)
+            self.session.expire(late, now, taken=True)
+            self.session.maintain(now)
             more, late = queue.take(want.count - len(rows), want.cls, now, expiring)
             rows += more
         queue.counts[State.READY] -= len(rows)
         queue.counts[State.RUNNING] += len(rows)
         return rows
 
-    def _held(self, lease: Lease) -> Row | None:
-        """The row, if the lease is its current one; the fence decides, not the time."""
-        row = self._facts.rows.get(lease.job.id)
-        if row is None or row.state is not State.RUNNING or row.delivery != lease.job.delivery:
-            return None
-        return row
+    def _endings(self, endings: Sequence[tuple[Row, Verdict, object]], now: Instant) -> list[JobChange]:
+        """What the verdicts do; jobs of one queue with the same verdict share a change."""
+        changes: list[JobChange] = []
+        ids: list[int] = []
+        deliveries: list[int] = []
+        last: tuple[Verdict, str] | None = None
+        for row, verdict, _ in endings:
+            queue = row.entry.queue
+            if last != (verdict, queue):
+                last, ids, deliveries = (verdict, queue), [], []
+                stamper = self._index.queues[queue].stamper
+                change, state, until, error, keep_rank = transition(verdict, stamper, now)
+                dead_letter = self.session.dead_letter(queue, now) if state is State.DEAD else None
+                result = verdict.result if isinstance(verdict, Ack) else None
+                changes.append(JobChange(change, ids, deliveries, until, error, dead_letter, result, keep_rank))
+            ids.append(row.entry.id)
+            deliveries.append(row.delivery)
+        return changes
 
-    def _ending(
-        self, row: Row, verdict: Verdict, now: Instant, ids: Sequence[int], deliveries: Sequence[int]
-    ) -> JobChange:
-        """What a verdict does to jobs of this queue; lengths of time become instants on this store's clock."""
-        stamper = self._index.queues[row.entry.queue].stamper
-        change, state, until, error, keep_rank = transition(verdict, stamper, now)
-        grave = self._grave(row, now) if state is State.DEAD else None
-        result = verdict.result if isinstance(verdict, Ack) else None
-        return JobChange(change, ids, deliveries, until, error, grave, result, keep_rank)
+
+def _merges_of(plan: IntakePlan) -> list[Merge]:
+    """What waiting jobs take over; the key of each draft points at the job."""
+    merges = []
+    for target, draft, newer, _ in plan.merged:
+        _, digest, until = plan.keys[draft.queue, draft.key] if draft.key is not None else (0, b"", 0)
+        merges.append(Merge(target.id, draft.kind, draft.body, draft.key, digest, until, newer))
+    return merges
 
 
 def _lease(row: Row) -> Lease:
-    return Lease(row.picture(), row.owner or "", row.lease_until)
+    return Lease(row.job(), row.owner or "", row.lease_until)

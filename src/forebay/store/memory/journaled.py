@@ -24,7 +24,7 @@ from forebay.store.memory.facts import Facts
 from forebay.store.memory.frame import Scan, decode_header
 from forebay.store.memory.image import image, restore
 from forebay.store.memory.journal import Journal
-from forebay.store.memory.ledger import LedgeredBackend
+from forebay.store.memory.ledger import Ledger
 from forebay.store.memory.ledger_files import LedgerFiles, LedgerWriter, discard_below
 from forebay.store.memory.recovery import SEGMENT_BYTES, failing_as_store, recover
 from forebay.store.memory.snapshot import read_snapshot, snapshot_path
@@ -65,8 +65,12 @@ def open_journaled(
         journal = recovery.start()
     recorder = CompactingJournal(journal, directory, disk, snapshot_lsn, compact_bytes)
     files = LedgerFiles(disk, directory)
-    backend = LedgeredBackend(clock=clock, facts=facts, recorder=recorder, files=files, durable=lambda: journal.synced)
-    return MemoryStore(backend=backend)
+    return MemoryStore(
+        clock=clock,
+        facts=facts,
+        recorder=recorder,
+        ledger=lambda session: Ledger(session, recorder, files, lambda: journal.synced),
+    )
 
 
 class CompactingJournal:

@@ -1,7 +1,7 @@
 """The ledger's own verbs in the in-process store: reading it, its rule, and giving up its front.
 
-`LedgeredBackend` is that of a store with a journal. `LedgerReader` reads the same files from outside, without a lock,
-while another process owns them or nobody does.
+`Ledger` is a part of a store with a journal. `LedgerReader` reads the same files from outside, without a lock, whether
+a process owns them or not.
 """
 
 import logging
@@ -11,23 +11,19 @@ from threading import Lock
 from typing import Final
 
 from forebay.core.changeset import ChangeSet, LedgerChange, StoredRecord
-from forebay.core.clock import Clock
 from forebay.core.errors import Closed, ForebayError, Invalid, OffsetGone, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record, encode_record
 from forebay.core.record_builder import TEND
 from forebay.store.checks import check_limit, check_offset
-from forebay.store.memory.backend import MemoryBackend
 from forebay.store.memory.changes import record_of
 from forebay.store.memory.disk import Disk, RealDisk
-from forebay.store.memory.engine import Recorder
-from forebay.store.memory.facts import Facts
+from forebay.store.memory.facts import LedgerState
 from forebay.store.memory.frame import MARK_BYTES, decode_mark
 from forebay.store.memory.image import ledger_state
 from forebay.store.memory.ledger_files import LedgerFiles
-from forebay.store.memory.ledger_state import LedgerState
+from forebay.store.memory.session import Recorder, Session, verb
 from forebay.store.memory.snapshot import first_chunk, snapshot_lsn, snapshot_path
-from forebay.store.protocol import Promotion
 
 _log = logging.getLogger("forebay.store.memory")
 
@@ -36,75 +32,73 @@ _TRIMMED_AT_ONCE: Final = 256
 _TRIES: Final = 16
 
 
-class LedgeredBackend(MemoryBackend):
-    """The in-process store with a journal, and so with a ledger. `durable` is the last record on the disk."""
+class Ledger:
+    """The ledger of a store with a journal. `durable` is the last record on the disk."""
 
-    def __init__(
-        self, *, clock: Clock | None, facts: Facts, recorder: Recorder, files: LedgerFiles, durable: Callable[[], int]
-    ) -> None:
-        super().__init__(clock=clock, facts=facts, recorder=recorder)
+    def __init__(self, session: Session, recorder: Recorder, files: LedgerFiles, durable: Callable[[], int]) -> None:
+        self.session = session
+        self._facts = session.facts
         self._files = files
         self._durable = durable
+        self._recorder_sync = recorder.sync
         self._reading = Lock()
         self._trimming = Lock()
         self._oldest: tuple[int, Instant] = (-1, 0)
-        self._trim_next = facts.ledger.next + _RECORDS_PER_TRIM
+        self._trim_next = self._facts.ledger.next + _RECORDS_PER_TRIM
+        session.recorded, session.sync = self._recorded, self._sync
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
         return [LedgerEntry(each.offset, decode_record(each.record)) for each in self._read(after, limit)]
 
-    def ledger_extent(self) -> tuple[int, int]:
-        with self._lock:
-            self._begin()
-            extent = self._facts.ledger.first, self._facts.ledger.next
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return extent
+    @verb
+    def ledger_extent(self, _: Instant) -> tuple[int, int]:
+        return self._facts.ledger.first, self._facts.ledger.next
 
-    def ledger_rule(self) -> LedgerRule:
-        with self._lock:
-            self._begin()
-            rule = self._facts.ledger.rule
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return rule
+    @verb
+    def ledger_rule(self, _: Instant) -> LedgerRule:
+        return self._facts.ledger.rule
 
-    def put_ledger_rule(self, rule: LedgerRule) -> None:
-        with self._lock:
-            now, switched = self._begin(), self._facts.ledger.rule.on != rule.on
-            # The switch itself is on record: the last one before a silence, and the first one after it.
-            verb, name = ("put_ledger_rule", "on" if rule.on else "off") if switched else (TEND, None)
-            self._commit(ChangeSet(now, verb, name=name, ledger=LedgerChange(rule)))
-            lsn = self._lsn
-        self._settle_down(lsn)
+    @verb
+    def put_ledger_rule(self, now: Instant, rule: LedgerRule) -> None:
+        # The switch itself is on record: the last one before a silence, and the first one after it.
+        switched = self._facts.ledger.rule.on != rule.on
+        verb, name = ("put_ledger_rule", "on" if rule.on else "off") if switched else (TEND, None)
+        self.session.commit(ChangeSet(now, verb, name=name, ledger=LedgerChange(rule)))
 
     def trim_ledger(self, limit: int) -> int:
         with self._trimming:
             dropped = self._trim(limit)
-        self._settle_down(self._lsn)
+        self.session.sync(self.session.lsn)
         return dropped
 
-    def promote(self, limit: int) -> Promotion:
-        promotion = super().promote(limit)
-        self._trim_in_passing()
-        return promotion
+    def sweep(self) -> None:
+        """Trim some of it; a ledger that cannot be trimmed is no reason for a verb to fail."""
+        self._trim_next = self._facts.ledger.next + _RECORDS_PER_TRIM
+        if not self._trimming.acquire(blocking=False):
+            return
+        try:
+            self._trim(_TRIMMED_AT_ONCE)
+        except ForebayError as error:
+            _log.warning("the ledger was not trimmed: %s", error)
+        finally:
+            self._trimming.release()
 
     def _recorded(self, change: ChangeSet) -> StoredRecord | None:
         ledger = self._facts.ledger
         record = record_of(self._facts, change) if ledger.rule.on or change.ledger is not None else None
         return None if record is None else StoredRecord(ledger.next, encode_record(record))
 
-    def _settle_down(self, lsn: int) -> None:
-        super()._settle_down(lsn)
+    def _sync(self, lsn: int) -> None:
+        self._recorder_sync(lsn)
         if self._facts.ledger.next >= self._trim_next:
-            self._trim_in_passing()
+            self.sweep()
 
     def _read(self, after: int, limit: int) -> list[StoredRecord]:
         """What is durable behind an offset."""
-        with self._lock:
-            self._begin()
-            following, lsn = self._facts.ledger.next, self._lsn
-        super()._settle_down(lsn)
+        with self.session.lock:
+            self.session.begin()
+            following, lsn = self._facts.ledger.next, self.session.lsn
+        self._recorder_sync(lsn)
         with self._reading:
             self._check_held(after)
             count = min(limit, following - after - 1)
@@ -120,22 +114,11 @@ class LedgeredBackend(MemoryBackend):
         if after + 1 < first:
             raise OffsetGone("ledger", 0, after + 1, first)
 
-    def _trim_in_passing(self) -> None:
-        """Some of it, now and then; a ledger that cannot be trimmed is no reason for a verb to fail."""
-        self._trim_next = self._facts.ledger.next + _RECORDS_PER_TRIM
-        if not self._trimming.acquire(blocking=False):
-            return
-        try:
-            self._trim(_TRIMMED_AT_ONCE)
-        except ForebayError as error:
-            _log.warning("the ledger was not trimmed: %s", error)
-        finally:
-            self._trimming.release()
-
     def _trim(self, limit: int) -> int:
-        """Reading goes on outside the store's lock: nobody but the one who trims moves the front."""
-        with self._lock:
-            now, ledger = self._begin(), self._facts.ledger
+        """Reading goes on outside the store's lock: only the thread that trims moves the front."""
+        session = self.session
+        with session.lock:
+            now, ledger = session.begin(), self._facts.ledger
             first, before, surplus = ledger.first, now - ledger.rule.keep, ledger.size - ledger.rule.keep_bytes
             if first == ledger.next or (self._oldest[0] == first and self._oldest[1] >= before and surplus <= 0):
                 return 0
@@ -147,8 +130,8 @@ class LedgeredBackend(MemoryBackend):
                 break
             dropped, freed = dropped + 1, freed + len(each.record)
         if dropped:
-            with self._lock:
-                self._commit(ChangeSet(self._begin(), ledger=LedgerChange(first=first + dropped, freed=freed)))
+            with session.lock:
+                session.commit(ChangeSet(session.begin(), ledger=LedgerChange(first=first + dropped, freed=freed)))
         return dropped
 
 

@@ -9,8 +9,8 @@ from itertools import islice
 
 from forebay.core.job import State
 from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
-from forebay.store.memory.heap import LazyHeap
-from forebay.store.memory.row import Row
+from forebay.store.memory.facts import Row
+from forebay.store.memory.heaps import LazyHeap
 from forebay.store.protocol import Hold
 
 
@@ -18,7 +18,7 @@ class _Line:
     __slots__ = ("exposed", "jobs")
 
     def __init__(self) -> None:
-        self.jobs = LazyHeap()
+        self.jobs: LazyHeap[Row] = LazyHeap()
         self.exposed: Row | None = None
 
 
@@ -40,7 +40,7 @@ class Lines:
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line()
-        line.jobs.push(row.entry.id, row)
+        line.jobs.push(row.entry.id, row.entry.id, row)
         if exposed:
             line.exposed = row
         return line.jobs.items[0][2] is row
@@ -48,7 +48,7 @@ class Lines:
     def leave(self, name: str, row: Row) -> None:
         """The row ended, and does not block the line."""
         line = self._lines[name]
-        line.jobs.forget(row.entry.id, row)
+        line.jobs.forget(row.entry.id, row.entry.id)
         if line.exposed is row:
             line.exposed = None
 
@@ -59,7 +59,7 @@ class Lines:
             line.exposed = None
 
     def advance(self, name: str) -> tuple[Row | None, Row | None]:
-        """Who is exposed no longer, and who is exposed instead. What runs finishes first."""
+        """The row that is exposed no longer, and the one exposed instead. What runs finishes first."""
         line = self._lines.get(name)
         if line is None or (line.exposed is not None and line.exposed.state is State.RUNNING):
             return None, None
@@ -75,12 +75,12 @@ class Lines:
         line = self._lines.get(name)
         return None if line is None else line.exposed
 
-    def fell(self, name: str, row: Row) -> None:
+    def block(self, name: str, row: Row) -> None:
         """A row died that blocks its line, now or when it is its turn."""
         names = self._dead.setdefault(row.queue, {})
         names[name] = names.get(name, 0) + 1
 
-    def rose(self, name: str, row: Row) -> None:
+    def unblock(self, name: str, row: Row) -> None:
         """It is alive again, or gone."""
         names = self._dead[row.queue]
         names[name] -= 1
@@ -102,7 +102,7 @@ class Lines:
         runs = line.exposed is not None and line.exposed.state is State.RUNNING
         first = line.exposed if runs else line.jobs.peek()
         assert first is not None
-        before = line.jobs.before(row.entry.id, row, MAX_AHEAD, lambda each: _counts(each, first))
+        before = line.jobs.before(row.entry.id, row.entry.id, MAX_AHEAD, lambda each: _counts(each, first))
         return Hold(name, 1, int(runs), before, first.entry.id)
 
 

@@ -1,127 +1,168 @@
-"""The retained logs of the in-process store: dense offsets per partition, groups and their members, trimming.
+"""The verbs of retained logs: appending and reading, groups and the partitions that their members own, the window."""
 
-Part of the facts: changed by change sets alone. A trimmed offset is gone for readers but never used again.
-"""
+from collections.abc import Sequence
+from zlib import crc32
 
-from bisect import bisect_left
-from operator import attrgetter
-from typing import Final
-
-from forebay.core.changeset import LogChange
-from forebay.core.division import Holding
+from forebay.core.changeset import ChangeSet, LogChange
+from forebay.core.division import divide, next_epoch
 from forebay.core.entries import LogEntry
-from forebay.core.instant import Instant
+from forebay.core.errors import Invalid, OffsetGone, PartitionLost, WrongQueueKind
+from forebay.core.instant import Duration, Instant, micros
 from forebay.core.policy import Retained
-from forebay.core.spec import QueueSpec
-
-_AT: Final = attrgetter("at")
-
-GroupName = tuple[str, str]
-"""A log and a group of its readers."""
-Place = tuple[str, str, int]
-"""A log, a group, a partition."""
-
-
-class Partition:
-    """Entries from `first` on; `next` is the offset of the one to come."""
-
-    __slots__ = ("_entries", "_gone", "first")
-
-    def __init__(self, first: int = 0) -> None:
-        self.first = first
-        self._entries: list[LogEntry] = []
-        self._gone = 0
-
-    @property
-    def next(self) -> int:
-        return self.first + len(self._entries) - self._gone
-
-    def append(self, entry: LogEntry) -> None:
-        self._entries.append(entry)
-
-    def read(self, after: int, limit: int) -> list[LogEntry]:
-        start = after + 1 - self.first + self._gone
-        return self._entries[start : start + limit]
-
-    def before(self, instant: Instant) -> int:
-        """The last offset that was appended before the instant; the one before the first that is held, if none was."""
-        return bisect_left(self._entries, instant, self._gone, key=_AT) - self._gone + self.first - 1
-
-    def trim(self, before: int) -> None:
-        """The freed front is given back once it is half of the list: amortised O(1) an entry."""
-        self._gone += before - self.first
-        self.first = before
-        if self._gone * 2 > len(self._entries):
-            del self._entries[: self._gone]
-            self._gone = 0
+from forebay.store.log import Owned, Standing
+from forebay.store.memory.facts import Partition
+from forebay.store.memory.session import Session, verb
 
 
 class Logs:
-    """All logs of a store by name.
+    """Logs beside the queues."""
 
-    places   how far a group has come in a partition; owners: who reads it for the group, and in which epoch
-    members  until when each member of a group lives
-    seen     the groups of a log, and when each last committed or owned
-    lost     what left a partition before the group had it
-    """
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._logs, self._specs = session.facts.logs, session.facts.specs
 
-    def __init__(self) -> None:
-        self.partitions: dict[str, list[Partition]] = {}
-        self.places: dict[Place, int] = {}
-        self.owners: dict[Place, tuple[str | None, int]] = {}
-        self.members: dict[GroupName, dict[str, Instant]] = {}
-        self.seen: dict[str, dict[str, Instant]] = {}
-        self.lost: dict[Place, int] = {}
+    @verb
+    def append(self, now: Instant, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
+        partitions = self._partitions(log)
+        following = [partition.next for partition in partitions]
+        entries = []
+        for body, key in pairs:
+            number = crc32(key.encode()) % len(partitions) if key else following.index(min(following))
+            entries.append(LogEntry(number, following[number], now, body, key))
+            following[number] += 1
+        if entries:
+            self._commit(now, LogChange(log, entries))
+            self.session.index.queue(log).claimers.wake_all()
+        return entries
 
-    def holding(self, log: str, group: str, partition: int) -> Holding:
-        member, epoch = self.owners.get((log, group, partition), (None, 0))
-        until = 0 if member is None else self.members[log, group][member]
-        return Holding(member, epoch, until)
+    @verb
+    def read(self, _: Instant, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
+        found = self._partition(log, partition)
+        if after + 1 < found.first:
+            raise OffsetGone(log, partition, after + 1, found.first)
+        return found.read(after, limit)
 
-    def holdings(self, log: str, group: str) -> list[Holding]:
-        return [self.holding(log, group, number) for number in range(len(self.partitions[log]))]
+    @verb
+    def commit(
+        self, now: Instant, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None
+    ) -> int:
+        following = self._partition(log, partition).next
+        if type(offset) is not int or not -1 <= offset < following:
+            raise Invalid("offset", f"{offset!r} is not in -1 … {following - 1}", "commit what was read")
+        holding = self._logs.holding(log, group, partition)
+        if epoch is not None and (holding.member is None or holding.epoch != epoch):
+            raise PartitionLost(log, group, partition, epoch)
+        position = offset if rewind else max(offset, self._logs.places.get((log, group, partition), -1))
+        self._commit(now, LogChange(log, group=group, committed={partition: position}))
+        return position
 
-    def create(self, spec: QueueSpec) -> None:
-        """A log with its partitions; more may be added later, never fewer: offsets are for ever."""
-        assert isinstance(spec.retention, Retained)
-        partitions = self.partitions.setdefault(spec.name, [])
-        partitions.extend(Partition() for _ in range(spec.retention.partitions - len(partitions)))
+    @verb
+    def position(self, _: Instant, log: str, group: str, partition: int) -> int:
+        self._partition(log, partition)
+        return self._logs.places.get((log, group, partition), -1)
 
-    def apply(self, change: LogChange, at: Instant) -> None:
-        log, group, partitions = change.log, change.group, self.partitions[change.log]
-        for entry in change.entries:
-            partitions[entry.partition].append(entry)
-        for number, offset in change.committed.items():
-            self.places[log, group, number] = offset
-        for number, before in change.trimmed.items():
-            self._trim(log, number, before)
-        if change.committed or change.until:
-            self.seen.setdefault(log, {})[group] = at
-        if change.member is not None:
-            self._own(change, change.member, at)
+    @verb
+    def extent(self, _: Instant, log: str) -> list[tuple[int, int]]:
+        return [(partition.first, partition.next) for partition in self._partitions(log)]
 
-    def _trim(self, log: str, number: int, before: int) -> None:
-        partition = self.partitions[log][number]
-        for group in self.seen.get(log, ()):
-            missed = before - max(partition.first, self.places.get((log, group, number), -1) + 1)
-            if missed > 0:
-                self.lost[log, group, number] = self.lost.get((log, group, number), 0) + missed
-        partition.trim(before)
+    @verb
+    def offset_at(self, _: Instant, log: str, partition: int, instant: Instant) -> int:
+        return self._partition(log, partition).before(instant)
 
-    def _own(self, change: LogChange, member: str, at: Instant) -> None:
-        """Members whose time is over are forgotten once they own nothing; there are never more than partitions."""
-        log, group, epochs = change.log, change.group, change.owned
-        busy = set()
-        for number in range(len(self.partitions[log])):
-            owner, epoch = self.owners.get((log, group, number), (None, 0))
-            if number in epochs:
-                owner, epoch = member, epochs[number]
-            elif owner == member:
-                owner = None
-            if epoch:
-                self.owners[log, group, number] = (owner, epoch)
-            busy.add(owner)
-        members = self.members.setdefault((log, group), {})
-        members[member] = change.until
-        for name in [name for name, until in members.items() if until <= at and name not in busy]:
-            del members[name]
+    @verb
+    def trim(self, now: Instant, log: str, before: Instant, limit: int) -> int:
+        return self._drop(log, before, [partition.next for partition in self._partitions(log)], limit, now)
+
+    @verb
+    def own(self, now: Instant, log: str, group: str, member: str, span: Duration) -> list[Owned]:
+        self._partitions(log)
+        logs = self._logs
+        holdings = logs.holdings(log, group)
+        others = [until for name, until in logs.members.get((log, group), {}).items() if name != member]
+        numbers, until = divide(member, holdings, 1 + sum(end > now for end in others), now), now + span
+        epochs = {number: next_epoch(member, holdings[number]) for number in numbers}
+        self._commit(now, LogChange(log, group=group, member=member, until=until, owned=epochs))
+        return [Owned(*each, logs.places.get((log, group, each[0]), -1), until) for each in epochs.items()]
+
+    @verb
+    def disown(self, now: Instant, log: str, group: str, member: str) -> int:
+        self._partitions(log)
+        freed = sum(holding.member == member for holding in self._logs.holdings(log, group))
+        if member in self._logs.members.get((log, group), {}):
+            self._commit(now, LogChange(log, group=group, member=member))
+        return freed
+
+    @verb
+    def groups(self, _: Instant, log: str, after: str, limit: int) -> list[Standing]:
+        numbers = range(len(self._partitions(log)))
+        names = sorted(name for name in self._logs.seen.get(log, ()) if name > after)[:limit]
+        return [self._standing(log, name, number) for name in names for number in numbers]
+
+    @verb
+    def keep_windows(self, now: Instant, limit: int) -> None:
+        """Entries that left their window are gone, but for those that a group still reads towards, if it may."""
+        for log, partitions in self._logs.partitions.items():
+            window, blocks = self._rule(log)
+            if window is None or limit < 1:
+                continue
+            ends = [partition.next for partition in partitions]
+            if blocks:
+                reading = [name for name, at in self._logs.seen.get(log, {}).items() if at >= now - window]
+                ends = [self._floor(log, reading, number, end) for number, end in enumerate(ends)]
+            limit -= self._drop(log, now - window + 1, ends, limit, now)
+
+    def _commit(self, now: Instant, change: LogChange) -> None:
+        self.session.commit(ChangeSet(now, log=change))
+
+    def _standing(self, log: str, group: str, number: int) -> Standing:
+        logs, (window, _) = self._logs, self._rule(log)
+        partition, place = logs.partitions[log][number], (log, group, number)
+        position = logs.places.get(place, -1)
+        ahead = partition.read(max(position, partition.first - 1), 1)
+        holding = logs.holding(log, group, number)
+        owner = (None, 0, None) if holding.member is None else (holding.member, holding.epoch, holding.until)
+        return Standing(
+            group,
+            number,
+            position,
+            partition.next - max(partition.first, position + 1),
+            logs.lost.get(place, 0),
+            ahead[0].at + window if ahead and window is not None else None,
+            logs.seen[log][group],
+            *owner,
+        )
+
+    def _floor(self, log: str, groups: Sequence[str], number: int, end: int) -> int:
+        """The first offset that one of the groups has not had."""
+        places = self._logs.places
+        return min((places.get((log, group, number), -1) + 1 for group in groups), default=end)
+
+    def _drop(self, log: str, before: Instant, ends: Sequence[int], limit: int, now: Instant) -> int:
+        """Entries appended before the instant, of each partition only up to its end; how many."""
+        left, trimmed = limit, dict[int, int]()
+        for number, partition in enumerate(self._partitions(log)):
+            end = min(partition.before(before) + 1, ends[number], partition.first + left)
+            if end > partition.first:
+                left -= end - partition.first
+                trimmed[number] = end
+        if trimmed:
+            self._commit(now, LogChange(log, trimmed=trimmed))
+        return limit - left
+
+    def _rule(self, log: str) -> tuple[Duration | None, bool]:
+        """The window of a log, and whether groups that lag behind hold it open."""
+        retention = self._specs[log].retention
+        assert isinstance(retention, Retained)
+        return None if retention.window is None else micros(retention.window), retention.lagging == "block"
+
+    def _partitions(self, log: str) -> list[Partition]:
+        partitions = self._logs.partitions.get(log)
+        if partitions is None:
+            raise WrongQueueKind(log, is_log=False)
+        return partitions
+
+    def _partition(self, log: str, number: int) -> Partition:
+        partitions = self._partitions(log)
+        if type(number) is not int or not 0 <= number < len(partitions):
+            raise Invalid("partition", f"{number!r} is not in 0 … {len(partitions) - 1}", f"log {log!r} has no other")
+        return partitions[number]

@@ -1,37 +1,96 @@
-"""One queue's derived state: its ready jobs, its lanes, its counts, its sleepers.
+"""One queue's derived state: its ready jobs, its lanes, its counts, its waiters.
 
 Nothing here is a fact: it is rebuilt from the rows. Ready rows without class and gates are served from one heap: as
 long as there are no others, the queue has no lanes, and gates of the whole queue only bound how many a claim takes.
 Among them a row whose rank is its due time is plain: it is served in the order of age. The others, and those in lanes,
-pay for another heap that knows their ages.
+pay for another heap by age.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
+from threading import Event
 from typing import Final, TypeAlias
 
 from forebay.core.gate import Gate, condition_gate
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import MAX_AHEAD, MAX_DEPTH, MAX_INSTANT
-from forebay.core.policy import Bounded
+from forebay.core.policy import Bounded, Shed
+from forebay.core.shedding import Place
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.engine.lanes import Front, GateState, Lane, Lanes, Numbered, ReadyJobs, closed_of, opening, room_of
-from forebay.store.memory.facts import Facts
-from forebay.store.memory.heap import Item, LazyHeap
-from forebay.store.memory.resting import Resting
-from forebay.store.memory.row import Row
-from forebay.store.memory.waiters import Waiters
+from forebay.store.memory.facts import Facts, Row
+from forebay.store.memory.heaps import LazyHeap
 
 _READY = State.READY
 _NO_LANE: Final[tuple[str, tuple[str, ...]]] = ("", ())
 _UNTIL: Final = condition_gate("")
 _SMALL: Final = 64
 
-
+Item: TypeAlias = tuple[int, int, Row]
 LaneName: TypeAlias = tuple[str, tuple[str, ...]]
+
+
+class Waiters:
+    """Threads that wait until a queue has something for them, and how much each needs: claimers work, producers room.
+
+    As many are woken as there is enough for, the longest waiting first; one that needs more than there is does not hold
+    up those behind it. Guarded by the store's lock, but for the waiting itself.
+    """
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: dict[Event, int] = {}
+
+    def add(self, waiter: Event, need: int = 1) -> None:
+        self.waiting[waiter] = need
+
+    def drop(self, waiter: Event) -> None:
+        self.waiting.pop(waiter, None)
+
+    def wake(self, count: int) -> None:
+        for waiter, need in list(self.waiting.items()):
+            if count <= 0:
+                return
+            if need > count:
+                continue
+            del self.waiting[waiter]
+            # A waiter at several queues may have been woken by another one: the next one is woken for this.
+            if not waiter.is_set():
+                waiter.set()
+                count -= need
+
+    def wake_all(self) -> None:
+        for waiter in self.waiting:
+            waiter.set()
+        self.waiting.clear()
+
+
+class ShedOrder:
+    """The jobs of a queue that sheds, waiting or ready, in the order in which they are shed.
+
+    That is the oldest first, or the last in rank.
+    """
+
+    def __init__(self, shed: Shed) -> None:
+        self._lowest = shed.who == "lowest"
+        self._heap: LazyHeap[None] = LazyHeap()
+
+    def add(self, row: Row) -> None:
+        self._heap.push(*self._key(row), None)
+
+    def drop(self, row: Row) -> None:
+        """As it was when it was added."""
+        self._heap.forget(*self._key(row))
+
+    def __iter__(self) -> Iterator[Place]:
+        return ((-key, -job_id) if self._lowest else (key, job_id) for key, job_id, _ in self._heap.walk())
+
+    def _key(self, row: Row) -> Place:
+        return (-row.rank, -row.entry.id) if self._lowest else (0, row.entry.id)
 
 
 class MemoryLanes(Lanes[Row]):
@@ -79,8 +138,8 @@ class Ready:
     __slots__ = ("odd", "plain")
 
     def __init__(self) -> None:
-        self.plain = LazyHeap()
-        self.odd: LazyHeap | None = None
+        self.plain: LazyHeap[Row] = LazyHeap()
+        self.odd: LazyHeap[Row] | None = None
 
     def __len__(self) -> int:
         return len(self.plain) + (0 if self.odd is None else len(self.odd))
@@ -97,7 +156,7 @@ class Ready:
 
     def forget(self, row: Row) -> None:
         heap = self.plain if row.rank == row.due_at or self.odd is None else self.odd
-        heap.forget(row.rank, row)
+        heap.forget(row.rank, row.entry.id)
 
     def head(self) -> Item | None:
         return self.plain.head() if self.odd is None else self._first().head()
@@ -116,13 +175,13 @@ class Ready:
 
     def before(self, row: Row, most: int) -> int:
         heaps = (self.plain,) if self.odd is None else (self.plain, self.odd)
-        return min(most, sum(heap.before(row.rank, row, most) for heap in heaps))
+        return min(most, sum(heap.before(row.rank, row.entry.id, most) for heap in heaps))
 
     def walk(self) -> Iterator[Item]:
         """In order; nothing may change meanwhile."""
         return self.plain.walk() if self.odd is None else merge(self.plain.walk(), self.odd.walk())
 
-    def _first(self) -> LazyHeap:
+    def _first(self) -> LazyHeap[Row]:
         odd = self.odd
         if odd is None or not odd.items:
             return self.plain
@@ -147,7 +206,7 @@ class QueueState:
         "newest",
         "paced",
         "producers",
-        "resting",
+        "shed_order",
         "spec",
         "stamper",
     )
@@ -175,11 +234,11 @@ class QueueState:
         return capacity.limit - self.depth if isinstance(capacity, Bounded) else MAX_DEPTH
 
     def configure(self, spec: QueueSpec, running: Iterable[Row]) -> None:
-        """Ready jobs keep their ranks and lanes; what its running rows use is counted anew. Nobody rests yet."""
+        """Ready jobs keep their ranks and lanes; what its running rows use is counted again. `shed_order` is empty."""
         self.spec = spec
         self.stamper = Stamper(spec)
         self.paced = any(gate.step for gate in self.stamper.whole)
-        self.resting = None if self.stamper.sheds is None else Resting(self.stamper.sheds)
+        self.shed_order = None if self.stamper.sheds is None else ShedOrder(self.stamper.sheds)
         weight = None if spec.share is None else self.stamper.weight
         uses = [(row.entry.gates, row.entry.cost) for row in running]
         self._lanes.configure(self.front, self.stamper.whole, weight, self.stamper.gate, uses)

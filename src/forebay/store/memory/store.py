@@ -4,11 +4,111 @@ One process, many threads. Without a journal everything ends with the process; w
 is durable before it is given.
 """
 
+from collections.abc import Callable
+from typing import Protocol
+
 from forebay.core.clock import Clock
-from forebay.store.memory.backend import MemoryBackend
-from forebay.store.memory.engine import Recorder
-from forebay.store.memory.facts import Facts
+from forebay.core.errors import Unsupported
+from forebay.core.instant import Instant
+from forebay.core.ledger import LedgerEntry, LedgerRule
+from forebay.store.clock import SystemClock
+from forebay.store.memory.control import Control
+from forebay.store.memory.facts import SETTLE_MEMORY, Facts
+from forebay.store.memory.jobs import Intake, Jobs
+from forebay.store.memory.logs import Logs
+from forebay.store.memory.observing import Observing
+from forebay.store.memory.session import Recorder, Session, verb
+from forebay.store.protocol import Capabilities, Promotion
 from forebay.store.shell import Shell
+
+
+class LedgerVerbs(Protocol):
+    """The ledger of a store; `sweep` trims it in passing."""
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]: ...
+    def ledger_extent(self) -> tuple[int, int]: ...
+    def ledger_rule(self) -> LedgerRule: ...
+    def put_ledger_rule(self, rule: LedgerRule) -> None: ...
+    def trim_ledger(self, limit: int) -> int: ...
+    def sweep(self) -> None: ...
+
+
+class NoLedger:
+    """The ledger of a store without a journal: off, and empty."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @verb
+    def ledger(self, _: Instant, after: int, limit: int) -> list[LedgerEntry]:
+        return []
+
+    @verb
+    def ledger_extent(self, _: Instant) -> tuple[int, int]:
+        return 0, 0
+
+    @verb
+    def ledger_rule(self, _: Instant) -> LedgerRule:
+        return LedgerRule(on=False)
+
+    @verb
+    def put_ledger_rule(self, _: Instant, rule: LedgerRule) -> None:
+        if rule.on:
+            raise Unsupported("memory://", "a ledger", "give it a directory, memory:///path, or use another store")
+
+    @verb
+    def trim_ledger(self, _: Instant, limit: int) -> int:
+        return 0
+
+    def sweep(self) -> None:
+        return
+
+
+class MemoryBackend:
+    """The verbs of all parts; these share one session."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        facts: Facts | None = None,
+        recorder: Recorder | None = None,
+        ledger: Callable[[Session], LedgerVerbs] = NoLedger,
+    ) -> None:
+        self.session = session = Session(facts or Facts(), clock or SystemClock(), recorder)
+        self.capabilities = Capabilities(name="memory", durable=recorder is not None, settle_memory=SETTLE_MEMORY)
+        self._ledger = records = ledger(session)
+        self._jobs, self._logs = jobs, logs = Jobs(session, intake := Intake(session)), Logs(session)
+        observing = Observing(session, control := Control(session, intake))
+        self.now, self.close = session.now, session.close
+        self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
+        self.ingested, self.ingest, self.replace_dead = intake.ingested, intake.ingest, intake.replace_dead
+        self.claim, self.extend, self.overdue = jobs.claim, jobs.extend, jobs.overdue
+        self.settle, self.cancel, self.redrive = jobs.settle, jobs.cancel, jobs.redrive
+        self.purge, self.discard = jobs.purge, jobs.discard
+        self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
+        self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
+        self.gates, self.wait, self.wait_ended = observing.gates, observing.wait, observing.wait_ended
+        self.wait_cancel_requests = observing.wait_cancel_requests
+        self.put_spec, self.specs, self.pause = control.put_spec, control.specs, control.pause
+        self.set_gate, self.release = control.set_gate, control.release
+        self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule
+        self.schedules, self.fire = control.schedules, control.fire
+        self.announce, self.withdraw, self.workers = control.announce, control.withdraw, control.workers
+        self.report_progress = control.report_progress
+        self.ledger, self.ledger_extent, self.ledger_rule = records.ledger, records.ledger_extent, records.ledger_rule
+        self.put_ledger_rule, self.trim_ledger = records.put_ledger_rule, records.trim_ledger
+        self.append, self.read, self.commit, self.position = logs.append, logs.read, logs.commit, logs.position
+        self.extent, self.offset_at, self.trim = logs.extent, logs.offset_at, logs.trim
+        self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
+
+    def promote(self, limit: int) -> Promotion:
+        """In passing, what has left the windows of logs goes, and the front of the ledger."""
+        promotion = self._jobs.promote(limit)
+        if self.session.facts.logs.partitions:
+            self._logs.keep_windows(limit)
+        self._ledger.sweep()
+        return promotion
 
 
 class MemoryStore(Shell[MemoryBackend]):
@@ -20,6 +120,6 @@ class MemoryStore(Shell[MemoryBackend]):
         clock: Clock | None = None,
         facts: Facts | None = None,
         recorder: Recorder | None = None,
-        backend: MemoryBackend | None = None,
+        ledger: Callable[[Session], LedgerVerbs] = NoLedger,
     ) -> None:
-        super().__init__(backend or MemoryBackend(clock=clock, facts=facts, recorder=recorder))
+        super().__init__(MemoryBackend(clock=clock, facts=facts, recorder=recorder, ledger=ledger))

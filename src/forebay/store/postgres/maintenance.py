@@ -56,7 +56,7 @@ def grave_of(specs: Specs, queue: str, died_at: Instant, fetch: Callable[..., Ro
     dead = specs.of(queue).spec.routing.dead
     if dead is not None and dead.queue is not None:
         specs.reload([dead.queue], fetch)
-    return specs.of(queue).stamper.grave(died_at, lambda name: specs.of(name).stamper) or DeadLetterRule()
+    return specs.of(queue).stamper.dead_letter(died_at, lambda name: specs.of(name).stamper) or DeadLetterRule()
 
 
 def bury(unit: UnitOfWork, found: Sequence[Sequence[Any]], failure: Failure, change: Change) -> None:

@@ -234,8 +234,8 @@ class UnitOfWork:
 
 def write_dead(unit: UnitOfWork, job_id: int, queue: str, errors: str | None, mark: Mark | tuple[None, None]) -> str:
     """The job is dead; the queue of its dead letter. The caller updates its gates, and counts it."""
-    grave = unit.queue(queue).known.stamper.grave(unit.now, lambda name: unit.queue(name).known.stamper)
-    elsewhere, kept_until = (None, None) if grave is None else (grave.queue, grave.kept_until or None)
+    rule = unit.queue(queue).known.stamper.dead_letter(unit.now, lambda name: unit.queue(name).known.stamper)
+    elsewhere, kept_until = (None, None) if rule is None else (rule.queue, rule.kept_until or None)
     unit.connection.execute(_DIE, (job_id, unit.now, errors, *mark, elsewhere, kept_until))
     return elsewhere or queue
 
