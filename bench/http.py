@@ -85,6 +85,7 @@ class Served:
         assert self.process.stdout is not None
         self._url: str = json.loads(self.process.stdout.readline())["url"]
         self.rate = 0.0
+        self.cpu = 0.0
         self.late: dict[str, Any] = {}
 
     def load(self, what: str, *words: object) -> dict[str, Any]:
@@ -102,8 +103,17 @@ class Served:
         return said
 
     def post(self, seconds: float) -> float:
+        before = cpu_seconds([self.process.pid])
         self.rate = self.load("post", CONNECTIONS, seconds)["rate"]
+        self.cpu = (cpu_seconds([self.process.pid]) - before) / (self.rate * seconds) * 1e6
         return self.rate
+
+    def post_cpu(self, seconds: float) -> float:
+        """CPU of the server, in microseconds per request of the last `post`."""
+        if not self.cpu:
+            self.post(seconds)
+        cpu, self.cpu = self.cpu, 0.0
+        return cpu
 
     def p50(self, seconds: float) -> float:
         self.late = self.load("post", CONNECTIONS, seconds, (self.rate or self.post(seconds)) * SHARE)
@@ -197,6 +207,7 @@ def main() -> None:
     with serving() as (served, machine):
         figures = [
             Figure("post/postgres", "jobs/s", lambda: served.post(seconds), goal="≥ 1,500"),
+            Figure("post/postgres CPU", "µs", lambda: served.post_cpu(seconds)),
             Figure("post/postgres p50 at 80 %", "ms", lambda: served.p50(seconds)),
             Figure("post/postgres p99 at 80 %", "ms", lambda: served.p99(seconds), goal="< 25"),
             Figure("post/postgres p99 at 1,200", "ms", lambda: served.asked_p99(seconds), goal="< 25"),

@@ -154,8 +154,8 @@ METRICS_MUTANTS = [
     Mutant(
         "lines of a batch have no trace",
         "src/forebay/serve/api/batch.py",
-        "decoded(text, _new_job), headers)",
-        "decoded(text, _new_job), type(headers)())",
+        "_new_job.decode(text), headers)",
+        "_new_job.decode(text), type(headers)())",
         TRACES,
     ),
 ]

@@ -4,6 +4,7 @@ from tests.mutants.guards import Mutant
 
 HOME = "src/forebay/serve/security"
 MATRIX = ("tests/serve/test_matrix.py", "-k", "each_role and (jobs or claim or cron)")
+ROUTING = ("tests/serve/test_api_routing.py",)
 FORGED = ("tests/serve/test_matrix.py", "-k", "no_page_changes")
 REDACTION = ("tests/unit/test_redaction.py",)
 VAULT = ("tests/unit/test_vault.py",)
@@ -17,8 +18,8 @@ SECURITY_MUTANTS = [
     Mutant(
         "one of the queues that share a gate is enough",
         f"{HOME}/visibility.py",
-        "return all(actor.sees(queue, None) for queue in queues)",
-        "return any(actor.sees(queue, None) for queue in queues)",
+        "return all(sees_queue(actor, queue) for queue in queues)",
+        "return any(sees_queue(actor, queue) for queue in queues)",
         ("tests/serve/test_api_gates.py",),
     ),
     Mutant(
@@ -27,6 +28,34 @@ SECURITY_MUTANTS = [
         "    if not queues:\n        return sees_all(actor)\n",
         "",
         ("tests/serve/test_api_gates.py",),
+    ),
+    Mutant(
+        "bodies are read before roles are checked",
+        "src/forebay/serve/api/routing.py",
+        'call=call, request_param_name="request"))',
+        'call=call, request_param_name="request"), body_field=self.body_field)',
+        ROUTING,
+    ),
+    Mutant(
+        "bodies of hot routes are read before roles are checked",
+        "src/forebay/serve/api/routing.py",
+        "            return await respond(request, {name:",
+        "            await request.body()\n            return await respond(request, {name:",
+        ROUTING,
+    ),
+    Mutant(
+        "hot routes lose their parameters",
+        "src/forebay/serve/api/routing.py",
+        "if _has_parameters(self.dependant) or not",
+        "if not",
+        ROUTING,
+    ),
+    Mutant(
+        "bodies of any media type",
+        "src/forebay/serve/api/routing.py",
+        "    if given != media and ",
+        "    if given == media and ",
+        ("tests/serve/test_api_jobs.py",),
     ),
     Mutant(
         "nobody is refused",
@@ -38,8 +67,8 @@ SECURITY_MUTANTS = [
     Mutant(
         "roles are not asked for",
         f"{HOME}/auth.py",
-        "if not any(actor.has(role) for role in roles):",
-        "if False:",
+        "        if actor.has(role):\n",
+        "        if True:\n",
         MATRIX,
     ),
     Mutant("every queue is reached", "src/forebay/serve/actor.py", "fnmatchcase(queue, pattern)", "True", MATRIX),
@@ -179,7 +208,7 @@ SECURITY_MUTANTS = [
     Mutant(
         "compressed bodies",
         f"{HOME}/request_limits.py",
-        'if any(value.strip().lower() not in (b"", b"identity") for value in encodings):',
+        'if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):',
         "if False:",
         tests("body", "compressed_bodies_are_refused_before_they_are_opened"),
     ),
@@ -273,7 +302,7 @@ SECURITY_MUTANTS = [
     ),
     Mutant(
         "a large job is redacted on the loop",
-        "src/forebay/serve/api/messages.py",
+        "src/forebay/serve/api/job_views.py",
         "else await context.call(view_job, actor, job)",
         "else view_job(actor, job)",
         tests("aside", "whatever_is_large_or_many_is_redacted_aside"),

@@ -2,14 +2,15 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 
 from forebay.serve.api import batch, cron, dead, gates, jobs, logs, queues, stats, work
-from forebay.serve.api.openapi import build_openapi
+from forebay.serve.api.routing import FastPath
+from forebay.serve.api.schema import complete_document
 from forebay.serve.context import ServerContext
 from forebay.serve.dashboard import mount
-from forebay.serve.fast_path import FastPath
 from forebay.serve.health import router as health
 from forebay.serve.metrics import MetricsMiddleware
 from forebay.serve.metrics.routes import router as metrics
@@ -24,6 +25,15 @@ from forebay.work.handler import Handler
 
 API_VERSION = "1"
 _ABOUT = "A durable job queue and scheduler. Every refusal is application/problem+json."
+
+
+class Api(FastAPI):
+    """FastAPI, with the schemas of msgspec in its OpenAPI document."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            complete_document(super().openapi())
+        return super().openapi()
 
 
 def create_app(
@@ -45,7 +55,7 @@ def create_app(
         finally:
             await context.stop()
 
-    app = FastAPI(
+    app = Api(
         title="Forebay",
         version=API_VERSION,
         description=_ABOUT,
@@ -58,7 +68,7 @@ def create_app(
     )
     app.state.context = context
     install_error_handlers(app)
-    app.add_middleware(FastPath)
+    app.add_middleware(FastPath, routes=app.routes)
     install_security(app, context.authenticator, chosen)
     app.add_middleware(MetricsMiddleware, meters=context.meters)
     for module in (batch, jobs, work, dead, queues, gates, cron, stats, logs):
@@ -68,7 +78,6 @@ def create_app(
         app.include_router(metrics)
     if chosen.dashboard:
         mount(app)
-    app.openapi = lambda: build_openapi(app)  # type: ignore[method-assign]
     return app
 
 

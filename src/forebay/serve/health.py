@@ -16,16 +16,18 @@ uses `?skip=no-progress`: it should keep routing requests to a server when the w
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
-from fastapi.responses import JSONResponse
+import msgspec
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
 
-from forebay.serve.context import ServerContext, server_context
+from forebay.serve.api.routing import JSON, ApiRoute, Context
+from forebay.serve.api.schema import problems
 
 Reason = Literal["store-timeout", "store-failed", "read-only", "unsafe-settings", "no-progress", "stale-poll"]
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=ApiRoute, tags=["health"])
 
-_READY: dict[int | str, dict[str, Any]] = {
+_READY: dict[int | str, dict[str, Any]] = problems(422) | {
     200: {"content": {"application/json": {"example": {"status": "ready", "reasons": [], "store": "sqlite"}}}},
     503: {
         "description": "Not ready",
@@ -41,11 +43,10 @@ async def health() -> dict[str, str]:
 
 
 @router.get("/ready", summary="Readiness", responses=_READY)
-async def ready(
-    base: Annotated[ServerContext, Depends(server_context)], skip: Annotated[frozenset[Reason], Query()] = frozenset()
-) -> JSONResponse:
+async def ready(context: Context, skip: Annotated[frozenset[Reason], Query()] = frozenset()) -> Response:
     """Whether the store accepts claims and writes, and jobs are claimed. `skip` leaves reasons out."""
-    readiness = base.metrics.readiness
+    readiness = context.metrics.readiness
     reasons = [reason for reason in await readiness.reasons() if reason not in skip]
     body = {"status": "not ready" if reasons else "ready", "reasons": reasons, **readiness.facts()}
-    return JSONResponse(body, 503 if reasons else 200, {"Cache-Control": "no-store"})
+    status = 503 if reasons else 200
+    return Response(msgspec.json.encode(body), status, {"Cache-Control": "no-store"}, JSON)

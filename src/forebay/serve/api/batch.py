@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 from msgspec import Struct
 from starlette.requests import ClientDisconnect
@@ -21,23 +21,25 @@ from starlette.types import Receive, Scope, Send
 from forebay.core.errors import ForebayError
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_BYTES, MAX_BATCH
-from forebay.serve.actor import Actor, Role
+from forebay.serve.actor import Actor
 from forebay.serve.api.jobs import draft_of
-from forebay.serve.api.messages import check_media, decoded, too_large
-from forebay.serve.api.openapi import NDJSON, described
 from forebay.serve.api.requests import NewJob
+from forebay.serve.api.routing import BodyDecoder, Context, Producer, api_router, check_media
+from forebay.serve.api.schema import ResponseModel, problems, reference
 from forebay.serve.context import ServerContext
 from forebay.serve.enqueuer import Answer, enqueue_each
 from forebay.serve.problems import Problem, to_problem
-from forebay.serve.security.auth import charge_jobs, charge_queue_names, require_role
+from forebay.serve.security.auth import charge_jobs, charge_queue_names
+from forebay.serve.security.request_limits import too_large
 from forebay.store.protocol import Receipt
 
-router = APIRouter(tags=["jobs"])
+router = api_router("jobs")
 
 _PARTS_AHEAD: Final = 4
 """Chunks of the stream that are read ahead."""
 
-_new_job: Final = msgspec.json.Decoder(NewJob)
+_new_job: Final = BodyDecoder[NewJob](NewJob)
+NDJSON: Final = "application/x-ndjson"
 _encode_lines: Final = msgspec.json.Encoder().encode_lines
 _SENT: Final = '{"kind": "send_email", "payload": {"to": "ada@example.com"}}\n{"kind": "send_email", "queue": "?"}\n'
 _ANSWERED: Final = (
@@ -74,7 +76,7 @@ class Summary(Struct, frozen=True):
     problems: int = 0
 
 
-class LineAnswer(Struct, frozen=True):
+class LineAnswer(ResponseModel, frozen=True):
     """Any line of the response: an accepted job, a problem, or the summary."""
 
     line: int | None = None
@@ -88,25 +90,13 @@ class LineAnswer(Struct, frozen=True):
     problems: int | None = None
 
 
-@router.post(
-    "/jobs/batch",
-    **described(LineAnswer, example=_ANSWERED, body=NewJob, sent=_SENT, media=NDJSON),
-)
-async def batch(
-    request: Request,
-    actor: Annotated[Actor, require_role(Role.PRODUCER)],
-    answers: Annotated[Literal["all", "problems"], Query(description="a line per job, or per problem only")] = "all",
-) -> Response:
-    """Enqueue any number of jobs, one JSON object per line. The response has a line for each, and a summary."""
-    check_media(request, NDJSON)
-    return Streamed(_Batch(request, actor, answers == "all").answers())
-
-
 class Streamed(Response):
-    """A response that is written while the body is still read; starlette's own would consume the body."""
+    """A response that is written while the body is still read; Starlette's own would consume the body."""
+
+    media_type = NDJSON
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        super().__init__(media_type=NDJSON)
+        super().__init__()
         del self.headers["content-length"]
         self._pieces = pieces
 
@@ -117,12 +107,36 @@ class Streamed(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+# A body that is read line by line has no place in a signature.
+_STREAM: Final = problems(400, 415) | {200: {"content": {NDJSON: {"example": _ANSWERED}}}}
+_BODY: Final = {"requestBody": {"required": True, "content": {NDJSON: {"schema": reference(NewJob), "example": _SENT}}}}
+
+
+@router.post(
+    "/jobs/batch",
+    status_code=200,
+    response_class=Streamed,
+    response_model=LineAnswer,
+    responses=_STREAM,
+    openapi_extra=_BODY,
+)
+async def batch(
+    context: Context,
+    actor: Producer,
+    request: Request,
+    answers: Annotated[Literal["all", "problems"], Query(description="a line per job, or per problem only")] = "all",
+) -> Streamed:
+    """Enqueue any number of jobs, one JSON object per line. The response has a line for each, and a summary."""
+    check_media(request, NDJSON)
+    return Streamed(_Batch(context, request, actor, answers == "all").answers())
+
+
 class _Batch:
     """One stream: reads parts of lines, enqueues them, yields their results."""
 
-    def __init__(self, request: Request, actor: Actor, every: bool) -> None:
+    def __init__(self, context: ServerContext, request: Request, actor: Actor, every: bool) -> None:
+        self._context = context
         self._request = request
-        self._context: ServerContext = request.app.state.context
         self._actor = actor
         self._every = every
         self._summary = Summary()
@@ -183,7 +197,7 @@ class _Batch:
             try:
                 if text is None:
                     raise too_large(self._context.settings.max_line)
-                drafts.append(draft_of(self._context, self._actor, decoded(text, _new_job), headers))
+                drafts.append(draft_of(self._context, self._actor, _new_job.decode(text), headers))
             except (Problem, ForebayError) as error:
                 drafts.append(error)
         return drafts

@@ -8,9 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Final
 
-import msgspec
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi import Query
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid
@@ -19,33 +17,36 @@ from forebay.core.instant import from_datetime
 from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.redrive import Plan, RedriveRun, picked
-from forebay.serve.actor import Actor, Role
-from forebay.serve.api.jobs import After, JobId, Limit, NameFilter, TextFilter
-from forebay.serve.api.messages import Answer, body_of, seen_job, sees_job, sees_secrets, view_job, view_job_async
-from forebay.serve.api.openapi import described
+from forebay.serve.actor import Actor
+from forebay.serve.api.job_views import seen_job, view_job, view_job_async
 from forebay.serve.api.requests import Purge, Redrive
 from forebay.serve.api.responses import Causes, CauseView, JobPage, JobView, Purged, Redriven, Requeued
-from forebay.serve.api.search import MAX_SCANNED, find
+from forebay.serve.api.routing import (
+    After,
+    Context,
+    JobId,
+    Json,
+    Limit,
+    NameFilter,
+    Operator,
+    TextFilter,
+    Viewer,
+    api_router,
+)
+from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
 from forebay.serve.problems import Problem, not_found
-from forebay.serve.security.auth import require_role
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact_errors
+from forebay.serve.security.visibility import MAX_SCANNED, find, sees_job, sees_secrets
 from forebay.store.protocol import Query as Wanted
 
-router = APIRouter(tags=["dead letters"])
+router = api_router("dead letters")
 
-_redrive: Final = msgspec.json.Decoder(Redrive)
-_purge: Final = msgspec.json.Decoder(Purge)
 _TRIES: Final = 3
 _MAX_CAUSES: Final = 200
 _MAX_PACED: Final = 10.0
 """Seconds that one call may take to keep its rate."""
-
-_SENT: Final = {"queue": "mail", "where": "SMTPAuth", "limit": 100, "rate": 20, "dry_run": True}
-_PURGE_SENT: Final = {"queue": "mail", "where": "BadAddress", "limit": 100, "dry_run": True}
-_PURGED: Final = {"purged": 2, "ids": [41, 57], "scanned": 2, "dry_run": False, "next": None}
-_REDRIVEN: Final = {"redriven": 2, "ids": [41, 57], "scanned": 2, "dry_run": False, "next": None, "stopped": None}
 
 
 def _fits(actor: Actor, where: str | None) -> Callable[[Job], bool]:
@@ -59,10 +60,10 @@ def _fits(actor: Actor, where: str | None) -> Callable[[Job], bool]:
     return fits if wanted else lambda _: True
 
 
-@router.get("/dlq", **described(JobPage))
+@router.get("/dlq")
 async def browse(
-    request: Request,
-    actor: Annotated[Actor, require_role(Role.VIEWER)],
+    context: Context,
+    actor: Viewer,
     queue: NameFilter = None,
     kind: NameFilter = None,
     tenant: NameFilter = None,
@@ -70,29 +71,27 @@ async def browse(
     where: Annotated[str | None, Query(max_length=256)] = None,
     after: After = 0,
     limit: Limit = 100,
-) -> Response:
+) -> JobPage:
     """Dead letters that match, by id. `where` is a text in the last error, ignoring case."""
-    context: ServerContext = request.app.state.context
     query = Wanted(queue, State.DEAD, kind, tenant, subject)
 
     def found() -> JobPage:
         jobs, _, place = find(context.store, actor, query, after, limit, _fits(actor, where))
         return JobPage([view_job(actor, job) for job in jobs], place)
 
-    return Answer(await context.call(found))
+    return await context.call(found)
 
 
-@router.get("/dlq/causes", **described(Causes))
+@router.get("/dlq/causes")
 async def causes(
-    request: Request,
-    actor: Annotated[Actor, require_role(Role.VIEWER)],
+    context: Context,
+    actor: Viewer,
     queue: NameFilter = None,
     kind: NameFilter = None,
     tenant: NameFilter = None,
     after: After = 0,
-) -> Response:
+) -> Causes:
     """The causes of dead letters: those with one fingerprint have the same error, apart from its variable parts."""
-    context: ServerContext = request.app.state.context
     query = Wanted(queue, State.DEAD, kind, tenant)
 
     def counted() -> Causes:
@@ -104,7 +103,7 @@ async def causes(
         ranked = sorted(views, key=lambda view: -view.count)
         return Causes(ranked[:_MAX_CAUSES], max(0, len(ranked) - _MAX_CAUSES), scanned, place)
 
-    return Answer(await context.call(counted))
+    return await context.call(counted)
 
 
 def _cause(actor: Actor, name: str, jobs: list[Job]) -> CauseView:
@@ -113,35 +112,31 @@ def _cause(actor: Actor, name: str, jobs: list[Job]) -> CauseView:
     return CauseView(name, *cause_of(shown), len(jobs), newest.id)
 
 
-@router.get("/dlq/{job_id}", **described(JobView, problems=(404,)))
-async def show(request: Request, actor: Annotated[Actor, require_role(Role.VIEWER)], job_id: JobId) -> Response:
+@router.get("/dlq/{job_id}", responses=problems(404))
+async def show(context: Context, actor: Viewer, job_id: JobId) -> JobView:
     """One dead letter, with the traces of its errors."""
-    context: ServerContext = request.app.state.context
     job = await seen_job(context, actor, job_id)
     if job.state is not State.DEAD:
         raise not_found(f"dead letter {job_id}")
-    return Answer(await view_job_async(context, actor, job))
+    return await view_job_async(context, actor, job)
 
 
-@router.post("/dlq/{job_id}/requeue", **described(Requeued, problems=(404, 409)))
-@router.post("/dlq/{job_id}/retry", **described(Requeued, problems=(404, 409)))
-async def requeue(request: Request, actor: Annotated[Actor, require_role(Role.OPERATOR)], job_id: JobId) -> Response:
+@router.post("/dlq/{job_id}/requeue", responses=problems(404, 409))
+@router.post("/dlq/{job_id}/retry", responses=problems(404, 409))
+async def requeue(context: Context, actor: Operator, job_id: JobId) -> Requeued:
     """Redrive a dead letter: it gets all its attempts back and keeps its past errors."""
-    context: ServerContext = request.app.state.context
     job = await seen_job(context, actor, job_id)
     await context.call(_moved, context, context.store.redrive, job)
     await record_action(context, actor, "dlq redrive", "dead letters", moved=1, ids=[job_id], queue=job.queue)
-    return Answer(Requeued(job_id, "requeued"))
+    return Requeued(job_id, "requeued")
 
 
-@router.delete("/dlq/{job_id}", **described(status=204, problems=(404, 409)))
-async def forget(request: Request, actor: Annotated[Actor, require_role(Role.OPERATOR)], job_id: JobId) -> Response:
+@router.delete("/dlq/{job_id}", status_code=204, responses=problems(404, 409))
+async def forget(context: Context, actor: Operator, job_id: JobId) -> None:
     """Purge one dead letter."""
-    context: ServerContext = request.app.state.context
     job = await seen_job(context, actor, job_id)
     await context.call(_moved, context, context.store.discard, job)
     await record_action(context, actor, "dlq purge", "dead letters", purged=1, ids=[job_id], queue=job.queue)
-    return Response(status_code=204)
 
 
 def _moved(context: ServerContext, verb: Callable[[list[int]], list[int]], job: Job) -> None:
@@ -158,11 +153,9 @@ def _moved(context: ServerContext, verb: Callable[[list[int]], list[int]], job: 
     raise Problem(409, "not-dead", "The job is not dead", detail)
 
 
-@router.post("/dlq/purge", **described(Purged, example=_PURGED, body=Purge, sent=_PURGE_SENT, problems=(404,)))
-async def purge(request: Request, actor: Annotated[Actor, require_role(Role.OPERATOR)]) -> Response:
+@router.post("/dlq/purge", responses=problems(404))
+async def purge(context: Context, actor: Operator, asked: Json[Purge]) -> Purged:
     """Purge dead letters by id or by a filter, at most `limit` per call."""
-    context: ServerContext = request.app.state.context
-    asked = await body_of(request, _purge, context.settings.max_body)
     died_before = None if asked.died_before is None else from_datetime(asked.died_before)
     names = ("queue", "kind", "tenant", "subject", "fingerprint")
     given = {name: value for name in names if (value := getattr(asked, name)) is not None}
@@ -186,11 +179,11 @@ async def purge(request: Request, actor: Annotated[Actor, require_role(Role.OPER
         )
         dead = [job.id for job in found]
     if asked.dry_run or not dead:
-        return Answer(Purged(len(dead), dead, scanned, asked.dry_run, place))
+        return Purged(len(dead), dead, scanned, asked.dry_run, place)
     gone = await context.call(context.store.discard, dead)
     facts = given | {"where": asked.where, "died_before": died_before, "all": asked.all}
     await record_action(context, actor, "dlq purge", "dead letters", purged=len(gone), ids=gone[:100], asked=facts)
-    return Answer(Purged(len(gone), gone, scanned, False, place))
+    return Purged(len(gone), gone, scanned, False, place)
 
 
 def _dead_of(context: ServerContext, actor: Actor, ids: list[int]) -> list[int]:
@@ -202,11 +195,9 @@ def _dead_of(context: ServerContext, actor: Actor, ids: list[int]) -> list[int]:
     return [job.id for job in jobs if job is not None and job.state is State.DEAD]
 
 
-@router.post("/dlq/redrive", **described(Redriven, example=_REDRIVEN, body=Redrive, sent=_SENT))
-async def redrive(request: Request, actor: Annotated[Actor, require_role(Role.OPERATOR)]) -> Response:
+@router.post("/dlq/redrive")
+async def redrive(context: Context, actor: Operator, asked: Json[Redrive]) -> Redriven:
     """Redrive the dead letters that match, at most `limit` per call; continue with `after` until `next` is null."""
-    context: ServerContext = request.app.state.context
-    asked = await body_of(request, _redrive, context.settings.max_body)
     plan = _plan(asked)
     limit = asked.limit if asked.rate is None else max(1, min(asked.limit, int(asked.rate * _MAX_PACED)))
     most = MAX_BATCH if plan.sample else limit
@@ -218,7 +209,7 @@ async def redrive(request: Request, actor: Annotated[Actor, require_role(Role.OP
     found, scanned, place = await context.call(find, context.store, actor, plan.query, asked.after, most, fits)
     run = RedriveRun(plan, [job.id for job in picked(iter(found), replace(plan, limit=limit))])
     if asked.dry_run or not run.chosen:
-        return Answer(Redriven(len(run.chosen), run.chosen, scanned, asked.dry_run, place))
+        return Redriven(len(run.chosen), run.chosen, scanned, asked.dry_run, place)
     await _run_to_end(context, run)
     if run.stopped:
         place = run.chosen[run.tried - 1] if run.tried else asked.after
@@ -228,7 +219,7 @@ async def redrive(request: Request, actor: Annotated[Actor, require_role(Role.OP
     await record_action(
         context, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], asked=given, patched=names
     )
-    return Answer(Redriven(len(ids), ids, scanned, False, place, run.stopped))
+    return Redriven(len(ids), ids, scanned, False, place, run.stopped)
 
 
 def _plan(asked: Redrive) -> Plan:

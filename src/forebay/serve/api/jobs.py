@@ -4,11 +4,9 @@ A 202 means that the job is durable, where the store is. Concurrent callers shar
 """
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-import msgspec
-from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import Response
+from fastapi import Query, Request
 from starlette.datastructures import Headers
 
 from forebay.core.errors import Invalid
@@ -17,53 +15,36 @@ from forebay.core.limits import MAX_BATCH
 from forebay.core.spec import QueueSpec
 from forebay.explain import position_of, reasons
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.messages import (
-    Answer,
-    body_of,
-    seen_job,
-    sees_job,
-    sees_secrets,
-    view_job,
-    view_job_async,
+from forebay.serve.api.job_views import seen_job, view_job, view_job_async
+from forebay.serve.api.requests import CancelMany, NewJob
+from forebay.serve.api.responses import Accepted, Cancelled, CancelledMany, Explained, JobPage, JobView, StateName
+from forebay.serve.api.routing import (
+    After,
+    Context,
+    JobId,
+    Json,
+    Limit,
+    NameFilter,
+    Operator,
+    Producer,
+    TextFilter,
+    Viewer,
+    api_router,
     wait_for_disconnect,
 )
-from forebay.serve.api.openapi import described
-from forebay.serve.api.requests import NAME_PATTERN, CancelMany, NewJob
-from forebay.serve.api.responses import Accepted, Cancelled, CancelledMany, Explained, JobPage, JobView, StateName
-from forebay.serve.api.search import find
+from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
 from forebay.serve.problems import Problem, not_found
 from forebay.serve.security.auth import charge_jobs, charge_queue_names, require_role
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact_job
-from forebay.serve.security.visibility import hide_owner
-from forebay.serve.settings import MAX_PAGE, MAX_WAIT
+from forebay.serve.security.visibility import find, hide_owner, sees_job, sees_secrets
+from forebay.serve.settings import MAX_WAIT
 from forebay.store.protocol import Query as Wanted
 from forebay.store.protocol import Receipt, Store
 from forebay.tracing import carried
 
-router = APIRouter(tags=["jobs"])
-
-JobId = Annotated[int, Path(ge=0, le=2**63 - 1)]
-NameFilter = Annotated[str | None, Query(pattern=NAME_PATTERN)]
-TextFilter = Annotated[str | None, Query(min_length=1, max_length=256)]
-After = Annotated[int, Query(ge=0, le=2**63 - 1)]
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
-
-_new_job: Final = msgspec.json.Decoder(NewJob)
-_cancel_many: Final = msgspec.json.Decoder(CancelMany)
-_CANCEL_SENT: Final = {"queue": "mail", "kind": "newsletter", "limit": 100, "dry_run": True}
-_CANCELLED_MANY: Final = {
-    "cancelled": 1,
-    "requested": 1,
-    "gone": 0,
-    "ids": [41, 57],
-    "scanned": 2,
-    "dry_run": False,
-    "next": None,
-}
-_SENT: Final = {"kind": "send_email", "payload": {"to": "ada@example.com"}, "queue": "mail", "key": "email-42"}
-_ACCEPTED: Final = {"job_id": 41, "status": "accepted", "duplicate": False, "merged": False, "durable": True}
+router = api_router("jobs")
 
 
 def draft_of(
@@ -83,21 +64,16 @@ def draft_of(
     return draft
 
 
-@router.post(
-    "/jobs",
-    **described(Accepted, status=202, example=_ACCEPTED, body=NewJob, sent=_SENT, problems=(404, 409)),
-)
-async def enqueue(request: Request, actor: Annotated[Actor, require_role(Role.PRODUCER)]) -> Response:
+@router.post("/jobs", status_code=202, responses=problems(404, 409))
+async def enqueue(context: Context, actor: Producer, job: Json[NewJob], request: Request) -> Accepted:
     """Enqueue a job. A key that was used within its window is a 409 with the first job and its result."""
-    context: ServerContext = request.app.state.context
-    job = await body_of(request, _new_job, context.settings.max_body)
     draft = draft_of(context, actor, job, request.headers, request.headers.get("idempotency-key"))
     charge_queue_names(request, (draft.queue,))
     charge_jobs(request, 1)
     receipt = await context.enqueuer.put(draft)
     if receipt.duplicate:
         raise await _duplicate(context, actor, receipt)
-    return Answer(Accepted(receipt.id, "accepted", False, receipt.merged, receipt.durable, receipt.copies), 202)
+    return Accepted(receipt.id, "accepted", False, receipt.merged, receipt.durable, receipt.copies)
 
 
 async def _duplicate(context: ServerContext, actor: Actor, receipt: Receipt) -> Problem:
@@ -110,28 +86,28 @@ async def _duplicate(context: ServerContext, actor: Actor, receipt: Receipt) -> 
     return Problem(409, "duplicate", "The key was used before", f"the first job is {receipt.id}", extra=facts)
 
 
-@router.get("/jobs/{job_id}", **described(JobView, problems=(404, 410)))
+@router.get("/jobs/{job_id}", responses=problems(404, 410))
 async def show(
-    request: Request,
+    context: Context,
     actor: Annotated[Actor, require_role(Role.VIEWER, Role.PRODUCER)],
+    request: Request,
     job_id: JobId,
     wait: Annotated[float, Query(ge=0, le=MAX_WAIT)] = 0,
-) -> Response:
+) -> JobView:
     """The job; with `wait`, once it has ended, or as it is after `wait` seconds."""
-    context: ServerContext = request.app.state.context
     job = await seen_job(context, actor, job_id)
     ended = await context.job_polls.ended(job, wait, partial(wait_for_disconnect, request))
     if ended is None:
         raise Problem(
             410, "gone", "The job has ended and was removed", "set the queue's retention to keep-for to read results"
         )
-    return Answer(await view_job_async(context, actor, ended))
+    return await view_job_async(context, actor, ended)
 
 
-@router.get("/jobs", **described(JobPage))
+@router.get("/jobs")
 async def browse(
-    request: Request,
-    actor: Annotated[Actor, require_role(Role.VIEWER)],
+    context: Context,
+    actor: Viewer,
     queue: NameFilter = None,
     state: Annotated[StateName | None, Query()] = None,
     kind: NameFilter = None,
@@ -139,38 +115,31 @@ async def browse(
     subject: TextFilter = None,
     after: After = 0,
     limit: Limit = 100,
-) -> Response:
+) -> JobPage:
     """Jobs that match, by id."""
-    context: ServerContext = request.app.state.context
     query = Wanted(queue, None if state is None else State(state), kind, tenant, subject)
 
     def found() -> JobPage:
         jobs, _, place = find(context.store, actor, query, after, limit)
         return JobPage([view_job(actor, job) for job in jobs], place)
 
-    return Answer(await context.call(found))
+    return await context.call(found)
 
 
-@router.post(
-    "/jobs/{job_id}/cancel",
-    **described(Cancelled, example={"job_id": 41, "answer": "cancelled"}, problems=(404,)),
-)
+@router.post("/jobs/{job_id}/cancel", responses=problems(404))
 async def cancel(
-    request: Request, actor: Annotated[Actor, require_role(Role.PRODUCER, Role.OPERATOR)], job_id: JobId
-) -> Response:
+    context: Context, actor: Annotated[Actor, require_role(Role.PRODUCER, Role.OPERATOR)], job_id: JobId
+) -> Cancelled:
     """Cancel a job: it will not run, or its worker is asked to stop."""
-    context: ServerContext = request.app.state.context
     job = await seen_job(context, actor, job_id)
     answer = (await context.call(context.store.cancel, [job_id]))[0]
     await record_action(context, actor, "cancel", "jobs", ids=[job_id], queue=job.queue, answer=answer.value)
-    return Answer(Cancelled(job_id, answer.value))
+    return Cancelled(job_id, answer.value)
 
 
-@router.post("/jobs/cancel", **described(CancelledMany, example=_CANCELLED_MANY, body=CancelMany, sent=_CANCEL_SENT))
-async def cancel_many(request: Request, actor: Annotated[Actor, require_role(Role.OPERATOR)]) -> Response:
+@router.post("/jobs/cancel")
+async def cancel_many(context: Context, actor: Operator, asked: Json[CancelMany]) -> CancelledMany:
     """Cancel the jobs that match and have not ended, at most `limit`; continue with `after` until `next` is null."""
-    context: ServerContext = request.app.state.context
-    asked = await body_of(request, _cancel_many, context.settings.max_body)
     names = ("queue", "state", "kind", "tenant", "subject")
     given = {name: value for name in names if (value := getattr(asked, name)) is not None}
     if bool(given) == asked.all:
@@ -181,21 +150,20 @@ async def cancel_many(request: Request, actor: Annotated[Actor, require_role(Rol
     )
     ids = [job.id for job in found]
     if asked.dry_run or not ids:
-        return Answer(CancelledMany(0, 0, 0, ids, scanned, asked.dry_run, place))
+        return CancelledMany(0, 0, 0, ids, scanned, asked.dry_run, place)
     answers = [answer.value for answer in await context.call(context.store.cancel, ids)]
     counts = {word: answers.count(word) for word in ("cancelled", "requested", "gone")}
     await record_action(context, actor, "cancel many", f"{len(ids)} jobs", ids=ids[:100], filter=given, answers=counts)
-    return Answer(CancelledMany(**counts, ids=ids, scanned=scanned, dry_run=False, next=place))
+    return CancelledMany(**counts, ids=ids, scanned=scanned, dry_run=False, next=place)
 
 
-@router.get("/jobs/{job_id}/explain", **described(Explained, problems=(404,)))
+@router.get("/jobs/{job_id}/explain", responses=problems(404))
 async def why(
-    request: Request, actor: Annotated[Actor, require_role(Role.VIEWER, Role.PRODUCER)], job_id: JobId
-) -> Response:
+    context: Context, actor: Annotated[Actor, require_role(Role.VIEWER, Role.PRODUCER)], job_id: JobId
+) -> Explained:
     """Why the job is in its state, in sentences."""
-    context: ServerContext = request.app.state.context
     job = await seen_job(context, actor, job_id)
-    return Answer(Explained(job_id, await context.call(_reasons, context.store, actor, job)))
+    return Explained(job_id, await context.call(_reasons, context.store, actor, job))
 
 
 def _reasons(store: Store, actor: Actor, job: Job) -> list[str]:

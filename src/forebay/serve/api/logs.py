@@ -5,11 +5,10 @@ Entries have no tenant, so logs are for actors who see every tenant.
 
 from datetime import datetime
 from heapq import nsmallest
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import Response
+from fastapi import Path, Query, Request
 from msgspec import Raw
 
 from forebay.core.entries import LogEntry
@@ -18,10 +17,7 @@ from forebay.core.limits import MAX_PARTITIONS
 from forebay.core.payload import encode_payload
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.jobs import Limit, NameFilter
-from forebay.serve.api.messages import Answer, body_of, sees_queue, sees_secrets
-from forebay.serve.api.openapi import described
-from forebay.serve.api.requests import NAME_PATTERN, Append, Commit, Disown, Own
+from forebay.serve.api.requests import Append, Commit, Disown, Own
 from forebay.serve.api.responses import (
     Appended,
     Committed,
@@ -37,28 +33,23 @@ from forebay.serve.api.responses import (
     Standings,
     StandingView,
 )
+from forebay.serve.api.routing import Context, Json, Limit, NameFilter, PathName, Producer, Viewer, Worker, api_router
+from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
 from forebay.serve.problems import not_found
 from forebay.serve.security.auth import charge_jobs, require_role
 from forebay.serve.security.redact import redact
+from forebay.serve.security.visibility import sees_queue, sees_secrets
 from forebay.store.log import Standing
 
-router = APIRouter(tags=["logs"])
+router = api_router("logs")
 
-LogName = Annotated[str, Path(pattern=NAME_PATTERN)]
 Partition = Annotated[int, Path(ge=0, lt=MAX_PARTITIONS)]
-_append: Final = msgspec.json.Decoder(Append)
-_commit: Final = msgspec.json.Decoder(Commit)
-_own: Final = msgspec.json.Decoder(Own)
-_disown: Final = msgspec.json.Decoder(Disown)
 
 
-@router.get("/logs", **described(Logs))
-async def browse(
-    request: Request, actor: Annotated[Actor, require_role(Role.VIEWER)], after: NameFilter = None, limit: Limit = 100
-) -> Response:
+@router.get("/logs")
+async def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Logs:
     """Logs that this key can reach, by name, with the extent of each partition. `PUT /queues/{name}` creates one."""
-    context: ServerContext = request.app.state.context
 
     def known() -> Logs:
         specs = [spec for spec in context.store.specs() if spec.is_log and sees_queue(actor, spec.name)]
@@ -66,79 +57,63 @@ async def browse(
         more = shown[limit - 1].name if len(shown) > limit else None
         return Logs([_view(context, spec) for spec in shown[:limit]], more)
 
-    return Answer(await context.call(known))
+    return await context.call(known)
 
 
-@router.post(
-    "/logs/{name}",
-    **described(Appended, status=201, body=Append, sent={"entries": [{"body": {"n": 1}}]}, problems=(404,)),
-)
-async def append(request: Request, actor: Annotated[Actor, require_role(Role.PRODUCER)], name: LogName) -> Response:
+@router.post("/logs/{name}", status_code=201, responses=problems(404))
+async def append(context: Context, actor: Producer, body: Json[Append], request: Request, name: PathName) -> Appended:
     """Append entries, all or none. They are durable when the response arrives, where the store is."""
-    context: ServerContext = request.app.state.context
-    asked = (await body_of(request, _append, context.settings.max_body)).entries
+    asked = body.entries
     await _require_log(context, actor, name)
     charge_jobs(request, len(asked))
     bodies, keys = [bytes(entry.body) for entry in asked], [entry.key for entry in asked]
     entries = await context.call(context.store.append, name, bodies, keys)
-    return Answer(Appended([EntryPlace(entry.partition, entry.offset) for entry in entries]), 201)
+    return Appended([EntryPlace(entry.partition, entry.offset) for entry in entries])
 
 
-@router.get("/logs/{name}/groups", **described(Standings, problems=(404,)))
+@router.get("/logs/{name}/groups", responses=problems(404))
 async def groups(
-    request: Request,
+    context: Context,
     actor: Annotated[Actor, require_role(Role.VIEWER, Role.WORKER)],
-    name: LogName,
+    name: PathName,
     after: NameFilter = None,
     limit: Limit = 100,
-) -> Response:
+) -> Standings:
     """The groups of the log: position, lag and losses in each partition, and when the next entry will be lost."""
-    context: ServerContext = request.app.state.context
     await _require_log(context, actor, name)
     found = await context.call(context.store.groups, name, after or "", limit)
     names = {one.group for one in found}
-    return Answer(Standings([_standing(one) for one in found], found[-1].group if len(names) == limit else None))
+    return Standings([_standing(one) for one in found], found[-1].group if len(names) == limit else None)
 
 
-@router.post(
-    "/logs/{name}/own",
-    **described(Ownership, body=Own, sent={"group": "billing", "member": "reader-1"}, problems=(404,)),
-)
-async def own(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)], name: LogName) -> Response:
+@router.post("/logs/{name}/own", responses=problems(404))
+async def own(context: Context, actor: Worker, asked: Json[Own], name: PathName) -> Ownership:
     """Assign partitions to this member of the group; renew before `until`."""
-    context: ServerContext = request.app.state.context
-    asked = await body_of(request, _own, context.settings.max_body)
     await _require_log(context, actor, name)
     owned = await context.call(context.store.own, name, asked.group, asked.member, seconds(asked.lease_seconds))
     views = [OwnedView(one.partition, one.epoch, one.position, to_datetime(one.until)) for one in owned]
-    return Answer(Ownership(asked.group, asked.member, views))
+    return Ownership(asked.group, asked.member, views)
 
 
-@router.post(
-    "/logs/{name}/disown",
-    **described(Freed, body=Disown, sent={"group": "billing", "member": "reader-1"}, problems=(404,)),
-)
-async def disown(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)], name: LogName) -> Response:
+@router.post("/logs/{name}/disown", responses=problems(404))
+async def disown(context: Context, actor: Worker, asked: Json[Disown], name: PathName) -> Freed:
     """Remove the member from the group; its partitions are free at once."""
-    context: ServerContext = request.app.state.context
-    asked = await body_of(request, _disown, context.settings.max_body)
     await _require_log(context, actor, name)
-    return Answer(Freed(await context.call(context.store.disown, name, asked.group, asked.member)))
+    return Freed(await context.call(context.store.disown, name, asked.group, asked.member))
 
 
-@router.get("/logs/{name}/{partition}", **described(Entries, problems=(404, 410)))
+@router.get("/logs/{name}/{partition}", responses=problems(404, 410))
 async def read(
-    request: Request,
+    context: Context,
     actor: Annotated[Actor, require_role(Role.VIEWER, Role.WORKER)],
-    name: LogName,
+    name: PathName,
     partition: Partition,
     after: Annotated[int | None, Query(ge=-1, le=2**63 - 1)] = None,
     group: NameFilter = None,
     since: datetime | None = None,
     limit: Limit = 100,
-) -> Response:
+) -> Entries:
     """Entries after `after`, or appended `since` an instant; else after the group's position, or from the start."""
-    context: ServerContext = request.app.state.context
     await _require_log(context, actor, name, partition)
     instant: Instant | None = None if since is None else from_datetime(since)
 
@@ -151,23 +126,18 @@ async def read(
         shown = [_entry(actor, name, entry) for entry in entries]
         return Entries(shown, entries[-1].offset if entries else start, position)
 
-    return Answer(await context.call(found))
+    return await context.call(found)
 
 
-@router.post(
-    "/logs/{name}/{partition}/commit",
-    **described(Committed, body=Commit, sent={"group": "billing", "offset": 41}, problems=(404, 409)),
-)
+@router.post("/logs/{name}/{partition}/commit", responses=problems(404, 409))
 async def commit(
-    request: Request, actor: Annotated[Actor, require_role(Role.WORKER)], name: LogName, partition: Partition
-) -> Response:
+    context: Context, actor: Worker, asked: Json[Commit], name: PathName, partition: Partition
+) -> Committed:
     """Commit everything up to the offset for the group; returns its position."""
-    context: ServerContext = request.app.state.context
-    asked = await body_of(request, _commit, context.settings.max_body)
     await _require_log(context, actor, name, partition)
     where = (name, asked.group, partition, asked.offset)
     place = await context.call(context.store.commit, *where, rewind=asked.rewind, epoch=asked.epoch)
-    return Answer(Committed(asked.group, place))
+    return Committed(asked.group, place)
 
 
 async def _require_log(context: ServerContext, actor: Actor, name: str, partition: int = 0) -> None:

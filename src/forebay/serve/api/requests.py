@@ -1,13 +1,12 @@
 """Request types, which msgspec decodes and validates and which the OpenAPI schemas are generated from.
 
-Times are ISO 8601 with a zone, durations are seconds. An unknown field is an error: it is a typo, or an option that
-would silently have no effect.
+Times are ISO 8601 with a zone, durations are seconds.
 """
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from forebay.core.instant import Duration, Instant, from_datetime, from_seconds
 from forebay.core.job import Draft
@@ -24,6 +23,7 @@ from forebay.core.limits import (
     MAX_SLOTS,
     TEXT_LENGTH,
 )
+from forebay.serve.api.schema import RequestModel
 from forebay.serve.settings import MAX_WAIT
 from forebay.work.handler import Handler
 
@@ -37,11 +37,19 @@ Seconds = Annotated[float, Meta(ge=0, le=MAX_DURATION.total_seconds(), descripti
 Lives = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
 Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 JobNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_LEASE: Final = "q83vEjRW…"
 LeaseSeconds = Annotated[float, Meta(ge=0.001, le=MAX_LEASE.total_seconds(), description="seconds")]
 
 
-class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
+class NewJob(RequestModel, frozen=True):
     """A job to enqueue; only `kind` is required."""
+
+    EXAMPLE: ClassVar = {
+        "kind": "send_email",
+        "payload": {"to": "ada@example.com"},
+        "queue": "mail",
+        "key": "email-42",
+    }
 
     kind: Name
     payload: Raw | UnsetType = UNSET
@@ -80,15 +88,17 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+class Wanted(RequestModel, frozen=True):
     """Up to `count` jobs of one queue."""
 
     queue: Name
     count: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1
 
 
-class Claim(Struct, frozen=True, forbid_unknown_fields=True):
+class Claim(RequestModel, frozen=True):
     """A worker's claim: from which queues, with what lease, and how long to wait for the first job."""
+
+    EXAMPLE: ClassVar = {"wants": [{"queue": "mail", "count": 10}], "owner": "worker-1", "lease": 30, "wait": 20}
 
     wants: Annotated[list[Wanted], Meta(min_length=1, max_length=100)]
     owner: Annotated[Name, Meta(max_length=100, description="the worker's name, for people")] | None = None
@@ -96,7 +106,7 @@ class Claim(Struct, frozen=True, forbid_unknown_fields=True):
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="seconds")] = 0
 
 
-class Error(Struct, frozen=True, forbid_unknown_fields=True):
+class Error(RequestModel, frozen=True):
     """An error. `kind` groups dead letters, for example by the name of the exception."""
 
     kind: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -104,7 +114,7 @@ class Error(Struct, frozen=True, forbid_unknown_fields=True):
     trace: Annotated[str, Meta(max_length=ERROR_TRACE_LENGTH)] = ""
 
 
-class Settle(Struct, frozen=True, forbid_unknown_fields=True):
+class Settle(RequestModel, frozen=True):
     """The outcome of one job.
 
     ack      done; a `result` is kept with the finished job for `keep` seconds, by default an hour
@@ -123,16 +133,25 @@ class Settle(Struct, frozen=True, forbid_unknown_fields=True):
     keep: Seconds | None = None
 
 
-class Settlements(Struct, frozen=True, forbid_unknown_fields=True):
+class Settlements(RequestModel, frozen=True):
+    EXAMPLE: ClassVar = {
+        "settlements": [
+            {"lease": _LEASE, "outcome": "ack"},
+            {"lease": _LEASE, "outcome": "fail", "error": {"kind": "SMTPError", "message": "greylisted"}},
+        ]
+    }
+
     settlements: Annotated[list[Settle], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class Extend(Struct, frozen=True, forbid_unknown_fields=True):
+class Extend(RequestModel, frozen=True):
+    EXAMPLE: ClassVar = {"leases": [_LEASE], "lease": 30}
+
     leases: Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH)]
     lease: LeaseSeconds = 30.0
 
 
-class Report(Struct, frozen=True, forbid_unknown_fields=True):
+class Report(RequestModel, frozen=True):
     """The progress of one job: `portion` from 0 to 1, and a note."""
 
     lease: str
@@ -140,11 +159,13 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     note: Annotated[str, Meta(max_length=MAX_NOTE)] = ""
 
 
-class Reports(Struct, frozen=True, forbid_unknown_fields=True):
+class Reports(RequestModel, frozen=True):
+    EXAMPLE: ClassVar = {"reports": [{"lease": _LEASE, "portion": 0.4, "note": "page 40 of 100"}]}
+
     reports: Annotated[list[Report], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
+class Redrive(RequestModel, frozen=True):
     """Which dead letters to redrive. A call redrives at most `limit`; continue with `after` set to `next`.
 
     where        only those whose last error contains this text, ignoring case
@@ -157,6 +178,8 @@ class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
                  of them, have died again
     dry_run      return the matching jobs, redrive none
     """
+
+    EXAMPLE: ClassVar = {"queue": "mail", "where": "SMTPAuth", "limit": 100, "rate": 20, "dry_run": True}
 
     queue: Name | None = None
     kind: Name | None = None
@@ -176,7 +199,7 @@ class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
     stop_after: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 20
 
 
-class Purge(Struct, frozen=True, forbid_unknown_fields=True):
+class Purge(RequestModel, frozen=True):
     """Which dead letters to purge: by `ids`, by a filter, or `all`.
 
     A call purges at most `limit`; continue with `after` set to `next`. Quarantined jobs are included.
@@ -186,6 +209,8 @@ class Purge(Struct, frozen=True, forbid_unknown_fields=True):
     died_before  only those that died before this time
     dry_run      return the matching jobs, purge none
     """
+
+    EXAMPLE: ClassVar = {"queue": "mail", "where": "BadAddress", "limit": 100, "dry_run": True}
 
     ids: Annotated[list[JobNumber], Meta(min_length=1, max_length=MAX_BATCH)] | None = None
     queue: Name | None = None
@@ -201,13 +226,15 @@ class Purge(Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-class CancelMany(Struct, frozen=True, forbid_unknown_fields=True):
+class CancelMany(RequestModel, frozen=True):
     """Which jobs to cancel: those that match the filter and have not ended, or `all` of them.
 
     A call cancels at most `limit`; continue with `after` set to `next`.
 
     dry_run  return the matching jobs, cancel none
     """
+
+    EXAMPLE: ClassVar = {"queue": "mail", "kind": "newsletter", "limit": 100, "dry_run": True}
 
     queue: Name | None = None
     state: Literal["waiting", "ready", "running"] | None = None
@@ -220,27 +247,55 @@ class CancelMany(Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-class SetGate(Struct, frozen=True, forbid_unknown_fields=True):
+class SetGate(RequestModel, frozen=True):
     """`slots`: 0 closes the gate, null restores the number of the queue's spec."""
+
+    EXAMPLE: ClassVar = {"slots": 20}
 
     slots: Annotated[int, Meta(ge=0, le=MAX_SLOTS)] | None
 
 
-class Release(Struct, frozen=True, forbid_unknown_fields=True):
+class Release(RequestModel, frozen=True):
     """`value`: the tenant, kind or subject of a condition that is counted per one of them."""
+
+    EXAMPLE: ClassVar = {"count": 20}
 
     count: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1
     value: Text | None = None
 
 
-class Pause(Struct, frozen=True, forbid_unknown_fields=True):
+class PutQueue(RequestModel, frozen=True):
+    """The axes as `GET /queues/{name}` shows them under `spec`; those left out have their defaults."""
+
+    EXAMPLE: ClassVar = {
+        "retention": {"type": "keep-for", "span": "P7D"},
+        "selection": {"type": "fifo"},
+        "capacity": {"type": "bounded", "limit": 10_000, "when_full": {"type": "reject"}},
+    }
+
+    name: Name | UnsetType = UNSET
+    retention: Raw | UnsetType = UNSET
+    selection: Raw | UnsetType = UNSET
+    share: Raw | UnsetType = UNSET
+    merge: Raw | UnsetType = UNSET
+    eligibility: Raw | UnsetType = UNSET
+    routing: Raw | UnsetType = UNSET
+    capacity: Raw | UnsetType = UNSET
+    key_window: Raw | UnsetType = UNSET
+    unique: Raw | UnsetType = UNSET
+    fan_out: Raw | UnsetType = UNSET
+
+
+class Pause(RequestModel, frozen=True):
     """Pause until this time; without it, until the queue is resumed."""
 
     until: Moment | None = None
 
 
-class PutSchedule(Struct, frozen=True, forbid_unknown_fields=True):
+class PutSchedule(RequestModel, frozen=True):
     """A schedule: `rule` is a cron line, a nickname such as @daily, or `@every 90s` (docs/cron.md)."""
+
+    EXAMPLE: ClassVar = {"rule": "30 1 * * *", "kind": "report", "tz": "Europe/Berlin", "overlap": "skip"}
 
     rule: Text
     kind: Name
@@ -258,22 +313,26 @@ class PutSchedule(Struct, frozen=True, forbid_unknown_fields=True):
     paused: bool = False
 
 
-class NewEntry(Struct, frozen=True, forbid_unknown_fields=True):
+class NewEntry(RequestModel, frozen=True):
     """One entry of a log; entries of one key go to one partition, in order."""
 
     body: Raw
     key: Text | None = None
 
 
-class Append(Struct, frozen=True, forbid_unknown_fields=True):
+class Append(RequestModel, frozen=True):
+    EXAMPLE: ClassVar = {"entries": [{"body": {"n": 1}}]}
+
     entries: Annotated[list[NewEntry], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class Commit(Struct, frozen=True, forbid_unknown_fields=True):
+class Commit(RequestModel, frozen=True):
     """Commit everything up to `offset` for the group; the position moves back only with `rewind`.
 
     With `epoch`, only the member that owns the partition in that epoch may commit.
     """
+
+    EXAMPLE: ClassVar = {"group": "billing", "offset": 41}
 
     group: Name
     offset: Offset
@@ -281,15 +340,19 @@ class Commit(Struct, frozen=True, forbid_unknown_fields=True):
     epoch: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
 
 
-class Own(Struct, frozen=True, forbid_unknown_fields=True):
+class Own(RequestModel, frozen=True):
     """Assign a member of the group its share of the partitions, for `lease_seconds`."""
+
+    EXAMPLE: ClassVar = {"group": "billing", "member": "reader-1"}
 
     group: Name
     member: Annotated[str, Meta(min_length=1, max_length=256)]
     lease_seconds: Annotated[float, Meta(ge=0.001, le=86_400)] = 30.0
 
 
-class Disown(Struct, frozen=True, forbid_unknown_fields=True):
+class Disown(RequestModel, frozen=True):
+    EXAMPLE: ClassVar = {"group": "billing", "member": "reader-1"}
+
     group: Name
     member: Annotated[str, Meta(min_length=1, max_length=256)]
 

@@ -4,26 +4,28 @@ Times are ISO 8601 in UTC, durations are seconds, and a job has the same fields 
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw
 
 from forebay.core.instant import Instant, to_datetime
-from forebay.core.job import Job, State
 from forebay.core.limits import MAX_INSTANT
+from forebay.serve.api.schema import ResponseModel
 
 Count = Annotated[int, Meta(ge=0)]
 StateName: TypeAlias = Literal["waiting", "ready", "running", "done", "dead", "cancelled"]
 SECOND = 1_000_000
 
 
-class Accepted(Struct, frozen=True, omit_defaults=True):
+class Accepted(ResponseModel, frozen=True, omit_defaults=True):
     """The job is accepted, and durable where the store is.
 
     merged   a waiting job took over the payload (`LatestWins`): this is its id
     durable  it survives a crash of the process and of the machine
     copies   for a broker: the ids in its queues. `job_id` is the first of them, or 0 when no route matched
     """
+
+    EXAMPLE: ClassVar = {"job_id": 41, "status": "accepted", "duplicate": False, "merged": False, "durable": True}
 
     job_id: int
     status: Literal["accepted"]
@@ -33,7 +35,7 @@ class Accepted(Struct, frozen=True, omit_defaults=True):
     copies: tuple[int, ...] = ()
 
 
-class FailureView(Struct, frozen=True):
+class FailureView(ResponseModel, frozen=True):
     attempt: int
     at: datetime | None
     kind: str
@@ -41,7 +43,7 @@ class FailureView(Struct, frozen=True):
     trace: str
 
 
-class ProgressView(Struct, frozen=True):
+class ProgressView(ResponseModel, frozen=True):
     """The progress of a running job: `portion` from 0 to 1, a note, and when it was reported."""
 
     portion: float
@@ -49,7 +51,7 @@ class ProgressView(Struct, frozen=True):
     at: datetime
 
 
-class JobView(Struct, frozen=True):
+class JobView(ResponseModel, frozen=True):
     """One job at the time of the response; `delivery` counts claims and only grows.
 
     `home`: the queue that a dead job died in, when it was moved to another one (`queue`).
@@ -83,26 +85,28 @@ class JobView(Struct, frozen=True):
     progress: ProgressView | None = None
 
 
-class JobPage(Struct, frozen=True):
+class JobPage(ResponseModel, frozen=True):
     """Jobs by id. Continue with `after=next` until it is null; a page before that may be empty."""
 
     jobs: list[JobView]
     next: int | None
 
 
-class Cancelled(Struct, frozen=True):
+class Cancelled(ResponseModel, frozen=True):
     """cancelled: it will not run. requested: it is running and its worker is asked to stop. gone: it has ended."""
+
+    EXAMPLE: ClassVar = {"job_id": 41, "answer": "cancelled"}
 
     job_id: int
     answer: Literal["cancelled", "requested", "gone"]
 
 
-class Explained(Struct, frozen=True):
+class Explained(ResponseModel, frozen=True):
     job_id: int
     sentences: list[str]
 
 
-class LeaseView(Struct, frozen=True):
+class LeaseView(ResponseModel, frozen=True):
     """A job that you own until `until`. `lease` is the token for /settle and /extend."""
 
     lease: str
@@ -110,11 +114,13 @@ class LeaseView(Struct, frozen=True):
     job: JobView
 
 
-class Leases(Struct, frozen=True):
+class Leases(ResponseModel, frozen=True):
+    EXAMPLE: ClassVar = {"leases": []}
+
     leases: list[LeaseView]
 
 
-class SettledView(Struct, frozen=True):
+class SettledView(ResponseModel, frozen=True):
     """applied: the outcome was written. stale: the lease is lost, and the outcome was discarded.
 
     `became` is the verdict: done, retry (due again in `after` seconds), dead, released or cancelled.
@@ -126,11 +132,13 @@ class SettledView(Struct, frozen=True):
     after: float | None = None
 
 
-class SettledAll(Struct, frozen=True):
+class SettledAll(ResponseModel, frozen=True):
+    EXAMPLE: ClassVar = {"settled": [{"job_id": 41, "answer": "applied", "became": "done", "after": None}]}
+
     settled: list[SettledView]
 
 
-class ExtendedView(Struct, frozen=True):
+class ExtendedView(ResponseModel, frozen=True):
     """`cancel_requested`: the job should stop; settle it as cancelled when it has."""
 
     lease: str
@@ -140,11 +148,11 @@ class ExtendedView(Struct, frozen=True):
     cancel_requested: bool = False
 
 
-class ExtendedAll(Struct, frozen=True):
+class ExtendedAll(ResponseModel, frozen=True):
     leases: list[ExtendedView]
 
 
-class ReportedView(Struct, frozen=True):
+class ReportedView(ResponseModel, frozen=True):
     """stale: the lease is lost. `cancel_requested`: the job should stop."""
 
     job_id: int
@@ -152,20 +160,29 @@ class ReportedView(Struct, frozen=True):
     cancel_requested: bool = False
 
 
-class ReportedAll(Struct, frozen=True):
+class ReportedAll(ResponseModel, frozen=True):
     reports: list[ReportedView]
 
 
-class Requeued(Struct, frozen=True):
+class Requeued(ResponseModel, frozen=True):
     job_id: int
     status: Literal["requeued"]
 
 
-class Redriven(Struct, frozen=True):
+class Redriven(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null. `scanned`: how many dead letters were read.
 
     `ids`: the redriven jobs; with a patch, the new ones. `stopped`: why it ended early, at `next`.
     """
+
+    EXAMPLE: ClassVar = {
+        "redriven": 2,
+        "ids": [41, 57],
+        "scanned": 2,
+        "dry_run": False,
+        "next": None,
+        "stopped": None,
+    }
 
     redriven: Count
     ids: list[int]
@@ -175,11 +192,13 @@ class Redriven(Struct, frozen=True):
     stopped: str | None = None
 
 
-class Purged(Struct, frozen=True):
+class Purged(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null. `scanned`: how many dead letters were read.
 
     `ids`: those that were purged, or would be.
     """
+
+    EXAMPLE: ClassVar = {"purged": 2, "ids": [41, 57], "scanned": 2, "dry_run": False, "next": None}
 
     purged: Count
     ids: list[int]
@@ -188,12 +207,22 @@ class Purged(Struct, frozen=True):
     next: int | None
 
 
-class CancelledMany(Struct, frozen=True):
+class CancelledMany(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null. `scanned`: how many jobs were read.
 
     cancelled  will not run;  requested: are running, and their workers are asked to stop;  gone: ended meanwhile
     ids        the jobs that matched, in this order
     """
+
+    EXAMPLE: ClassVar = {
+        "cancelled": 1,
+        "requested": 1,
+        "gone": 0,
+        "ids": [41, 57],
+        "scanned": 2,
+        "dry_run": False,
+        "next": None,
+    }
 
     cancelled: Count
     requested: Count
@@ -204,7 +233,7 @@ class CancelledMany(Struct, frozen=True):
     next: int | None
 
 
-class CauseView(Struct, frozen=True):
+class CauseView(ResponseModel, frozen=True):
     """A cause of dead letters of one kind and queue. `message`: without variable parts. `example`: the newest job."""
 
     fingerprint: str
@@ -216,7 +245,7 @@ class CauseView(Struct, frozen=True):
     example: int
 
 
-class Causes(Struct, frozen=True):
+class Causes(ResponseModel, frozen=True):
     """The causes of the dead letters that were read, most frequent first. Continue with `after=next` and add up.
 
     `more`: how many rarer causes are left out.
@@ -228,7 +257,7 @@ class Causes(Struct, frozen=True):
     next: int | None
 
 
-class BacklogView(Struct, frozen=True):
+class BacklogView(ResponseModel, frozen=True):
     """The counts of one queue.
 
     `oldest_age_s`: how long the oldest ready job has been due. `held`: ready jobs behind a closed gate.
@@ -248,7 +277,7 @@ class BacklogView(Struct, frozen=True):
     paused_until: datetime | None
 
 
-class QueueView(Struct, frozen=True):
+class QueueView(ResponseModel, frozen=True):
     """A queue's spec in one line, axis by axis in words, and as the values that PUT takes."""
 
     name: str
@@ -259,20 +288,20 @@ class QueueView(Struct, frozen=True):
     backlog: BacklogView | None
 
 
-class Queues(Struct, frozen=True):
+class Queues(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null."""
 
     queues: list[QueueView]
     next: str | None
 
 
-class Paused(Struct, frozen=True):
+class Paused(ResponseModel, frozen=True):
     queue: str
     paused: bool
     until: datetime | None = None
 
 
-class Stats(Struct, frozen=True):
+class Stats(ResponseModel, frozen=True):
     """Current counts. `attempts_p99` is that of ended jobs; `attempts_from` tells which ones.
 
     For one queue, or for all together. In the latter case `queues` lists the deepest ones, `queues_total` is their
@@ -298,7 +327,7 @@ class Stats(Struct, frozen=True):
     complete: bool = True
 
 
-class ScheduleView(Struct, frozen=True):
+class ScheduleView(ResponseModel, frozen=True):
     name: str
     rule: str
     zone: str
@@ -313,7 +342,7 @@ class ScheduleView(Struct, frozen=True):
     payload: Raw
 
 
-class ScheduleRun(Struct, frozen=True):
+class ScheduleRun(ResponseModel, frozen=True):
     """The job that a schedule enqueued on request. `duplicate`: its idempotency key was used before."""
 
     name: str
@@ -322,14 +351,14 @@ class ScheduleRun(Struct, frozen=True):
     copies: tuple[int, ...] = ()
 
 
-class Schedules(Struct, frozen=True):
+class Schedules(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null."""
 
     schedules: list[ScheduleView]
     next: str | None
 
 
-class Extent(Struct, frozen=True):
+class Extent(ResponseModel, frozen=True):
     """`first`: the oldest offset still held. `next`: the offset of the next append."""
 
     partition: int
@@ -337,20 +366,20 @@ class Extent(Struct, frozen=True):
     next: int
 
 
-class LogView(Struct, frozen=True):
+class LogView(ResponseModel, frozen=True):
     name: str
     vector: str
     partitions: list[Extent]
 
 
-class Logs(Struct, frozen=True):
+class Logs(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null."""
 
     logs: list[LogView]
     next: str | None
 
 
-class EntryView(Struct, frozen=True):
+class EntryView(ResponseModel, frozen=True):
     partition: int
     offset: int
     at: datetime
@@ -358,16 +387,16 @@ class EntryView(Struct, frozen=True):
     body: Raw
 
 
-class EntryPlace(Struct, frozen=True):
+class EntryPlace(ResponseModel, frozen=True):
     partition: int
     offset: int
 
 
-class Appended(Struct, frozen=True):
+class Appended(ResponseModel, frozen=True):
     entries: list[EntryPlace]
 
 
-class Entries(Struct, frozen=True):
+class Entries(ResponseModel, frozen=True):
     """Continue with `after=next`. `position`: what the requested group has committed."""
 
     entries: list[EntryView]
@@ -375,12 +404,12 @@ class Entries(Struct, frozen=True):
     position: int | None = None
 
 
-class Committed(Struct, frozen=True):
+class Committed(ResponseModel, frozen=True):
     group: str
     position: int
 
 
-class StandingView(Struct, frozen=True):
+class StandingView(ResponseModel, frozen=True):
     """`lag`: entries not yet committed. `lost`: trimmed before that. `loses_at`: when the next one is trimmed."""
 
     group: str
@@ -395,14 +424,14 @@ class StandingView(Struct, frozen=True):
     until: datetime | None
 
 
-class Standings(Struct, frozen=True):
+class Standings(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null."""
 
     groups: list[StandingView]
     next: str | None = None
 
 
-class OwnedView(Struct, frozen=True):
+class OwnedView(ResponseModel, frozen=True):
     """Read after `position`, commit with `epoch`, renew before `until`."""
 
     partition: int
@@ -411,17 +440,17 @@ class OwnedView(Struct, frozen=True):
     until: datetime
 
 
-class Ownership(Struct, frozen=True):
+class Ownership(ResponseModel, frozen=True):
     group: str
     member: str
     partitions: list[OwnedView]
 
 
-class Freed(Struct, frozen=True):
+class Freed(ResponseModel, frozen=True):
     freed: int
 
 
-class Scale(Struct, frozen=True):
+class Scale(ResponseModel, frozen=True):
     """The open work in seconds of one worker. `workers`: how many would finish it `within` seconds."""
 
     queue: str
@@ -433,43 +462,35 @@ class Scale(Struct, frozen=True):
     scanned: Count
 
 
+class GateView(ResponseModel, frozen=True):
+    """A gate in use. `slots`: jobs that may run (for a rate: start) at once. `given`: the operator's override."""
+
+    name: str
+    slots: Count
+    used: Count
+    given: Count | None
+
+
+class GatesView(ResponseModel, frozen=True):
+    """Continue with `after=next` until it is null."""
+
+    gates: list[GateView]
+    next: str | None
+
+
+class GateSet(ResponseModel, frozen=True):
+    name: str
+    slots: Count | None
+
+
+class Released(ResponseModel, frozen=True):
+    """How many jobs passed the condition."""
+
+    condition: str
+    value: str | None
+    released: Count
+
+
 def moment(instant: Instant | None) -> datetime | None:
     """None also for an instant that means never."""
     return None if instant is None or instant >= MAX_INSTANT else to_datetime(instant)
-
-
-def job_view(job: Job, payload: Raw, result: Raw, errors: list[FailureView], meta: dict[str, str] | None) -> JobView:
-    said = job.progress
-    return JobView(
-        job.id,
-        job.queue,
-        job.kind,
-        state_name(job.state),
-        payload,
-        job.priority,
-        job.attempt,
-        job.max_attempts,
-        job.delivery,
-        job.key,
-        job.tenant,
-        job.subject,
-        to_datetime(job.enqueued_at),
-        to_datetime(job.due_at),
-        moment(job.deadline),
-        moment(job.expires_at),
-        job.owner,
-        moment(job.claimed_at),
-        moment(job.lease_until),
-        moment(job.finished_at),
-        job.cancel_requested,
-        meta,
-        errors,
-        result,
-        job.home,
-        None if said is None else ProgressView(said.portion, said.note, to_datetime(said.at)),
-    )
-
-
-def state_name(state: State) -> StateName:
-    name: Any = state.value
-    return name  # type: ignore[no-any-return]

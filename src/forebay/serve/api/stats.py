@@ -6,42 +6,34 @@ Counts come from the store. Attempts and run times come from the tail of the led
 from math import ceil
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi import Query
 from msgspec.structs import replace
 
-from forebay.serve.actor import Actor, Role
-from forebay.serve.api.jobs import Limit, NameFilter
-from forebay.serve.api.messages import Answer, require_queue
-from forebay.serve.api.openapi import described
+from forebay.serve.actor import Actor
 from forebay.serve.api.requests import NAME_PATTERN
 from forebay.serve.api.responses import SECOND, Scale, Stats
+from forebay.serve.api.routing import Context, Limit, NameFilter, Viewer, api_router
+from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
 from forebay.serve.queue_totals import totals_for
 from forebay.serve.recent_runs import RecentRuns, p99
-from forebay.serve.security.auth import require_role
+from forebay.serve.security.visibility import require_queue
 from forebay.store.protocol import Backlog
 
-router = APIRouter(tags=["figures"])
+router = api_router("figures")
 
 
 _NOTHING: Final = Backlog("", 0, 0, 0, 0, 0, 0, 0, None, 0)
 
 
-@router.get("/stats", **described(Stats, problems=(404,)))
-async def stats(
-    request: Request,
-    actor: Annotated[Actor, require_role(Role.VIEWER)],
-    queue: NameFilter = None,
-    limit: Limit = 100,
-) -> Response:
+@router.get("/stats", responses=problems(404))
+async def stats(context: Context, actor: Viewer, queue: NameFilter = None, limit: Limit = 100) -> Stats:
     """Counts of one queue; or of all that this key can reach, in total and for the `limit` deepest."""
-    context: ServerContext = request.app.state.context
     if queue is None:
-        return Answer(await context.call(_totals, context, actor, limit))
+        return await context.call(_totals, context, actor, limit)
     require_queue(actor, queue)
     backlogs, recent_runs = await context.call(_read, context, queue)
-    return Answer(_stats(queue, backlogs, recent_runs))
+    return _stats(queue, backlogs, recent_runs)
 
 
 def _totals(context: ServerContext, actor: Actor, limit: int) -> Stats:
@@ -88,25 +80,24 @@ def _stats(queue: str | None, backlogs: list[Backlog], recent_runs: RecentRuns) 
     )
 
 
-@router.get("/scale", **described(Scale, problems=(404,)))
+@router.get("/scale", responses=problems(404))
 async def scale(
-    request: Request,
-    actor: Annotated[Actor, require_role(Role.VIEWER)],
+    context: Context,
+    actor: Viewer,
     queue: Annotated[str, Query(pattern=NAME_PATTERN)],
     within: Annotated[float, Query(gt=0, le=86_400)] = 60.0,
-) -> Response:
+) -> Scale:
     """How many worker slots would finish the claimable and running jobs `within` seconds, for autoscaling.
 
     Jobs behind a closed gate do not count: more workers would not start them. `seconds_per_job` is the mean of recently
     ended jobs; null when there are none, and then `workers` is null too.
     """
-    context: ServerContext = request.app.state.context
     require_queue(actor, queue)
     backlogs, recent_runs = await context.call(_read, context, queue)
     backlog = backlogs[0] if backlogs else _NOTHING
     count, total = recent_runs.ran.get(queue, (0, 0))
     depth = backlog.ready - backlog.held + backlog.running
     if not count:
-        return Answer(Scale(queue, depth, None, None, within, 0 if depth == 0 else None, 0))
+        return Scale(queue, depth, None, None, within, 0 if depth == 0 else None, 0)
     mean = total / count / SECOND
-    return Answer(Scale(queue, depth, mean, mean * depth, within, ceil(mean * depth / within), count))
+    return Scale(queue, depth, mean, mean * depth, within, ceil(mean * depth / within), count)

@@ -12,11 +12,9 @@ a restart. A settle can be repeated when its response was lost: the result is th
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any
 
-import msgspec
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi import Request
 from msgspec.structs import replace
 
 from forebay.core.decide import decide
@@ -25,9 +23,8 @@ from forebay.core.instant import to_datetime
 from forebay.core.job import Job, Progress
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Dropped, Failed, Outcome, Verdict
-from forebay.serve.actor import Actor, Role
-from forebay.serve.api.messages import Answer, body_of, require_queue, sees_queue, view_job, wait_for_disconnect
-from forebay.serve.api.openapi import described
+from forebay.serve.actor import Actor
+from forebay.serve.api.job_views import view_job
 from forebay.serve.api.requests import Claim, Extend, Reports, Settle, Settlements, length_of
 from forebay.serve.api.responses import (
     ExtendedAll,
@@ -39,36 +36,21 @@ from forebay.serve.api.responses import (
     SettledAll,
     SettledView,
 )
+from forebay.serve.api.routing import Context, Json, Worker, api_router, wait_for_disconnect
+from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
 from forebay.serve.lease_tokens import LeaseToken, describe_verdict, outcome_of
 from forebay.serve.problems import Problem, not_found
-from forebay.serve.security.auth import require_role
 from forebay.serve.security.redact import redact_failure, redact_note, secrets_of
+from forebay.serve.security.visibility import require_queue, sees_queue
 from forebay.store.protocol import Want
 
-router = APIRouter(tags=["work"])
-
-_claim: Final = msgspec.json.Decoder(Claim)
-_settle: Final = msgspec.json.Decoder(Settlements)
-_extend: Final = msgspec.json.Decoder(Extend)
-_reports: Final = msgspec.json.Decoder(Reports)
-_NOTHING: Final = Answer(Leases([]))
-_LEASE: Final = "q83vEjRW…"
-_CLAIMED: Final = {"wants": [{"queue": "mail", "count": 10}], "owner": "worker-1", "lease": 30, "wait": 20}
-_REPORTED: Final = {"reports": [{"lease": _LEASE, "portion": 0.4, "note": "page 40 of 100"}]}
-_SETTLED: Final = {
-    "settlements": [
-        {"lease": _LEASE, "outcome": "ack"},
-        {"lease": _LEASE, "outcome": "fail", "error": {"kind": "SMTPError", "message": "greylisted"}},
-    ]
-}
+router = api_router("work")
 
 
-@router.post("/claim", **described(Leases, example={"leases": []}, body=Claim, sent=_CLAIMED, problems=(404, 409)))
-async def claim(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)]) -> Response:
+@router.post("/claim", responses=problems(404, 409))
+async def claim(context: Context, actor: Worker, asked: Json[Claim], request: Request) -> Leases:
     """Claim jobs, smallest rank first. With `wait`, the response comes with the first job, or empty at the timeout."""
-    context: ServerContext = request.app.state.context
-    asked = await body_of(request, _claim, context.settings.max_body)
     for want in asked.wants:
         require_queue(actor, want.queue)
     wants = [Want(want.queue, want.count) for want in asked.wants]
@@ -76,35 +58,25 @@ async def claim(request: Request, actor: Annotated[Actor, require_role(Role.WORK
     leases = await context.claim_polls.claim(
         wants, owner, length_of(asked.lease), asked.wait, partial(wait_for_disconnect, request)
     )
-    return Answer(Leases([_lease_view(context, actor, lease) for lease in leases])) if leases else _NOTHING
+    return Leases([_lease_view(context, actor, lease) for lease in leases])
 
 
 def _lease_view(context: ServerContext, actor: Actor, lease: Lease) -> LeaseView:
     return LeaseView(context.signer.text(lease, actor.name), to_datetime(lease.until), view_job(actor, lease.job))
 
 
-@router.post(
-    "/settle",
-    **described(
-        SettledAll,
-        example={"settled": [{"job_id": 41, "answer": "applied", "became": "done", "after": None}]},
-        body=Settlements,
-        sent=_SETTLED,
-        problems=(404,),
-    ),
-)
-async def settle(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)]) -> Response:
+@router.post("/settle", responses=problems(404))
+async def settle(context: Context, actor: Worker, body: Json[Settlements]) -> SettledAll:
     """Settle jobs, each by itself: applied, or stale when its lease is lost. May be repeated.
 
     A lease of another key refuses the whole call.
     """
-    context: ServerContext = request.app.state.context
-    said = (await body_of(request, _settle, context.settings.max_body)).settlements
+    said = body.settlements
     outcomes = [_outcome(number, each) for number, each in enumerate(said)]
     tokens = _read_tokens(context, actor, [each.lease for each in said], "settlements[{}].lease")
     views = await context.call(settle_all, context, tokens, outcomes)
     context.meters.settled_as([Settled(view.answer) for view in views])
-    return Answer(SettledAll(views))
+    return SettledAll(views)
 
 
 def _outcome(number: int, said: Settle) -> Outcome:
@@ -163,11 +135,9 @@ def _leases(context: ServerContext, tokens: Sequence[LeaseToken]) -> list[Lease]
     return [token.lease(jobs[token.job_id]) for token in tokens]
 
 
-@router.post("/extend", **described(ExtendedAll, body=Extend, sent={"leases": [_LEASE], "lease": 30}, problems=(404,)))
-async def extend(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)]) -> Response:
+@router.post("/extend", responses=problems(404))
+async def extend(context: Context, actor: Worker, asked: Json[Extend]) -> ExtendedAll:
     """Renew leases from now on; lost ones are reported. A lease of another key refuses the whole call."""
-    context: ServerContext = request.app.state.context
-    asked = await body_of(request, _extend, context.settings.max_body)
     tokens = _read_tokens(context, actor, asked.leases, "leases[{}]")
     survivors = await context.call(_extended, context, tokens, asked.lease)
     views = []
@@ -178,7 +148,7 @@ async def extend(request: Request, actor: Annotated[Actor, require_role(Role.WOR
         else:
             job = lease.job
             views.append(ExtendedView(text, job.id, "extended", to_datetime(lease.until), job.cancel_requested))
-    return Answer(ExtendedAll(views))
+    return ExtendedAll(views)
 
 
 def _extended(context: ServerContext, tokens: Sequence[LeaseToken], seconds: float) -> dict[tuple[int, int], Lease]:
@@ -187,11 +157,10 @@ def _extended(context: ServerContext, tokens: Sequence[LeaseToken], seconds: flo
     return {lease.fence: lease for lease in context.store.extend(held, length_of(seconds))}
 
 
-@router.post("/progress", **described(ReportedAll, body=Reports, sent=_REPORTED, problems=(404,)))
-async def report(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)]) -> Response:
+@router.post("/progress", responses=problems(404))
+async def report(context: Context, actor: Worker, body: Json[Reports]) -> ReportedAll:
     """Report progress of running jobs; once a second is enough. A lease of another key refuses the whole call."""
-    context: ServerContext = request.app.state.context
-    said = (await body_of(request, _reports, context.settings.max_body)).reports
+    said = body.reports
     tokens = _read_tokens(context, actor, [each.lease for each in said], "reports[{}].lease")
     leases = await context.call(_leases, context, tokens)
     reports = [
@@ -199,7 +168,7 @@ async def report(request: Request, actor: Annotated[Actor, require_role(Role.WOR
         for each, lease in zip(said, leases, strict=True)
     ]
     answers = await context.call(context.store.report_progress, reports)
-    return Answer(ReportedAll([_reported_view(*each) for each in zip(leases, answers, strict=True)]))
+    return ReportedAll([_reported_view(*each) for each in zip(leases, answers, strict=True)])
 
 
 def _reported_view(lease: Lease, answer: Settled) -> ReportedView:

@@ -52,17 +52,18 @@ class RequestLimitsMiddleware:
 
     def _check_headers(self, headers: list[tuple[bytes, bytes]], streams: bool) -> Problem | None:
         """What can be refused before the first byte of the body."""
-        size = sum(len(name) + len(value) for name, value in headers)
+        size = 0
+        refused: Problem | None = None
+        for name, value in headers:
+            size += len(name) + len(value)
+            if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                refused = Problem(415, "encoding", "The body is compressed", "send it without Content-Encoding", _CLOSE)
+            elif name == b"content-length" and not streams and _number(value) > self._max_body:
+                refused = refused or too_large(self._max_body)
         if len(headers) > MAX_HEADERS or size > self._max_headers:
             limits = f"at most {MAX_HEADERS} headers and {self._max_headers} bytes of them"
             return Problem(431, "headers", "The headers are too large", limits, _CLOSE)
-        encodings = [value for name, value in headers if name == b"content-encoding"]
-        if any(value.strip().lower() not in (b"", b"identity") for value in encodings):
-            return Problem(415, "encoding", "The body is compressed", "send it without Content-Encoding", _CLOSE)
-        for name, value in headers:
-            if name == b"content-length" and not streams and _number(value) > self._max_body:
-                return too_large(self._max_body)
-        return None
+        return refused
 
 
 class _BodyReader:
