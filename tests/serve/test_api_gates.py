@@ -20,9 +20,15 @@ from tests.serve.visitor import visitor
 @pytest.fixture(params=["memory", "redis"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     store = open_store("memory://" if request.param == "memory" else request.getfixturevalue("redis_url"))
-    store.put_spec(QueueSpec(name="own", eligibility=AtMost(1) & Rate(5, shared="api") & Until("mine")))
+    store.put_spec(
+        QueueSpec(name="own", eligibility=AtMost(1) & Rate(5, every=seconds(600), shared="api") & Until("mine"))
+    )
     store.put_spec(QueueSpec(name="own.b", eligibility=Until("ours") & Until("mine", per="tenant")))
-    store.put_spec(QueueSpec(name="far", eligibility=AtMost(1, per="subject", shared="gpu") & Rate(5, shared="api")))
+    store.put_spec(
+        QueueSpec(
+            name="far", eligibility=AtMost(1, per="subject", shared="gpu") & Rate(5, every=seconds(600), shared="api")
+        )
+    )
     store.put_spec(QueueSpec(name="far.b", eligibility=AtMost(2, shared="gpu") & Until("ours")))
     store.enqueue([Draft("k", queue=queue, subject="s") for queue in ("own", "own.b", "far") for _ in range(2)])
     assert len(store.claim([Want(queue, 2) for queue in ("own", "own.b", "far")], "w", seconds(60))) == 1

