@@ -18,7 +18,7 @@ from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay.testing.clock import ManualClock
 from forebay.work.metrics import BUCKETS, Distribution
-from forebay_proof.conformance.ledger import told
+from forebay_proof.conformance.ledger import job_changes
 from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.proxy import Proxy
 from tests.serve.lives import live
@@ -38,7 +38,7 @@ def plainly(entries: list[LedgerEntry]) -> Counts:
     """Job by job, as slowly as can be."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for entry in entries:
-        for job in told(entry.record):
+        for job in job_changes(entry.record):
             counts[job.span.queue, job.kind, job.change] += 1
             if job.trait.error_kind == ABANDONED and job.change in (Change.RETRIED, Change.DIED):
                 counts[job.span.queue, job.kind, RECLAIMED] += 1
@@ -53,7 +53,7 @@ def lengths(entries: list[LedgerEntry]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {"wait": [], "run": [], "total": [], "lateness": []}
     for entry in entries:
         at = entry.record.at
-        for job in told(entry.record):
+        for job in job_changes(entry.record):
             span = job.span
             if job.change == Change.CLAIMED:
                 found["wait"].append(at - span.due_at)

@@ -93,10 +93,10 @@ BY_THE_SERVER = [
     "timing/a_delayed_job_is_not_handed_out_early",
     "timing/a_job_with_a_run_time_is_not_handed_out_early",
     "timing/jobs_fall_due_one_by_one",
-    "timing/what_will_go_first_is_not_handed_out_early_either",
+    "timing/a_job_that_will_be_first_is_not_handed_out_early_either",
     "timing/a_retry_waits_for_its_time",
     "timing/a_release_for_later_waits_for_its_time",
-    "timing/promote_tells_how_many_became_ready_and_when_the_next_is_due",
+    "timing/promote_returns_how_many_became_ready_and_when_the_next_is_due",
     "timing/an_expired_job_is_not_handed_out_a_moment_later",
     "timing/a_job_that_expires_while_it_waits_dies_without_a_claim",
     "timing/a_draft_that_comes_too_late_is_never_handed_out",
@@ -279,11 +279,11 @@ class Extra(MemoryStore):
 BROKEN: list[tuple[Callable[[Clock | None], Store], str]] = [
     (lambda clock: cast(Store, NoPrefix(clock=clock)), "every_verb_takes_what_the_contract_says"),
     (lambda clock: OtherDefault(clock=clock), "every_verb_takes_what_the_contract_says"),
-    (lambda clock: HalfTransacting(clock=clock), "what_is_optional_is_there_whole_or_not_at_all"),
+    (lambda clock: HalfTransacting(clock=clock), "an_optional_interface_is_complete_or_absent"),
     (lambda clock: Extra(clock=clock), "a_store_has_no_verb_besides_the_contract"),
     (lambda clock: NoFence(clock=clock), "a_stale_lease_cannot_ack"),
-    (lambda clock: NoFence(clock=clock), "an_attempt_is_no_fence"),
-    (lambda clock: YesMan(clock=clock), "a_stale_lease_cannot_bury_release_or_cancel"),
+    (lambda clock: NoFence(clock=clock), "an_attempt_is_not_a_fence"),
+    (lambda clock: YesMan(clock=clock), "a_stale_lease_cannot_dead_letter_release_or_cancel"),
     (lambda clock: NoMemory(clock=clock), "a_repeated_ack_is_applied_again"),
     (lambda clock: HalfBatch(clock=clock), "a_batch_enters_whole_or_not_at_all"),
     (lambda clock: HalfBatch(clock=clock), "a_batch_with_a_conflicting_key_enqueues_nothing"),
@@ -296,7 +296,7 @@ BROKEN: list[tuple[Callable[[Clock | None], Store], str]] = [
     (lambda clock: Busy(clock=clock), "wait_does_not_spin_at_a_closed_gate"),
     (lambda clock: DoubleFire(clock=clock), "racing_firers_take_a_slot_once"),
     (lambda clock: Braggart(clock=clock), "accepted_jobs_outlive_a_reopening"),
-    (lambda clock: LazyPromoter(clock=clock), "promote_tells_how_many_became_ready_and_when_the_next_is_due"),
+    (lambda clock: LazyPromoter(clock=clock), "promote_returns_how_many_became_ready_and_when_the_next_is_due"),
 ]
 
 

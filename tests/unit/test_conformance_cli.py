@@ -57,10 +57,10 @@ def test_each_case_works_in_a_directory_of_its_own_and_passed_ones_are_removed(
     assert list(place.iterdir()) == []
 
 
-def test_what_failed_on_disk_is_left_for_a_look(
+def test_what_failed_on_disk_is_left_for_inspection(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = cli.Place(f"memory://{tmp_path}")
+    place = cli.Location(f"memory://{tmp_path}")
     place.open(None).close()
     place.tidy(failed=True)
     place.close()

@@ -6,8 +6,8 @@
     assert not [result for result in results if result.status == "failed"]
 
 The opener is given a `ManualClock` and opens the store on it; each case gets a fresh store. Some cases open a durable
-store twice: its opener opens the same place each time, and `reset` moves on to an empty one between cases. A store that
-owns its clock (a server) is run with `virtual_time=False`: the opener is given None, and time really passes.
+store twice: its opener opens the same location each time, and `reset` moves on to an empty one between cases. A store
+that owns its clock (a server) is run with `virtual_time=False`: the opener is given None, and time really passes.
 From a shell: `python -m forebay_proof.conformance memory://`. Assertions must be on: never run it with `python -O`.
 """
 
@@ -18,17 +18,16 @@ from forebay_proof.conformance import (
     acceptance,
     bad_calls,
     bad_input,
-    brief,
+    blocked_backlog,
     browsing,
     capacity,
     contract,
     costs,
-    dead,
+    dead_letter_queues,
+    dead_letters,
     explaining,
     gate_pages,
     gates,
-    graves,
-    holdups,
     ingest,
     keys,
     lane_races,
@@ -41,22 +40,23 @@ from forebay_proof.conformance import (
     logs_groups,
     logs_window,
     merging,
+    milliseconds,
     observing,
     order,
     pipelining,
     presence,
     progress,
     queue_pages,
-    quiet,
+    quiet_period,
     rates,
+    reclaiming,
     releasing,
     results,
     routing,
     schedules,
     settling,
     shares,
-    sheds,
-    taking_back,
+    shedding,
     threads,
     timing,
     turns,
@@ -91,11 +91,11 @@ _THEMES = (
     order,
     pipelining,
     timing,
-    brief,
+    milliseconds,
     leases,
     settling,
     results,
-    taking_back,
+    reclaiming,
     watching,
     progress,
     gates,
@@ -110,13 +110,13 @@ _THEMES = (
     lanes,
     lane_races,
     capacity,
-    sheds,
+    shedding,
     merging,
-    quiet,
+    quiet_period,
     routing,
-    dead,
-    graves,
-    holdups,
+    dead_letters,
+    dead_letter_queues,
+    blocked_backlog,
     ingest,
     schedules,
     logs,
@@ -146,7 +146,7 @@ def run(
     virtual_time: bool = True,
     report: Callable[[Result], None] | None = None,
 ) -> list[Result]:
-    """Check a store; `report` hears of each case as it ends."""
+    """Check a store; `report` is called with each result."""
     results = []
     for result in run_cases(cases(only), opener, reset, virtual_time):
         results.append(result)

@@ -1,9 +1,9 @@
-"""`python -m forebay_proof.conformance URL`: hold a store to the contract, and say what it keeps and what not.
+"""`python -m forebay_proof.conformance URL`: check a store against the contract, and print which promises it keeps.
 
 Every case gets a fresh store. Where the URL names a directory, each case works in a sub-directory of its own; those of
-passed cases are removed, those of failed ones are left for a look. Where it names a Postgres database, each case works
-in a scratch database on the same server, which is dropped afterwards; the named one is not touched.
-Exit code 0: nothing failed; 1: something did; 2: the question made no sense.
+passed cases are removed, those of failed ones are left for inspection. Where it names a Postgres database, each case
+works in a scratch database on the same server, which is dropped afterwards; the named one is not touched.
+Exit code 0: nothing failed; 1: something did; 2: the arguments are invalid.
 """
 
 import argparse
@@ -39,12 +39,12 @@ a store of your own is checked from Python:
 """
 
 
-class Place:
-    """Where the cases of one run keep their stores; `reset` moves on to an empty place."""
+class Location:
+    """Where the cases of one run keep their stores; `reset` moves on to an empty location."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        # After three slashes a file of SQLite is relative, everyone else's directory is absolute.
+        # After three slashes a file of SQLite is relative, that of other stores is absolute.
         prefix, path = (
             ("sqlite:///", parts.path[1:]) if parts.scheme == "sqlite" else (f"{parts.scheme}://", parts.path)
         )
@@ -86,7 +86,7 @@ class Place:
             self._root.rmdir()
 
 
-class Databases(Place):
+class Databases(Location):
     """The same on a Postgres server: a scratch database for each case."""
 
     def __init__(self, url: str) -> None:
@@ -115,7 +115,7 @@ class Databases(Place):
         self.reset()
 
 
-class Prefixes(Place):
+class Prefixes(Location):
     """The same on a Redis server: a prefix of its own for each case, whose keys are deleted afterwards."""
 
     def __init__(self, url: str) -> None:
@@ -144,13 +144,13 @@ _SERVERS: Final[dict[str, tuple[type[Databases] | type[Prefixes], str, str]]] = 
 }
 
 
-def place_of(url: str) -> Place:
+def location_of(url: str) -> Location:
     server = _SERVERS.get(urlsplit(url).scheme)
     if server is None:
-        return Place(url)
-    place, driver, extra = server
+        return Location(url)
+    location, driver, extra = server
     try:
-        return place(url)
+        return location(url)
     except ModuleNotFoundError as error:
         raise Invalid("store URL", f"{driver} is not installed", f"pip install 'forebay[{extra}]'") from error
 
@@ -158,29 +158,29 @@ def place_of(url: str) -> Place:
 class Printer:
     """One line a theme as it ends, failures in full, and the sum."""
 
-    def __init__(self, place: Place, quiet: bool) -> None:
-        self._place = place
+    def __init__(self, location: Location, quiet: bool) -> None:
+        self._location = location
         self._quiet = quiet
         self._theme = ""
         self._results: list[Result] = []
 
-    def hear(self, result: Result) -> None:
+    def add(self, result: Result) -> None:
         failed = result.status is Status.FAILED
-        self._place.tidy(failed)
+        self._location.tidy(failed)
         if result.case.theme != self._theme:
             self.flush()
             self._theme = result.case.theme
         self._results.append(result)
         if failed:
-            where = "" if self._place.directory is None else f"\n  its files: {self._place.directory}"
-            self._say(f"FAILED {result.case.theme}/{result.case.name}{where}\n{_indented(result.detail)}")
+            where = "" if self._location.directory is None else f"\n  its files: {self._location.directory}"
+            self._print(f"FAILED {result.case.theme}/{result.case.name}{where}\n{_indented(result.detail)}")
 
     def flush(self) -> None:
         if self._results:
-            self._say(f"{self._theme:<12} {summary(self._results)}")
+            self._print(f"{self._theme:<12} {summary(self._results)}")
         self._results = []
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if not self._quiet:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
@@ -208,28 +208,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("name a store to check, for example memory://; --help shows more\n")
         return 2
     try:
-        place = place_of(options.url)
+        location = location_of(options.url)
     except ForebayError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     try:
-        place.open(None).close()
+        location.open(None).close()
     except (ForebayError, OSError, ServerUnavailable) as error:
-        sys.stderr.write(f"cannot open {place.shown}: {error}\n")
-        place.close()
+        sys.stderr.write(f"cannot open {location.shown}: {error}\n")
+        location.close()
         return 2
-    place.tidy(failed=False)
-    return _checked(place, options)
+    location.tidy(failed=False)
+    return _checked(location, options)
 
 
-def _checked(place: Place, options: argparse.Namespace) -> int:
-    printer = Printer(place, quiet=options.json)
+def _checked(location: Location, options: argparse.Namespace) -> int:
+    printer = Printer(location, quiet=options.json)
     results = run(
-        place.open, reset=place.reset, only=options.only, virtual_time=not options.real_time, report=printer.hear
+        location.open, reset=location.reset, only=options.only, virtual_time=not options.real_time, report=printer.add
     )
     printer.flush()
-    place.close()
-    sys.stdout.write(f"{_json(place.shown, results) if options.json else summary(results)}\n")
+    location.close()
+    sys.stdout.write(f"{_json(location.shown, results) if options.json else summary(results)}\n")
     return 1 if any(result.status is Status.FAILED for result in results) else 0
 
 

@@ -134,7 +134,7 @@ def an_id_is_never_used_again_after_a_reopening(h: Harness) -> None:
 
 
 @case
-def an_empty_batch_is_taken_and_changes_nothing(h: Harness) -> None:
+def an_empty_batch_is_accepted_and_changes_nothing(h: Harness) -> None:
     with h.unchanged():
         assert h.send() == []
 
@@ -177,7 +177,7 @@ def a_batch_with_a_log_in_it_enqueues_nothing(h: Harness) -> None:
 
 
 @case
-def a_refused_batch_brings_no_queue_into_being(h: Harness) -> None:
+def a_refused_batch_creates_no_queue(h: Harness) -> None:
     h.spec("small", capacity=Bounded(1))
     refused(QueueFull, lambda: h.send(h.draft(queue="typo"), *[h.draft(queue="small")] * 2))
     assert "typo" not in [backlog.queue for backlog in h.store.backlog()]
@@ -199,14 +199,14 @@ def a_job_is_claimed_from_its_own_queue_only(h: Harness) -> None:
 
 
 @case
-def lives_come_from_the_draft_or_else_from_the_queue(h: Harness) -> None:
+def max_attempts_come_from_the_draft_or_else_from_the_queue(h: Harness) -> None:
     h.spec(routing=Routing(max_attempts=4))
     plain, special = h.send(h.draft(), h.draft(max_attempts=9))
     assert (h.get(plain.id).max_attempts, h.get(special.id).max_attempts) == (4, 9)
 
 
 @case
-def an_accepted_job_keeps_its_lives_when_the_queue_is_configured_anew(h: Harness) -> None:
+def an_accepted_job_keeps_its_max_attempts_when_the_spec_changes(h: Harness) -> None:
     h.spec(routing=Routing(max_attempts=4))
     job_id = h.one()
     h.spec(routing=Routing(max_attempts=2))

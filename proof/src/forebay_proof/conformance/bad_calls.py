@@ -38,7 +38,7 @@ def a_claim_from_a_bad_queue_name_is_refused(h: Harness) -> None:
 
 
 @case
-def one_name_is_no_list_of_queues(h: Harness) -> None:
+def one_name_is_not_a_list_of_queues(h: Harness) -> None:
     h.one()
     _all_refused(h, h.store.backlog, ["q"])
     _all_refused(h, lambda queues: h.store.wait(queues, timedelta(0)), ["q"])
@@ -134,7 +134,7 @@ def a_batch_of_too_many_bytes_is_refused_whole(h: Harness) -> None:
 
 
 @case
-def ids_that_are_no_integers_are_refused(h: Harness) -> None:
+def ids_that_are_not_integers_are_refused(h: Harness) -> None:
     h.dead()
     values: list[Any] = [["1"], [1.0], [True], [None], [1, "x"], "12", {1: 2}]
     for verb in (h.store.get, h.store.cancel, h.store.redrive, h.store.discard):
@@ -142,7 +142,7 @@ def ids_that_are_no_integers_are_refused(h: Harness) -> None:
 
 
 @case
-def ids_that_nobody_has_are_no_error(h: Harness) -> None:
+def unknown_ids_are_not_an_error(h: Harness) -> None:
     ids = [0, -1, 2**62]
     assert h.store.get(ids) == [None] * 3
     assert h.store.redrive(ids) == []
@@ -227,7 +227,7 @@ def a_bad_key_of_a_log_entry_is_refused(h: Harness) -> None:
 
 
 @case
-def a_bad_question_or_configuration_is_refused(h: Harness) -> None:
+def a_bad_query_or_configuration_is_refused(h: Harness) -> None:
     h.one()
     _all_refused(h, lambda after: h.store.browse(Query(), after, 1), [1.0, "0", True, None])
     _all_refused(h, lambda query: h.store.browse(query, 0, 1), [None, "q", {"queue": "q"}])
@@ -242,7 +242,7 @@ def a_bad_time_to_wait_is_refused(h: Harness) -> None:
 
 
 @case
-def a_verdict_that_is_none_refuses_the_whole_call(h: Harness) -> None:
+def an_invalid_verdict_refuses_the_whole_call(h: Harness) -> None:
     h.enqueue(2)
     first, second = h.claim(2)
     values: list[Any] = ["ack", None, Ack, Settled.APPLIED]

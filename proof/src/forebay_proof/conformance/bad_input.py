@@ -112,7 +112,7 @@ def a_bad_key_or_subject_is_refused(h: Harness) -> None:
 
 
 @case
-def the_longest_and_strangest_good_names_are_taken(h: Harness) -> None:
+def the_longest_and_strangest_valid_names_are_accepted(h: Harness) -> None:
     name, text = "aZ09_.:-" * 16, "ä🙂 '\";%\\\n" * 25
     job_id = h.one(kind=name, queue=name, tenant=name, key=text, subject=text, meta={name: text})
     job = h.take(name).job
@@ -134,7 +134,7 @@ def a_subclass_of_a_json_type_is_refused(h: Harness) -> None:
 
 
 @case
-def a_subclass_of_str_may_stand_wherever_a_name_does(h: Harness) -> None:
+def a_subclass_of_str_is_accepted_as_a_name(h: Harness) -> None:
     """Names often come from enums; what the store shows is a plain string again."""
     name = Text("dead")
     h.spec(name, capacity=Bounded(5))
@@ -154,7 +154,7 @@ def a_subclass_of_str_may_stand_wherever_a_name_does(h: Harness) -> None:
 
 
 @case
-def a_key_that_is_no_string_is_refused(h: Harness) -> None:
+def a_key_that_is_not_a_string_is_refused(h: Harness) -> None:
     _all_refused(h, "payload", [{1: 2}, {None: 1}, {"a": {b"b": 1}}, {(): 1}], PayloadInvalid)
 
 
@@ -228,7 +228,7 @@ def a_delay_and_a_run_time_exclude_each_other(h: Harness) -> None:
 
 
 @case
-def a_bad_number_of_lives_is_refused(h: Harness) -> None:
+def bad_max_attempts_are_refused(h: Harness) -> None:
     _all_refused(h, "max_attempts", [0, -1, 1.0, "1", True, MAX_ATTEMPTS + 1])
 
 

@@ -1,4 +1,4 @@
-"""Capacity: a bounded queue is never over its bound, whoever races, and a refused call has no effect at all."""
+"""Capacity: a bounded queue is never over its bound, also under races, and a refused call has no effect."""
 
 from threading import Event
 
@@ -16,7 +16,7 @@ def _blocking(h: Harness, limit: int = 1) -> None:
 
 
 @case
-def a_full_queue_refuses_and_says_how_full_it_is(h: Harness) -> None:
+def a_full_queue_refuses_with_its_depth_and_its_bound(h: Harness) -> None:
     h.spec(capacity=Bounded(3))
     h.enqueue(2)
     with h.unchanged():
@@ -195,7 +195,7 @@ def a_blocked_producer_gets_in_when_there_is_room(h: Harness) -> None:
 
 @case
 def a_blocked_producer_gives_up_after_its_time(h: Harness) -> None:
-    h.spec(capacity=Bounded(1, when_full=Block(timeout=h.brief)))
+    h.spec(capacity=Bounded(1, when_full=Block(timeout=h.short_delta)))
     first = h.one()
     producer = Task(lambda: refused(QueueFull, h.one))
     h.until_asleep(1)

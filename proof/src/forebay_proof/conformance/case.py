@@ -1,6 +1,6 @@
 """One promise of the contract, and the function that checks it.
 
-`@case` turns a function into a `Case`: its name is the promise, its module the theme, its body the proof. A case that
+`@case` turns a function into a `Case`: its name is the promise, its module the theme, its body the check. A case that
 only holds for stores which claim something is marked `@case_if(Need.…)`; for the others it is reported as not claimed.
 """
 
@@ -17,7 +17,7 @@ Refusal = TypeVar("Refusal", bound=Exception)
 
 
 class Need(StrEnum):
-    """What a store must claim in its `Capabilities` before a case may ask for it."""
+    """What a store must claim in its `Capabilities` before a case applies to it."""
 
     NOTHING = "nothing"
     DURABLE = "durable"
@@ -62,9 +62,9 @@ def _named(check: Check, need: Need) -> Case:
 
 
 def refused(kind: type[Refusal], action: Callable[[], object]) -> Refusal:
-    """The refusal that the action must meet."""
+    """The error that the action must raise."""
     try:
         answer = action()
     except kind as refusal:
         return refusal
-    raise AssertionError(f"{kind.__name__} was due, the answer was {answer!r:.200}")
+    raise AssertionError(f"{kind.__name__} was expected, the answer was {answer!r:.200}")

@@ -18,17 +18,17 @@ Shape: TypeAlias = list[tuple[str, str, object]]
 
 @case
 def every_verb_takes_what_the_contract_says(h: Harness) -> None:
-    wrong = [told for verb in verbs_of(Store) for told in _differences(h.store, Store, verb)]
+    wrong = [difference for verb in verbs_of(Store) for difference in _differences(h.store, Store, verb)]
     assert not wrong, "; ".join(wrong)
 
 
 @case
-def what_is_optional_is_there_whole_or_not_at_all(h: Harness) -> None:
+def an_optional_interface_is_complete_or_absent(h: Harness) -> None:
     wrong = []
     for protocol in OPTIONAL:
         verbs = verbs_of(protocol)
         if any(hasattr(h.store, verb) for verb in verbs):
-            wrong += [told for verb in verbs for told in _differences(h.store, protocol, verb)]
+            wrong += [difference for verb in verbs for difference in _differences(h.store, protocol, verb)]
     assert not wrong, "; ".join(wrong)
 
 

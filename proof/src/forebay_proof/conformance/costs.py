@@ -12,7 +12,7 @@ from forebay_proof.conformance.racing import answers, race
 
 
 @case
-def a_job_shows_what_it_costs_wherever_it_is(h: Harness) -> None:
+def a_job_shows_its_cost_in_every_state(h: Harness) -> None:
     h.spec(retention=KeepFor(LONG))
     dear, cheap = h.one(cost=7), h.one()
     assert (h.get(dear).cost, h.get(cheap).cost) == (7, 1)
@@ -35,7 +35,7 @@ def neighbours_of_other_costs_keep_their_own(h: Harness) -> None:
 
 
 @case
-def a_dear_job_takes_as_many_slots_as_it_costs(h: Harness) -> None:
+def a_costly_job_takes_as_many_slots_as_it_costs(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     dear, first, second = h.one(cost=3), h.one(), h.one()
     assert [lease.job.id for lease in h.claim(3)] == [dear, first]
@@ -56,7 +56,7 @@ def every_verdict_gives_all_of_its_slots_back(h: Harness) -> None:
 
 
 @case
-def a_small_job_does_not_pass_a_dear_one_that_waits_for_room(h: Harness) -> None:
+def a_cheap_job_does_not_pass_a_costly_one_that_waits_for_room(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
     holder = h.take()
@@ -68,7 +68,7 @@ def a_small_job_does_not_pass_a_dear_one_that_waits_for_room(h: Harness) -> None
 
 
 @case
-def nor_does_one_of_the_same_batch(h: Harness) -> None:
+def a_cheap_job_does_not_pass_a_costly_one_of_the_same_batch(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
     holder = h.take()
@@ -80,7 +80,7 @@ def nor_does_one_of_the_same_batch(h: Harness) -> None:
 
 
 @case
-def a_job_that_goes_before_it_takes_what_room_there_is(h: Harness) -> None:
+def a_job_with_a_lower_rank_takes_the_room_there_is(h: Harness) -> None:
     h.spec(eligibility=AtMost(4), selection=Priority())
     h.one(cost=3)
     h.take()
@@ -91,7 +91,7 @@ def a_job_that_goes_before_it_takes_what_room_there_is(h: Harness) -> None:
 
 
 @case
-def those_behind_a_dear_job_go_on_when_it_is_cancelled(h: Harness) -> None:
+def jobs_behind_a_costly_one_start_when_it_is_cancelled(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
     h.take()
@@ -102,7 +102,7 @@ def those_behind_a_dear_job_go_on_when_it_is_cancelled(h: Harness) -> None:
 
 
 @case
-def those_behind_a_dear_job_go_on_when_it_expires(h: Harness) -> None:
+def jobs_behind_a_costly_one_start_when_it_expires(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
     h.take()
@@ -121,7 +121,7 @@ def _kinds(h: Harness) -> tuple[Lease, int, int]:
 
 
 @case
-def a_small_job_does_not_pass_a_dear_one_of_another_lane_at_the_same_gate(h: Harness) -> None:
+def a_cheap_job_does_not_pass_a_costly_one_of_another_lane_at_the_same_gate(h: Harness) -> None:
     holder, dear, small = _kinds(h)
     other = h.one(tenant="c", kind="other")
     assert [lease.job.id for lease in h.claim(9)] == [other]
@@ -131,7 +131,7 @@ def a_small_job_does_not_pass_a_dear_one_of_another_lane_at_the_same_gate(h: Har
 
 
 @case
-def lanes_behind_a_dear_head_go_on_when_it_is_cancelled_or_expires(h: Harness) -> None:
+def lanes_behind_a_costly_head_start_when_it_is_cancelled_or_expires(h: Harness) -> None:
     _, dear, small = _kinds(h)
     assert h.claim(9) == []
     h.store.cancel([dear])
@@ -146,7 +146,7 @@ def lanes_behind_a_dear_head_go_on_when_it_is_cancelled_or_expires(h: Harness) -
 
 
 @case
-def lanes_behind_a_dear_head_go_on_when_a_cheaper_one_takes_its_place(h: Harness) -> None:
+def lanes_behind_a_costly_head_start_when_a_cheaper_one_takes_its_place(h: Harness) -> None:
     h.spec(eligibility=AtMost(4, per="kind") & AtMost(9, per="tenant"), selection=Priority())
     h.one(tenant="a", cost=3)
     h.take()
@@ -158,7 +158,7 @@ def lanes_behind_a_dear_head_go_on_when_a_cheaper_one_takes_its_place(h: Harness
 
 
 @case
-def dear_heads_at_a_gate_of_many_lanes_all_come_to_run(h: Harness) -> None:
+def costly_heads_at_a_gate_of_many_lanes_all_run(h: Harness) -> None:
     h.spec(eligibility=AtMost(5, per="kind") & AtMost(6, per="tenant"))
     ids = [h.one(tenant=f"t{number % 7}", cost=1 + number % 5) for number in range(70)]
     done: list[int] = []
@@ -172,14 +172,14 @@ def dear_heads_at_a_gate_of_many_lanes_all_come_to_run(h: Harness) -> None:
 
 
 @case
-def who_costs_more_than_a_gate_ever_has_is_refused(h: Harness) -> None:
+def a_job_that_costs_more_than_its_gate_has_is_refused(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     with h.unchanged():
         refused(Invalid, lambda: h.send(h.draft(), h.draft(cost=5)))
 
 
 @case
-def who_costs_more_than_a_smaller_number_leaves_goes_alone(h: Harness) -> None:
+def a_job_that_costs_more_than_a_lowered_limit_runs_alone(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.store.set_gate("cap/q", 2)
     small, dear, last = h.one(), h.one(cost=4), h.one()
@@ -193,7 +193,7 @@ def who_costs_more_than_a_smaller_number_leaves_goes_alone(h: Harness) -> None:
 
 
 @case
-def a_condition_is_passed_by_as_much_as_it_has(h: Harness) -> None:
+def a_condition_admits_as_much_cost_as_it_has_slots(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     first, second = h.one(cost=3), h.one(cost=3)
     h.store.set_gate(condition_gate("stock"), 5)
@@ -216,7 +216,7 @@ def a_redriven_job_costs_what_it_did(h: Harness) -> None:
 
 
 @case
-def under_racing_workers_no_more_is_held_than_there_is(h: Harness) -> None:
+def under_racing_workers_no_more_slots_are_used_than_there_are(h: Harness) -> None:
     h.spec(eligibility=AtMost(10))
     costs = {h.one(cost=1 + number % 4): 1 + number % 4 for number in range(48)}
 

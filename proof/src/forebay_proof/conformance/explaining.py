@@ -14,7 +14,7 @@ def hold(h: Harness, job_id: int) -> Hold:
 
 
 @case
-def a_cap_tells_what_runs_and_how_many_are_before(h: Harness) -> None:
+def a_cap_shows_what_runs_and_how_many_jobs_are_ahead(h: Harness) -> None:
     h.spec(eligibility=AtMost(2))
     ids = h.enqueue(5)
     assert [h.store.hold(job_id) for job_id in ids] == [None] * 5, "nothing runs"
@@ -35,7 +35,7 @@ def costs_count_among_what_is_used(h: Harness) -> None:
 
 
 @case
-def a_condition_tells_the_operators_number(h: Harness) -> None:
+def a_condition_shows_the_operators_limit(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     first, second = h.enqueue(2)
     gate = condition_gate("stock")
@@ -66,7 +66,7 @@ def a_job_of_a_lane_is_held_by_its_first_closed_gate(h: Harness) -> None:
 
 
 @case
-def a_line_tells_its_head(h: Harness) -> None:
+def a_line_shows_its_head(h: Harness) -> None:
     h.spec(eligibility=InOrder(per="subject"))
     ids = h.enqueue(4, subject="s")
     line = "order/q/subject/s"
@@ -88,15 +88,15 @@ def newer_work_is_held_by_the_run_of_older_work(h: Harness) -> None:
 
 
 @case
-def a_dead_head_that_blocks_its_line_is_told(h: Harness) -> None:
+def a_dead_head_that_blocks_its_line_is_shown(h: Harness) -> None:
     h.spec(eligibility=InOrder(per="subject", dead_head="block"))
     ids = h.enqueue(2, subject="s")
-    h.bury(h.take())
+    h.dead_letter(h.take())
     assert hold(h, ids[1]) == Hold("order/q/subject/s", 1, 0, 0, ids[0])
 
 
 @case
-def a_retrying_head_is_told_and_is_itself_held_by_nothing(h: Harness) -> None:
+def a_retrying_head_is_shown_and_is_itself_held_by_nothing(h: Harness) -> None:
     h.spec(eligibility=InOrder())
     first, second = h.enqueue(2, subject="s")
     h.fail(h.take(), after=h.short)
@@ -105,10 +105,10 @@ def a_retrying_head_is_told_and_is_itself_held_by_nothing(h: Harness) -> None:
 
 
 @case
-def a_rate_tells_when_it_opens(h: Harness) -> None:
+def a_rate_shows_when_it_opens(h: Harness) -> None:
     for number, per in enumerate((None, "tenant")):
         queue = f"q{number}"
-        h.spec(queue, eligibility=Rate(1, h.brief, burst=1, per=per))  # type: ignore[arg-type]
+        h.spec(queue, eligibility=Rate(1, h.short_delta, burst=1, per=per))  # type: ignore[arg-type]
         gate = f"rate/{queue}" if per is None else f"rate/{queue}/tenant/t"
         ids = h.enqueue(3, queue=queue, tenant="t")
         began = h.now()
@@ -125,7 +125,7 @@ def a_rate_tells_when_it_opens(h: Harness) -> None:
 
 
 @case
-def nothing_holds_who_is_unknown_not_due_ready_running_or_done(h: Harness) -> None:
+def nothing_holds_a_job_that_is_unknown_not_due_ready_running_or_done(h: Harness) -> None:
     late, ready = h.one(delay=h.short), h.one()
     assert [h.store.hold(job_id) for job_id in (late, ready, ready + 100_000)] == [None, None, None]
     h.ack(h.take())
@@ -133,7 +133,7 @@ def nothing_holds_who_is_unknown_not_due_ready_running_or_done(h: Harness) -> No
 
 
 @case
-def who_is_ready_knows_how_many_go_before_it(h: Harness) -> None:
+def a_ready_job_shows_how_many_are_ahead_of_it(h: Harness) -> None:
     ids = h.enqueue(5)
     assert [h.store.ahead(job_id) for job_id in ids] == [0, 1, 2, 3, 4]
     h.take()
@@ -143,7 +143,7 @@ def who_is_ready_knows_how_many_go_before_it(h: Harness) -> None:
 
 
 @case
-def a_held_job_is_ready_and_knows_how_many_go_before_it(h: Harness) -> None:
+def a_held_job_is_ready_and_shows_how_many_are_ahead_of_it(h: Harness) -> None:
     h.spec(eligibility=AtMost(1, per="tenant"))
     ada, bob = h.enqueue(3, tenant="ada"), h.enqueue(2, tenant="bob")
     h.claim(9)
@@ -151,7 +151,7 @@ def a_held_job_is_ready_and_knows_how_many_go_before_it(h: Harness) -> None:
 
 
 @case
-def only_those_of_the_same_class_count_by_their_ranks(h: Harness) -> None:
+def only_jobs_of_the_same_class_count_as_ahead(h: Harness) -> None:
     h.spec(selection=Priority(), share=Fair("tenant"))
     ada = [h.one(tenant="ada", priority=priority) for priority in (1, 9, 5)]
     bob = h.one(tenant="bob")
@@ -159,7 +159,7 @@ def only_those_of_the_same_class_count_by_their_ranks(h: Harness) -> None:
 
 
 @case
-def to_look_changes_nothing(h: Harness) -> None:
+def explaining_changes_nothing(h: Harness) -> None:
     h.spec(eligibility=AtMost(1) & AtMost(1, per="tenant"))
     ids = h.enqueue(3, tenant="t")
     lease = h.take()

@@ -1,4 +1,4 @@
-"""The gates that are in use, page by page and by how their names begin; to list them changes nothing."""
+"""The gates that are in use, page by page and by how their names begin; listing them changes nothing."""
 
 from forebay.core.errors import Invalid
 from forebay.core.policy import AtMost, InOrder, Rate, Until
@@ -43,7 +43,7 @@ def gates_are_listed_while_jobs_use_them(h: Harness) -> None:
 
 @case
 def a_rate_is_listed_while_starts_are_owed_to_it(h: Harness) -> None:
-    h.spec(eligibility=Rate(1, h.brief, burst=2) & Rate(1, h.brief, burst=3, per="tenant"))
+    h.spec(eligibility=Rate(1, h.short_delta, burst=2) & Rate(1, h.short_delta, burst=3, per="tenant"))
     h.one(tenant="t")
     assert listed(h) == {}
     h.ack(h.take())
@@ -56,7 +56,7 @@ def a_rate_is_listed_while_starts_are_owed_to_it(h: Harness) -> None:
 def a_prefix_chooses_gates_by_how_their_names_begin(h: Harness) -> None:
     h.spec("a", eligibility=AtMost(1))
     h.spec("ab", eligibility=AtMost(1, per="subject"))
-    h.spec("rated", eligibility=Rate(1, 1_000 * h.brief))
+    h.spec("rated", eligibility=Rate(1, 1_000 * h.short_delta))
     for queue in ("a", "rated"):
         h.one(queue=queue)
         h.take(queue)
@@ -65,7 +65,7 @@ def a_prefix_chooses_gates_by_how_their_names_begin(h: Harness) -> None:
     assert len(h.claim(9, "ab")) == 3
     whole = listed(h)
     assert len(whole) == 5
-    for prefix in ("cap/a", "cap/ab", "cap/", "cap/ab/subject/é", "rate/rated", "rate/nobody", "r", "z"):
+    for prefix in ("cap/a", "cap/ab", "cap/", "cap/ab/subject/é", "rate/rated", "rate/unknown", "r", "z"):
         begun = {name: use for name, use in whole.items() if name.startswith(prefix)}
         assert listed(h, 1, prefix) == listed(h, 9, prefix) == begun, prefix
     assert [each.name for each in h.store.gates("rate/rated", 9, "cap/")] == []
@@ -108,7 +108,7 @@ def a_gate_shows_the_slots_that_the_spec_says_now(h: Harness) -> None:
 
 @case_if(Need.DURABLE)
 def what_gates_use_outlives_a_reopening(h: Harness) -> None:
-    h.spec(eligibility=AtMost(5) & AtMost(3, per="tenant") & Rate(1, 1_000 * h.brief, burst=9))
+    h.spec(eligibility=AtMost(5) & AtMost(3, per="tenant") & Rate(1, 1_000 * h.short_delta, burst=9))
     h.enqueue(4, tenant="t")
     h.store.set_gate("until/go", 7)
     h.ack(h.claim(3)[0])

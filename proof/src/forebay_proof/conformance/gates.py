@@ -108,7 +108,7 @@ def the_head_of_a_line_that_has_expired_is_not_handed_out(h: Harness) -> None:
 def an_abandoned_job_frees_its_slot_when_it_is_reaped(h: Harness) -> None:
     h.spec(eligibility=AtMost(1))
     first, second = h.enqueue(2, max_attempts=1)
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     h.lapse(lease)
     assert h.claim() == []
     h.reap()
@@ -127,7 +127,7 @@ def a_cap_per_tenant_holds_each_tenant_on_its_own(h: Harness) -> None:
 
 
 @case
-def a_cap_per_kind_or_subject_looks_at_that_field(h: Harness) -> None:
+def a_cap_per_kind_or_subject_counts_by_that_field(h: Harness) -> None:
     h.spec("kinds", eligibility=AtMost(1, per="kind"))
     h.spec("subjects", eligibility=AtMost(1, per="subject"))
     for queue, field in (("kinds", "kind"), ("subjects", "subject")):
@@ -206,7 +206,7 @@ def after_a_drain_no_slot_is_lost(h: Harness) -> None:
 
 
 @case
-def set_gate_gives_a_cap_another_number_and_takes_it_back(h: Harness) -> None:
+def set_gate_overrides_a_cap_and_restores_it(h: Harness) -> None:
     h.spec(eligibility=AtMost(1))
     h.enqueue(6)
     h.store.set_gate("cap/q", 3)

@@ -1,8 +1,8 @@
-"""What a case holds in its hands: a fresh store, its time, and verbs that read like prose.
+"""What a case works with: a fresh store, its clock, and short helpers for the verbs of the contract.
 
 The store comes from an `Opener`, so any author can plug one in. With virtual time the opener is given a `ManualClock`
 and `advance` moves it; a store that owns its clock is opened with None and `advance` really waits, which is why cases
-count in `short` spans. Every helper works on the queue `q` unless told otherwise.
+count in `short` spans. Every helper works on the queue `q` unless another one is given.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +62,7 @@ class Harness:
 
     @contextmanager
     def handles(self, count: int) -> Iterator[list[Store]]:
-        """So many processes at one state, each with a store of its own; where only one may open it, they share it."""
+        """Stores open on the same state, as several processes have them; the same one where only one may open it."""
         if self.store.capabilities.processes == "one":
             yield [self.store] * count
             return
@@ -70,8 +70,8 @@ class Harness:
             yield [opened.enter_context(closing(self._opener(self.clock))) for _ in range(count)]
 
     @property
-    def brief(self) -> timedelta:
-        """`short`, as people write it."""
+    def short_delta(self) -> timedelta:
+        """`short`, as a `timedelta`."""
         return timedelta(microseconds=self.short)
 
     def now(self) -> Instant:
@@ -98,12 +98,12 @@ class Harness:
             Event().wait(self.short / SECOND)
 
     def until_asleep_or_done(self, task: Task[Any]) -> None:
-        """Return when a task that may have been signalled has looked again, and sleeps or is done."""
+        """Return when a task that may have been signalled has checked again, and sleeps or is done."""
         while self.clock is not None and task.running and not self.clock.asleep():
             Event().wait(0.001)
 
     def asleep_in(self, wait: Callable[[], bool]) -> Task[bool]:
-        """A thread that sleeps in this call. A hint of what was before may come late and wake it: it waits again."""
+        """A thread that sleeps in this call. A late notification may wake it: then it waits again."""
         while True:
             task = Task(wait)
             if self.clock is None:
@@ -146,7 +146,7 @@ class Harness:
     def take(self, queue: str = QUEUE, **how: Any) -> Lease:
         """The next job, which must be there."""
         leases = self.claim(1, queue, **how)
-        assert len(leases) == 1, f"one job was due from {queue!r}, {len(leases)} came"
+        assert len(leases) == 1, f"one job was expected from {queue!r}, {len(leases)} were claimed"
         return leases[0]
 
     def settle(self, lease: Lease, verdict: Verdict) -> Settled:
@@ -158,7 +158,7 @@ class Harness:
     def fail(self, lease: Lease, after: Duration = 0) -> Settled:
         return self.settle(lease, Retry(after, ERROR))
 
-    def bury(self, lease: Lease) -> Settled:
+    def dead_letter(self, lease: Lease) -> Settled:
         return self.settle(lease, DeadLetter(ERROR))
 
     def release(self, lease: Lease, after: Duration = 0) -> Settled:
@@ -169,7 +169,7 @@ class Harness:
         return self.settle(lease, decide(lease.job, outcome, Routing(backoff=Fixed()), 0.0))
 
     def reap(self) -> list[Lease]:
-        """One round of a reaper: what is overdue was abandoned."""
+        """One round of a reaper: overdue jobs are abandoned."""
         overdue = self.store.overdue(MAX_BATCH)
         for lease in overdue:
             self.conclude(lease, Abandoned(expired=True))
@@ -180,7 +180,7 @@ class Harness:
         job_id = self.one(**fields)
         lease = self.take(fields.get("queue", QUEUE))
         assert lease.job.id == job_id
-        assert self.bury(lease) is Settled.APPLIED
+        assert self.dead_letter(lease) is Settled.APPLIED
         return job_id
 
     def drain(self, queue: str = QUEUE, batch: int = 1) -> list[int]:
@@ -198,13 +198,13 @@ class Harness:
         return job
 
     def state(self, job_id: int) -> State | None:
-        """Where a job is, once what is due was promoted; None when it is gone."""
+        """The state of a job, once due jobs are promoted; None when it is gone."""
         self.store.promote(MAX_BATCH)
         job = self.store.get([job_id])[0]
         return None if job is None else job.state
 
     def backlog(self, queue: str = QUEUE) -> Backlog:
-        """The queue at a glance, once what is due was promoted."""
+        """The backlog of the queue, once due jobs are promoted."""
         self.store.promote(MAX_BATCH)
         return self.store.backlog([queue])[0]
 
@@ -213,7 +213,7 @@ class Harness:
         while after is not None:
             page = self.store.browse(query, after, limit)
             yield page
-            assert page.next is None or page.next > after, "a page does not lead on"
+            assert page.next is None or page.next > after, "a page must have a larger `next` than the one before"
             after = page.next
 
     def jobs(self, **query: Any) -> list[Job]:
@@ -233,13 +233,13 @@ class Harness:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """What happens inside has no effect that anyone could see."""
-        before = self._picture()
+        """The block has no effect that a caller could see."""
+        before = self._snapshot()
         yield
-        after = self._picture()
+        after = self._snapshot()
         assert after == before, f"it should have no effect; before: {before}; after: {after}"
 
-    def _picture(self) -> Sequence[object]:
+    def _snapshot(self) -> Sequence[object]:
         self.store.promote(MAX_BATCH)
         backlogs = [replace(backlog, oldest_age=0, held=0) for backlog in self.store.backlog()]
         busy = sorted(repr(backlog) for backlog in backlogs if backlog != _idle(backlog.queue))

@@ -11,13 +11,13 @@ from forebay_proof.conformance.racing import answers, race
 
 
 @case
-def what_a_source_repeats_is_taken_once(h: Harness) -> None:
+def drafts_that_a_source_repeats_are_accepted_once(h: Harness) -> None:
     assert h.store.ingested("lake/1") is None
     first, second = Checkpoint(1, 2, b"a"), Checkpoint(1, 3, b"b")
     drafts = [h.draft(payload=number) for number in range(2)]
-    told = h.store.ingest("lake/1", None, first, drafts)
-    assert told is not None
-    assert told.taken == 2
+    ingested = h.store.ingest("lake/1", None, first, drafts)
+    assert ingested is not None
+    assert ingested.taken == 2
     assert h.store.ingest("lake/1", None, first, drafts) is None
     assert h.store.ingested("lake/1") == first
     assert h.store.ingest("lake/1", first, second, [h.draft(payload=2)]) is not None
@@ -26,7 +26,7 @@ def what_a_source_repeats_is_taken_once(h: Harness) -> None:
 
 
 @case
-def a_source_whose_drafts_are_refused_stays_where_it_was(h: Harness) -> None:
+def a_refused_ingest_does_not_move_its_source(h: Harness) -> None:
     h.spec(capacity=Bounded(1, Reject()))
     with h.unchanged():
         refused(QueueFull, lambda: h.store.ingest("lake", None, Checkpoint(1, 2, b"a"), [h.draft(), h.draft()]))
@@ -34,14 +34,14 @@ def a_source_whose_drafts_are_refused_stays_where_it_was(h: Harness) -> None:
 
 
 @case
-def racing_feeds_of_one_source_move_it_once(h: Harness) -> None:
-    told = answers(race(8, lambda _: h.store.ingest("lake", None, Checkpoint(1, 1, b"a"), [h.draft()])))
-    assert len([each for each in told if each is not None]) == 1
+def racing_ingests_of_one_source_move_it_once(h: Harness) -> None:
+    ingested = answers(race(8, lambda _: h.store.ingest("lake", None, Checkpoint(1, 1, b"a"), [h.draft()])))
+    assert len([each for each in ingested if each is not None]) == 1
     assert len(h.drain()) == 1
 
 
 @case_if(Need.DURABLE)
-def the_place_of_a_source_outlives_a_reopening(h: Harness) -> None:
+def the_position_of_a_source_outlives_a_reopening(h: Harness) -> None:
     place = Checkpoint(7, 1, b"seven")
     h.store.ingest("lake", None, place, [h.draft()])
     h.reopen()
@@ -51,8 +51,8 @@ def the_place_of_a_source_outlives_a_reopening(h: Harness) -> None:
 
 
 @case
-def a_mended_job_gives_way_to_a_new_one(h: Harness) -> None:
-    dead = h.dead(payload={"to": "nobody"}, tenant="t", priority=2, meta={"trace": "1"})
+def a_replaced_dead_job_becomes_a_new_one(h: Harness) -> None:
+    dead = h.dead(payload={"to": "ada"}, tenant="t", priority=2, meta={"trace": "1"})
     (receipt,) = h.store.replace_dead([(dead, successor(h.get(dead), b'{"to":"ada"}'))])
     assert receipt is not None
     job = h.get(receipt.id)
@@ -65,7 +65,7 @@ def a_mended_job_gives_way_to_a_new_one(h: Harness) -> None:
 
 
 @case
-def only_dead_jobs_are_mended_and_each_once(h: Harness) -> None:
+def only_dead_jobs_are_replaced_and_each_once(h: Harness) -> None:
     dead, waiting = h.dead(), h.one()
     draft = h.draft(payload=1)
     first, unknown, alive, again = h.store.replace_dead(
@@ -78,7 +78,7 @@ def only_dead_jobs_are_mended_and_each_once(h: Harness) -> None:
 
 
 @case
-def a_mended_head_frees_its_line(h: Harness) -> None:
+def replacing_a_dead_head_frees_its_line(h: Harness) -> None:
     h.spec(eligibility=InOrder(dead_head="block"))
     head = h.dead(subject="s")
     following = h.one(subject="s")
@@ -90,17 +90,17 @@ def a_mended_head_frees_its_line(h: Harness) -> None:
 
 
 @case
-def a_dead_letter_that_lies_elsewhere_is_mended_at_home(h: Harness) -> None:
-    h.spec(routing=Routing(dead=DeadLetters("graves")))
+def a_dead_letter_kept_elsewhere_is_replaced_in_its_own_queue(h: Harness) -> None:
+    h.spec(routing=Routing(dead=DeadLetters("dead-letters")))
     dead = h.dead()
     (receipt,) = h.store.replace_dead([(dead, successor(h.get(dead), b"1"))])
     assert receipt is not None
     assert h.get(receipt.id).queue == QUEUE
-    assert h.backlog("graves").dead == 0
+    assert h.backlog("dead-letters").dead == 0
 
 
 @case
-def a_mend_that_is_refused_changes_nothing(h: Harness) -> None:
+def a_refused_replacement_changes_nothing(h: Harness) -> None:
     h.spec(capacity=Bounded(1, Reject()))
     dead = h.dead()
     h.one()

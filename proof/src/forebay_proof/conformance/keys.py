@@ -19,14 +19,14 @@ def the_same_key_is_the_same_job(h: Harness) -> None:
 
 
 @case
-def the_order_inside_a_payload_makes_no_other_job(h: Harness) -> None:
+def the_order_of_fields_in_a_payload_does_not_matter(h: Harness) -> None:
     first = h.one(key="k", payload={"a": 1, "b": {"c": 2, "d": 3}})
     (again,) = h.send(h.draft(key="k", body=b'{"b": {"d": 3, "c": 2}, "a": 1}'))
     assert (again.id, again.duplicate) == (first, True)
 
 
 @case
-def a_key_with_another_payload_is_refused_and_named(h: Harness) -> None:
+def a_key_with_another_payload_is_refused_by_name(h: Harness) -> None:
     first = h.one(key="k", payload=1)
     with h.unchanged():
         error = refused(KeyConflict, lambda: h.one(key="k", payload=2))
@@ -56,7 +56,7 @@ def a_key_belongs_to_its_queue(h: Harness) -> None:
 
 
 @case
-def keys_are_told_apart_exactly(h: Harness) -> None:
+def keys_are_compared_exactly(h: Harness) -> None:
     names = ["k", "K", "k ", " k", "ä", "a\u0308", "k\n", "'", '"', "%", "k:1", "0"]
     receipts = h.send(*[h.draft(key=name) for name in names])
     assert len({receipt.id for receipt in receipts}) == len(names)

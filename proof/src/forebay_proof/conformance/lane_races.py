@@ -117,7 +117,7 @@ def a_gate_of_one_slot_that_many_lanes_share_loses_no_lane(h: Harness) -> None:
 
 
 @case
-def dear_jobs_at_a_gate_of_many_lanes_come_to_run_under_eight_claimers(h: Harness) -> None:
+def costly_jobs_at_a_gate_of_many_lanes_run_under_eight_claimers(h: Harness) -> None:
     h.spec(eligibility=AtMost(4, per="kind") & AtMost(9, per="subject"))
     racing = _Race(120)
     racing.run(h, [_producer(60, lambda number: {"subject": f"s{number % 6}", "cost": 1 + number % 4})] * 2)
@@ -125,7 +125,7 @@ def dear_jobs_at_a_gate_of_many_lanes_come_to_run_under_eight_claimers(h: Harnes
 
 
 @case
-def a_lane_that_becomes_empty_while_a_job_comes_keeps_the_job(h: Harness) -> None:
+def a_lane_that_becomes_empty_during_an_enqueue_keeps_the_job(h: Harness) -> None:
     """Few lanes and claimers that are quicker than the producers: lanes are emptied and filled again all the time."""
     h.spec(share=Fair(), eligibility=AtMost(3, per="subject"))
     racing = _Race(200)

@@ -123,7 +123,7 @@ def queues_that_share_a_cap_apply_their_own_numbers_to_what_all_use(h: Harness) 
 
 
 @case
-def a_queue_that_shares_a_cap_no_more_gives_its_slots_back(h: Harness) -> None:
+def a_queue_that_stops_sharing_a_cap_gives_its_slots_back(h: Harness) -> None:
     for number, per in enumerate((None, "tenant")):
         mail, media = f"mail{number}", f"media{number}"
         for queue in (mail, media):
@@ -135,7 +135,7 @@ def a_queue_that_shares_a_cap_no_more_gives_its_slots_back(h: Harness) -> None:
 
 
 @case
-def the_slots_of_a_shared_gate_go_to_the_claim_that_comes(h: Harness) -> None:
+def the_slots_of_a_shared_gate_go_to_the_next_claim(h: Harness) -> None:
     for queue in ("mail", "media"):
         h.spec(queue, eligibility=AtMost(1, per="tenant", shared="gpu"))
     first, second = h.enqueue(2, queue="mail", tenant="t")
@@ -337,9 +337,9 @@ def shares_caps_rates_and_lines_together_leave_nothing_behind(h: Harness) -> Non
         share=Fair(weights={"a": 3}),
         selection=Priority(),
         eligibility=AtMost(5)
-        & Rate(8, h.brief)
+        & Rate(8, h.short_delta)
         & AtMost(2, per="tenant")
-        & Rate(3, h.brief, per="kind")
+        & Rate(3, h.short_delta, per="kind")
         & InOrder(per="subject"),
     )
     ids = [
@@ -373,7 +373,7 @@ def shares_caps_rates_and_lines_together_leave_nothing_behind(h: Harness) -> Non
 
 @case_if(Need.DURABLE)
 def lanes_are_open_and_counted_again_after_a_reopening(h: Harness) -> None:
-    h.spec(eligibility=AtMost(2, per="tenant") & Rate(1, 1_000 * h.brief, burst=3, per="kind"))
+    h.spec(eligibility=AtMost(2, per="tenant") & Rate(1, 1_000 * h.short_delta, burst=3, per="kind"))
     h.enqueue(4, tenant="a")
     other = h.one(tenant="b")
     lease = h.take()

@@ -14,7 +14,7 @@ from forebay_proof.conformance.harness import ERROR, LONG, Harness
 def _lost(h: Harness) -> tuple[Lease, Lease]:
     """A lease that ran out, and the one that another worker got after it."""
     h.one()
-    old = h.take(owner="old", lease_for=h.brief)
+    old = h.take(owner="old", lease_for=h.short_delta)
     h.lapse(old)
     h.reap()
     return old, h.take(owner="new")
@@ -26,7 +26,7 @@ def _is_held_by(h: Harness, lease: Lease) -> bool:
 
 
 @case
-def a_claimed_job_is_handed_to_nobody_else(h: Harness) -> None:
+def a_claimed_job_is_not_handed_out_again(h: Harness) -> None:
     h.one()
     h.take()
     assert h.claim() == []
@@ -57,7 +57,7 @@ def a_lease_shows_its_job_as_it_is_now(h: Harness) -> None:
 @case
 def a_lease_lasts_at_least_as_long_as_asked_and_hardly_longer(h: Harness) -> None:
     grain = h.store.capabilities.lease_grain
-    for asked in (h.brief, hours(1), hours(24 * 7)):
+    for asked in (h.short_delta, hours(1), hours(24 * 7)):
         h.one()
         before = h.now()
         lease = h.take(lease_for=asked)
@@ -68,7 +68,7 @@ def a_lease_lasts_at_least_as_long_as_asked_and_hardly_longer(h: Harness) -> Non
 @case
 def a_lease_is_overdue_after_its_time_and_not_before(h: Harness) -> None:
     h.one()
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     assert h.store.overdue(10) == []
     h.lapse(lease)
     (overdue,) = h.store.overdue(10)
@@ -78,9 +78,9 @@ def a_lease_is_overdue_after_its_time_and_not_before(h: Harness) -> None:
 @case
 def overdue_leases_come_oldest_first_and_bounded(h: Harness) -> None:
     h.enqueue(3)
-    slow = h.take(lease_for=h.brief * 3)
-    quick = h.take(lease_for=h.brief)
-    middle = h.take(lease_for=h.brief * 2)
+    slow = h.take(lease_for=h.short_delta * 3)
+    quick = h.take(lease_for=h.short_delta)
+    middle = h.take(lease_for=h.short_delta * 2)
     h.lapse(slow)
     expected = [quick.fence, middle.fence, slow.fence]
     assert [lease.fence for lease in h.store.overdue(10)] == expected
@@ -88,9 +88,9 @@ def overdue_leases_come_oldest_first_and_bounded(h: Harness) -> None:
 
 
 @case
-def looking_at_overdue_leases_changes_nothing(h: Harness) -> None:
+def reading_overdue_leases_changes_nothing(h: Harness) -> None:
     h.one()
-    h.lapse(h.take(lease_for=h.brief))
+    h.lapse(h.take(lease_for=h.short_delta))
     with h.unchanged():
         assert h.store.overdue(10) == h.store.overdue(10) != []
 
@@ -98,7 +98,7 @@ def looking_at_overdue_leases_changes_nothing(h: Harness) -> None:
 @case
 def an_overdue_job_is_not_handed_out_before_it_is_settled(h: Harness) -> None:
     h.one()
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     h.lapse(lease)
     assert h.claim() == []
     h.reap()
@@ -108,7 +108,7 @@ def an_overdue_job_is_not_handed_out_before_it_is_settled(h: Harness) -> None:
 @case
 def a_settled_job_is_not_overdue(h: Harness) -> None:
     h.enqueue(4)
-    leases = h.claim(4, lease_for=h.brief)
+    leases = h.claim(4, lease_for=h.short_delta)
     verdicts: list[Verdict] = [Ack(), DeadLetter(ERROR), Release(), Retry(0, ERROR)]
     h.store.settle(list(zip(leases, verdicts, strict=True)))
     h.lapse(*leases)
@@ -116,9 +116,9 @@ def a_settled_job_is_not_overdue(h: Harness) -> None:
 
 
 @case
-def a_late_acknowledgement_counts_while_nobody_else_got_the_job(h: Harness) -> None:
+def a_late_acknowledgement_counts_while_no_other_worker_has_the_job(h: Harness) -> None:
     h.one()
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     h.lapse(lease)
     assert h.ack(lease) is Settled.APPLIED
     assert h.store.overdue(10) == []
@@ -126,9 +126,9 @@ def a_late_acknowledgement_counts_while_nobody_else_got_the_job(h: Harness) -> N
 
 
 @case
-def a_late_extension_revives_a_lease_while_nobody_else_got_the_job(h: Harness) -> None:
+def a_late_extension_revives_a_lease_while_no_other_worker_has_the_job(h: Harness) -> None:
     h.one()
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     h.lapse(lease)
     (extended,) = h.store.extend([lease], LONG)
     assert extended.fence == lease.fence
@@ -139,8 +139,8 @@ def a_late_extension_revives_a_lease_while_nobody_else_got_the_job(h: Harness) -
 @case
 def an_extended_lease_is_not_overdue_at_its_old_time(h: Harness) -> None:
     h.one()
-    lease = h.take(lease_for=h.brief)
-    (extended,) = h.store.extend([lease], h.brief * 4)
+    lease = h.take(lease_for=h.short_delta)
+    (extended,) = h.store.extend([lease], h.short_delta * 4)
     assert extended.until >= h.now() + 3 * h.short
     assert h.get(lease.job.id).lease_until == extended.until
     h.lapse(lease)
@@ -196,7 +196,7 @@ def the_fence_grows_over_releases(h: Harness) -> None:
 def the_fence_grows_over_a_redrive(h: Harness) -> None:
     h.one()
     old = h.take()
-    h.bury(old)
+    h.dead_letter(old)
     h.store.redrive([old.job.id])
     new = h.take()
     assert (new.job.attempt, new.job.delivery) == (1, 2)
@@ -205,7 +205,7 @@ def the_fence_grows_over_a_redrive(h: Harness) -> None:
 
 
 @case
-def an_attempt_is_no_fence(h: Harness) -> None:
+def an_attempt_is_not_a_fence(h: Harness) -> None:
     """After a release the attempt is the same again; the old holder is stale all the same."""
     h.one()
     old = h.take(owner="same")
@@ -219,10 +219,10 @@ def an_attempt_is_no_fence(h: Harness) -> None:
 
 
 @case
-def a_reaper_that_looked_before_a_renewal_takes_nothing(h: Harness) -> None:
-    """The fence is the holder's own: what tells the two apart is that the lease was renewed since."""
+def a_reaper_that_read_before_a_renewal_takes_nothing(h: Harness) -> None:
+    """The fence is the holder's own: the difference is that the lease was renewed since."""
     h.one()
-    held = h.take(lease_for=h.brief)
+    held = h.take(lease_for=h.short_delta)
     h.lapse(held)
     (late,) = h.store.overdue(10)
     (renewed,) = h.store.extend([held], LONG)
@@ -243,7 +243,7 @@ def a_stale_lease_cannot_ack(h: Harness) -> None:
 
 
 @case
-def a_stale_lease_cannot_bury_release_or_cancel(h: Harness) -> None:
+def a_stale_lease_cannot_dead_letter_release_or_cancel(h: Harness) -> None:
     old, new = _lost(h)
     for verdict in (DeadLetter(ERROR), Release(), Cancel()):
         assert h.settle(old, verdict) is Settled.STALE, verdict
@@ -268,9 +268,9 @@ def a_stale_lease_cannot_be_extended(h: Harness) -> None:
 
 
 @case
-def a_reaped_job_is_lost_to_its_holder_before_anyone_claims_it(h: Harness) -> None:
+def a_reaped_job_is_lost_to_its_holder_before_the_next_claim(h: Harness) -> None:
     h.one()
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     h.lapse(lease)
     h.reap()
     assert h.ack(lease) is Settled.STALE
@@ -298,9 +298,9 @@ def a_lease_of_an_unknown_job_is_stale(h: Harness) -> None:
 
 
 @case
-def two_reapers_that_meet_take_one_life(h: Harness) -> None:
+def two_racing_reapers_charge_one_attempt(h: Harness) -> None:
     job_id = h.one()
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     h.lapse(lease)
     (seen,) = h.store.overdue(10)
     (seen_too,) = h.store.overdue(10)
@@ -314,7 +314,7 @@ def two_reapers_that_meet_take_one_life(h: Harness) -> None:
 @case
 def an_abandoned_job_is_charged_and_suspect(h: Harness) -> None:
     job_id = h.one()
-    h.lapse(h.take(owner="victim", lease_for=h.brief))
+    h.lapse(h.take(owner="victim", lease_for=h.short_delta))
     h.reap()
     job = h.get(job_id)
     assert (job.attempt, job.suspect, job.owner, job.lease_until) == (1, True, None, None)
@@ -323,9 +323,9 @@ def an_abandoned_job_is_charged_and_suspect(h: Harness) -> None:
 
 @case
 def a_release_may_leave_an_error_without_a_charge(h: Harness) -> None:
-    """Nobody knows whether it had begun: the attempt is given back, and the job is a suspect from then on."""
+    """It is unknown whether it had begun: the attempt is given back, and the job is a suspect from then on."""
     job_id = h.one(max_attempts=3)
-    h.lapse(h.take(lease_for=h.brief))
+    h.lapse(h.take(lease_for=h.short_delta))
     (late,) = h.store.overdue(10)
     assert h.conclude(late, Unaccounted("its lease ran out")) is Settled.APPLIED
     job = h.get(job_id)
@@ -340,7 +340,7 @@ def a_release_may_leave_an_error_without_a_charge(h: Harness) -> None:
 
 
 @case
-def a_killer_that_nobody_sees_ends_after_one_delivery_more_than_its_attempts(h: Harness) -> None:
+def a_job_that_kills_its_worker_unseen_ends_after_one_delivery_more_than_its_attempts(h: Harness) -> None:
     job_id = h.one(max_attempts=3)
     deliveries = 0
     while h.get(job_id).state is not State.DEAD:
@@ -365,7 +365,7 @@ def a_lease_outlives_a_reopening(h: Harness) -> None:
 @case_if(Need.DURABLE)
 def a_lease_runs_out_over_a_reopening(h: Harness) -> None:
     h.one()
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     h.reopen()
     h.lapse(lease)
     assert [overdue.fence for overdue in h.store.overdue(10)] == [lease.fence]

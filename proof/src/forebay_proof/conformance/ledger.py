@@ -1,6 +1,6 @@
 """The ledger: one record for every call that changed something, in its transaction, and none for any other call.
 
-What fell due (`tend`) may be told in the record of the call that met it, or in one of its own.
+Maintenance (what fell due) may be in the record of the call that did it, or in one of its own.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from forebay_proof.conformance.harness import ERROR, LONG, SECOND, Harness
 HOUR = 3_600 * SECOND
 
 
-class Told(NamedTuple):
+class JobChange(NamedTuple):
     """What a span says of one of its jobs."""
 
     id: int
@@ -40,12 +40,12 @@ def entries(h: Harness, after: int = -1) -> list[LedgerEntry]:
     return found
 
 
-def told(record: Record) -> list[Told]:
+def job_changes(record: Record) -> list[JobChange]:
     jobs = []
     for span in record.spans:
         for place in range(span.n):
             trait = None if span.traits is None else span.traits[place]
-            jobs.append(Told(span.first + place, span.change, kind_of(span, place), span, trait or Trait()))
+            jobs.append(JobChange(span.first + place, span.change, kind_of(span, place), span, trait or Trait()))
     return jobs
 
 
@@ -68,15 +68,15 @@ def is_heartbeat(record: Record) -> bool:
     return record.verb == "extend" and record.owner is not None and record.tick is not None and not record.spans
 
 
-def only(h: Harness, verb: str, action: Callable[[], object]) -> Told:
-    (one,) = told(record(h, verb, action))
+def only(h: Harness, verb: str, action: Callable[[], object]) -> JobChange:
+    (one,) = job_changes(record(h, verb, action))
     return one
 
 
-def says(told: Told, lease: Lease) -> bool:
+def matches(change: JobChange, lease: Lease) -> bool:
     """Whether it is what the lease said."""
-    job, span = lease.job, told.span
-    return (span.queue, told.kind, span.delivery, span.attempt, span.enqueued_at, span.due_at, span.claimed_at) == (
+    job, span = lease.job, change.span
+    return (span.queue, change.kind, span.delivery, span.attempt, span.enqueued_at, span.due_at, span.claimed_at) == (
         *(job.queue, job.kind, job.delivery, job.attempt, job.enqueued_at, job.due_at, job.claimed_at),
     )
 
@@ -87,7 +87,7 @@ def a_batch_of_drafts_is_one_record(h: Harness) -> None:
     drafts.append(h.draft(kind="later", delay=HOUR, max_attempts=7))
     ids: list[int] = []
     batch = record(h, "enqueue", lambda: ids.extend(receipt.id for receipt in h.send(*drafts)))
-    jobs = told(batch)
+    jobs = job_changes(batch)
     assert [job.id for job in jobs] == ids
     assert {job.change for job in jobs} == {Change.ACCEPTED}
     for job in jobs:
@@ -120,23 +120,23 @@ def neighbours_that_differ_in_kind_alone_share_a_span_and_keep_their_kinds(h: Ha
     leases = h.claim(4)
     settled = record(h, "settle", lambda: h.store.settle([(lease, Ack()) for lease in leases]))
     assert [span.n for span in settled.spans] == [4], settled.spans
-    assert [job.kind for job in told(settled)] == kinds
+    assert [job.kind for job in job_changes(settled)] == kinds
 
 
 @case_if(Need.DURABLE)
-def a_claim_tells_who_holds_what_and_until_when(h: Harness) -> None:
+def a_claim_records_owner_jobs_and_lease_end(h: Harness) -> None:
     h.enqueue(3)
     h.advance(SECOND)
     leases: list[Lease] = []
     claim = record(h, "claim", lambda: leases.extend(h.claim(2, owner="ada")))
     assert claim.owner == "ada"
-    for job, lease in zip(told(claim), leases, strict=True):
+    for job, lease in zip(job_changes(claim), leases, strict=True):
         assert (job.change, job.id, job.span.until) == (Change.CLAIMED, lease.job.id, lease.until)
-        assert says(job, lease)
+        assert matches(job, lease)
 
 
 @case_if(Need.DURABLE)
-def an_extension_tells_the_new_time_of_those_who_survive(h: Harness) -> None:
+def an_extension_records_the_new_end_of_surviving_leases(h: Harness) -> None:
     h.enqueue(2)
     lost, held = h.claim(2)
     h.ack(lost)
@@ -144,11 +144,11 @@ def an_extension_tells_the_new_time_of_those_who_survive(h: Harness) -> None:
     job = only(h, "extend", lambda: survivors.extend(h.store.extend([lost, held], LONG)))
     (survivor,) = survivors
     assert (job.change, job.id, job.span.until) == (Change.EXTENDED, held.job.id, survivor.until)
-    assert says(job, survivor)
+    assert matches(job, survivor)
 
 
 @case_if(Need.DURABLE)
-def every_verdict_is_told_with_the_turn_that_it_ends(h: Harness) -> None:
+def every_verdict_is_recorded_with_the_delivery_that_it_ends(h: Harness) -> None:
     h.spec("kept", retention=KeepFor(hours(1)))
     verdicts: list[tuple[str, Verdict, Change]] = [
         ("q", Ack(), Change.ACKED),
@@ -171,9 +171,9 @@ def every_verdict_is_told_with_the_turn_that_it_ends(h: Harness) -> None:
             assert h.settle(lease, verdict) is Settled.APPLIED
 
         settled = record(h, "settle", settle)
-        (job,) = told(settled)
+        (job,) = job_changes(settled)
         assert (job.id, job.change) == (lease.job.id, change)
-        assert says(job, lease)
+        assert matches(job, lease)
         match verdict:
             case Retry() | Release():
                 end = [h.get(job.id).due_at]
@@ -187,7 +187,7 @@ def every_verdict_is_told_with_the_turn_that_it_ends(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_later_attempt_tells_of_its_own_due_time(h: Harness) -> None:
+def a_later_attempt_records_its_own_due_time(h: Harness) -> None:
     job_id = h.one()
     h.fail(h.take(), after=h.short)
     h.advance(h.short)
@@ -203,44 +203,46 @@ def a_batch_of_mixed_verdicts_is_one_record(h: Harness) -> None:
     leases = h.claim(6)
     verdicts: list[Verdict] = [Ack(), Ack(), Retry(HOUR, ERROR), DeadLetter(ERROR), Release(HOUR), Ack()]
     settled = record(h, "settle", lambda: h.store.settle(list(zip(leases, verdicts, strict=True))))
-    changes = {job.id: job.change for job in told(settled)}
+    changes = {job.id: job.change for job in job_changes(settled)}
     expected = (Change.ACKED, Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.ACKED)
     assert [changes[lease.job.id] for lease in leases] == list(expected)
 
 
 @case_if(Need.DURABLE)
-def a_cancel_tells_who_ended_and_who_was_asked_once(h: Harness) -> None:
+def a_cancel_records_ended_jobs_and_requests_once(h: Harness) -> None:
     h.spec("kept", retention=KeepFor(hours(1)))
     running = h.one()
     lease = h.take()
     waiting, kept = h.one(delay=HOUR), h.one(queue="kept")
     cancel = record(h, "cancel", lambda: h.store.cancel([waiting, running, kept]))
-    jobs = {job.id: job for job in told(cancel)}
+    jobs = {job.id: job for job in job_changes(cancel)}
     assert {job_id: job.change for job_id, job in jobs.items()} == {
         waiting: Change.CANCELLED,
         kept: Change.CANCELLED,
         running: Change.ASKED,
     }
     assert (jobs[waiting].span.until, jobs[kept].span.until) == (0, cancel.at + HOUR)
-    assert says(jobs[running], lease)
+    assert matches(jobs[running], lease)
     assert written(h, lambda: h.store.cancel([waiting, running, kept])) == []
 
 
 @case_if(Need.DURABLE)
-def a_redrive_and_a_purge_tell_their_jobs(h: Harness) -> None:
+def a_redrive_and_a_purge_record_their_jobs(h: Harness) -> None:
     first, second, third = h.dead(), h.dead(), h.dead()
     job = only(h, "purge", lambda: h.store.discard([third, third + 10**12]))
     assert (job.id, job.change, job.span.queue, job.kind) == (third, Change.PURGED, "q", "work")
     redrive = record(h, "redrive", lambda: h.store.redrive([first, first + 10**12]))
-    assert [(job.id, job.change, job.span.until) for job in told(redrive)] == [(first, Change.REDRIVEN, redrive.at)]
+    assert [(job.id, job.change, job.span.until) for job in job_changes(redrive)] == [
+        (first, Change.REDRIVEN, redrive.at)
+    ]
     h.advance(1)
     job = only(h, "purge", lambda: h.store.purge(State.DEAD, h.now(), 10))
     assert (job.id, job.change, job.span.queue, job.kind) == (second, Change.PURGED, "q", "work")
 
 
 @case_if(Need.DURABLE)
-def what_fell_due_is_told_whoever_meets_it(h: Harness) -> None:
-    h.spec("kept", retention=KeepFor(h.brief))
+def jobs_that_fell_due_are_recorded_by_the_call_that_finds_them(h: Harness) -> None:
+    h.spec("kept", retention=KeepFor(h.short_delta))
     h.one(queue="kept")
     kept = h.take("kept")
     h.ack(kept)
@@ -248,7 +250,7 @@ def what_fell_due_is_told_whoever_meets_it(h: Harness) -> None:
     h.advance(2 * h.short)
     records = written(h, lambda: [h.claim(), h.store.promote(1_000)])
     assert {record.verb for record in records} == {"tend"}
-    jobs = [job for record in records for job in told(record)]
+    jobs = [job for record in records for job in job_changes(record)]
     assert sorted((job.id, job.change, job.span.queue) for job in jobs) == [
         (kept.job.id, Change.PURGED, "kept"),
         (late, Change.EXPIRED, "q"),
@@ -256,12 +258,12 @@ def what_fell_due_is_told_whoever_meets_it(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_taken_slot_is_told_with_its_job(h: Harness) -> None:
+def a_taken_slot_is_recorded_with_its_job(h: Harness) -> None:
     start = h.now()
     h.store.put_schedule(Schedule("nightly", "@daily", start, h.draft()))
     fire = record(h, "fire", lambda: h.store.fire("nightly", start, start + HOUR, h.draft()))
     assert (fire.name, fire.tick) == ("nightly", start)
-    (job,) = told(fire)
+    (job,) = job_changes(fire)
     assert (job.change, job.id) == (Change.ACCEPTED, h.jobs()[0].id)
     assert written(h, lambda: h.store.fire("nightly", start, start + HOUR, h.draft())) == []
     given_up = record(h, "fire", lambda: h.store.fire("nightly", start + HOUR, start + 2 * HOUR, None))
@@ -269,7 +271,7 @@ def a_taken_slot_is_told_with_its_job(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def configuring_is_told_by_name(h: Harness) -> None:
+def configuration_is_recorded_by_name(h: Harness) -> None:
     schedule = Schedule("nightly", "@daily", h.now(), h.draft())
     verbs: list[tuple[str, str, Callable[[], object]]] = [
         ("put_spec", "q", lambda: h.spec(capacity=Bounded(10))),
@@ -285,7 +287,7 @@ def configuring_is_told_by_name(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_call_that_changes_nothing_leaves_nothing(h: Harness) -> None:
+def a_call_that_changes_nothing_writes_no_record(h: Harness) -> None:
     h.enqueue(2)
     done, lost = h.claim(2)
     h.ack(done)
@@ -299,7 +301,7 @@ def a_call_that_changes_nothing_leaves_nothing(h: Harness) -> None:
         lambda: h.ack(done),
         lambda: h.release(lost),
         lambda: h.ack(lost),
-        lambda: h.bury(done),
+        lambda: h.dead_letter(done),
         lambda: h.store.extend([done, lost], LONG),
         lambda: h.store.cancel([done.job.id, done.job.id + 10**12]),
         lambda: h.store.redrive([done.job.id, lost.job.id]),
@@ -316,21 +318,21 @@ def a_call_that_changes_nothing_leaves_nothing(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_duplicate_leaves_nothing_and_a_merge_names_the_job_that_took_it(h: Harness) -> None:
+def a_duplicate_writes_no_record_and_a_merge_names_its_job(h: Harness) -> None:
     h.spec("merging", merge=LatestWins())
     first = h.one(key="k")
     assert written(h, lambda: h.send(h.draft(key="k"), h.draft(key="k"))) == []
     waiting = h.one(queue="merging", subject="s", delay=HOUR)
     newer = h.draft(kind="newer", queue="merging", subject="s", delay=HOUR)
     batch = record(h, "enqueue", lambda: h.send(h.draft(key="k"), newer, h.draft()))
-    jobs = {job.id: job for job in told(batch)}
+    jobs = {job.id: job for job in job_changes(batch)}
     assert first not in jobs
     assert sorted((job.change, job.id) for job in jobs.values())[1] == (Change.MERGED, waiting)
     assert (len(jobs), jobs[waiting].span.queue, jobs[waiting].kind) == (2, "merging", "newer")
 
 
 @case_if(Need.DURABLE)
-def a_refused_call_leaves_nothing(h: Harness) -> None:
+def a_refused_call_writes_no_record(h: Harness) -> None:
     h.spec("small", capacity=Bounded(2))
     h.one(key="k")
     for kind, drafts in (
@@ -349,7 +351,7 @@ def the_end_of_a_head_is_on_record_before_the_claim_of_the_next(h: Harness) -> N
     head, following = h.one(subject="s", expires_at=h.now() + h.short), h.one(subject="s")
     h.advance(h.short + SECOND)
     records = written(h, h.take)
-    changes = [(job.change, job.id) for each in records for job in told(each)]
+    changes = [(job.change, job.id) for each in records for job in job_changes(each)]
     assert changes.index((Change.EXPIRED, head)) < changes.index((Change.CLAIMED, following)), changes
 
 

@@ -1,4 +1,4 @@
-"""Keeping the ledger: dense offsets, reading on, switching it off, giving up its front, and lives that replay."""
+"""Keeping the ledger: dense offsets, reading from an offset, switching it off, trimming, and histories that replay."""
 
 from msgspec.structs import replace
 
@@ -56,7 +56,7 @@ def the_ledger_outlives_a_reopening_and_its_offsets_go_on(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_ledger_that_is_off_leaves_a_silence_between_two_records(h: Harness) -> None:
+def switching_the_ledger_off_is_recorded_as_a_gap(h: Harness) -> None:
     h.one()
     h.store.put_ledger_rule(LedgerRule(on=False))
     assert h.store.ledger_rule() == LedgerRule(on=False)
@@ -65,8 +65,8 @@ def a_ledger_that_is_off_leaves_a_silence_between_two_records(h: Harness) -> Non
     assert written(h, h.one) == []
     h.store.put_ledger_rule(LedgerRule())
     h.one()
-    told = [(entry.offset, entry.record.verb, entry.record.name) for entry in entries(h)]
-    assert told == [
+    found = [(entry.offset, entry.record.verb, entry.record.name) for entry in entries(h)]
+    assert found == [
         (0, "enqueue", None),
         (1, "put_ledger_rule", "off"),
         (2, "put_ledger_rule", "on"),
@@ -129,7 +129,7 @@ def what_is_too_much_is_trimmed_oldest_first(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def tending_trims_by_itself(h: Harness) -> None:
+def maintenance_trims_the_ledger(h: Harness) -> None:
     for _ in range(5):
         h.one()
     h.store.put_ledger_rule(replace(_ALWAYS, keep=h.short))
@@ -153,7 +153,7 @@ def threads_that_mix_all_verbs_leave_lives_that_replay(h: Harness) -> None:
             accepted.extend(h.enqueue(2, kind=f"k{number % 3}"))
             leases = h.claim(2, owner=f"w{number}")
             if number % 5 == 0:
-                h.store.extend(leases, h.brief)
+                h.store.extend(leases, h.short_delta)
             if number % 7 == 0:
                 h.store.cancel([lease.job.id for lease in leases[:1]])
             verdicts: list[Verdict] = [Ack(), Ack(), Retry(0, ERROR), Release(), DeadLetter(ERROR)]

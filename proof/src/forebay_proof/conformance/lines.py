@@ -35,13 +35,13 @@ def _end(h: Harness, head: int, way: str) -> None:
         case "expire":
             h.advance(h.short + SECOND)
             assert h.state(head) is State.DEAD
-        case "bury":
-            h.bury(h.take(queue))
+        case "dead letter":
+            h.dead_letter(h.take(queue))
         case "discard":
-            h.bury(h.take(queue))
+            h.dead_letter(h.take(queue))
             assert h.store.discard([head]) == [head]
         case _:
-            h.bury(h.take(queue))
+            h.dead_letter(h.take(queue))
             h.advance(1_000)
             assert h.store.purge(State.DEAD, h.now(), 10, queue) == 1
 
@@ -64,7 +64,7 @@ def lines_do_not_hold_each_other(h: Harness) -> None:
 
 
 @case
-def a_job_without_a_subject_stands_in_no_line(h: Harness) -> None:
+def a_job_without_a_subject_is_in_no_line(h: Harness) -> None:
     _line(h, 2)
     h.enqueue(3)
     assert len(h.claim(9)) == 4
@@ -101,7 +101,7 @@ def a_released_head_stays_the_head(h: Harness) -> None:
 @case
 def a_head_whose_worker_died_stays_the_head(h: Harness) -> None:
     ids = _line(h)
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     h.lapse(lease)
     assert h.claim(10) == []
     h.reap()
@@ -128,7 +128,7 @@ def a_priority_does_not_pass_within_a_line(h: Harness) -> None:
 @case
 def a_dead_head_is_skipped_where_the_queue_says_so(h: Harness) -> None:
     ids = _line(h, eligibility=InOrder(dead_head="skip"))
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     assert h.drain() == ids[1:]
     assert h.state(ids[0]) is State.DEAD
     h.nothing_left()
@@ -137,7 +137,7 @@ def a_dead_head_is_skipped_where_the_queue_says_so(h: Harness) -> None:
 @case
 def a_dead_head_blocks_where_the_queue_says_so(h: Harness) -> None:
     ids = _line(h, eligibility=InOrder(dead_head="block"))
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     assert h.claim(10) == []
     assert h.backlog().waiting == 2
     assert h.store.redrive(ids[:1]) == ids[:1]
@@ -151,7 +151,7 @@ def a_dead_head_skips_or_blocks_as_it_was_stamped(h: Harness) -> None:
     second, third = _line(h, 2, eligibility=InOrder(dead_head="block"))
     lease = _head(h)
     assert (lease.job.id, h.ack(lease)) == (first, Settled.APPLIED)
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     assert h.claim(10) == []
     h.store.redrive([second])
     assert h.drain() == [second, third]
@@ -160,7 +160,7 @@ def a_dead_head_skips_or_blocks_as_it_was_stamped(h: Harness) -> None:
 @case
 def a_blocked_line_does_not_hold_the_others(h: Harness) -> None:
     _line(h, eligibility=InOrder(dead_head="block"))
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     other = h.enqueue(2, subject="other")
     assert h.drain() == other
 
@@ -168,7 +168,7 @@ def a_blocked_line_does_not_hold_the_others(h: Harness) -> None:
 @case
 def purging_a_dead_head_opens_its_line(h: Harness) -> None:
     ids = _line(h, eligibility=InOrder(dead_head="block"))
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     h.advance(1)
     assert h.store.purge(State.DEAD, h.now(), 10) == 1
     assert h.drain() == ids[1:]
@@ -178,7 +178,7 @@ def purging_a_dead_head_opens_its_line(h: Harness) -> None:
 @case
 def a_blocked_line_holds_jobs_that_come_later(h: Harness) -> None:
     (head,) = _line(h, 1, eligibility=InOrder(dead_head="block"))
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     later = h.one(subject="s")
     assert h.claim(10) == []
     h.store.redrive([head])
@@ -186,9 +186,9 @@ def a_blocked_line_holds_jobs_that_come_later(h: Harness) -> None:
 
 
 @case
-def a_redriven_job_steps_to_the_front_of_its_line(h: Harness) -> None:
+def a_redriven_job_is_the_head_of_its_line(h: Harness) -> None:
     first, second, third = _line(h, 3)
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     lease = _head(h)
     assert lease.job.id == second
     h.store.redrive([first])
@@ -201,7 +201,7 @@ def a_redriven_job_steps_to_the_front_of_its_line(h: Harness) -> None:
 @case
 def a_redriven_head_withdraws_the_one_that_was_exposed(h: Harness) -> None:
     first, second = _line(h, 2)
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     assert h.state(second) is State.READY
     h.store.redrive([first])
     assert (h.state(first), h.state(second)) == (State.READY, State.WAITING)
@@ -212,15 +212,15 @@ def a_redriven_head_withdraws_the_one_that_was_exposed(h: Harness) -> None:
 @case
 def a_withdrawn_job_is_exposed_again_when_the_head_dies_again(h: Harness) -> None:
     first, second, third = _line(h)
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     h.store.redrive([first])
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     assert (h.state(second), h.state(third)) == (State.READY, State.WAITING)
     assert h.drain() == [second, third]
 
 
 @case
-def a_line_is_no_gate_and_has_no_slots(h: Harness) -> None:
+def a_line_is_not_a_gate_and_has_no_slots(h: Harness) -> None:
     _line(h)
     h.spec("merging", merge=LatestWins())
     h.one(queue="merging", subject="s")
@@ -269,7 +269,7 @@ def a_retrying_head_keeps_its_line_shut_until_it_is_due(h: Harness) -> None:
 
 @case
 def a_head_that_ends_without_a_run_exposes_the_next_where_dead_heads_are_skipped(h: Harness) -> None:
-    for number, end in enumerate(("cancel", "expire", "bury", "purge", "discard")):
+    for number, end in enumerate(("cancel", "expire", "dead letter", "purge", "discard")):
         queue = f"q{number}"
         h.spec(queue, eligibility=InOrder(dead_head="skip"))
         expires = h.now() + h.short if end == "expire" else None
@@ -282,7 +282,7 @@ def a_head_that_ends_without_a_run_exposes_the_next_where_dead_heads_are_skipped
 @case
 def a_head_that_dies_without_a_run_blocks_where_dead_heads_block(h: Harness) -> None:
     for number, (end, blocked) in enumerate(
-        (("cancel", False), ("expire", True), ("bury", True), ("purge", False), ("discard", False))
+        (("cancel", False), ("expire", True), ("dead letter", True), ("purge", False), ("discard", False))
     ):
         queue = f"q{number}"
         h.spec(queue, eligibility=InOrder(dead_head="block"))
@@ -304,7 +304,7 @@ def several_jobs_of_a_line_that_are_redriven_together_run_in_their_order(h: Harn
     late, last = h.one(subject="s", expires_at=h.now() + h.short), h.one(subject="s")
     h.advance(h.short + SECOND)
     assert h.state(late) is State.DEAD
-    h.bury(lease)
+    h.dead_letter(lease)
     assert h.store.redrive([late, head]) == [late, head]
     assert [h.state(job_id) for job_id in (head, late, last)] == [State.READY, State.WAITING, State.WAITING]
     backlog = h.backlog()
@@ -324,7 +324,7 @@ def several_dead_jobs_of_a_line_that_are_purged_together_expose_the_next(h: Harn
         last = h.one(queue=queue, subject="s")
         h.advance(h.short + SECOND)
         assert h.state(late) is State.DEAD
-        h.bury(lease)
+        h.dead_letter(lease)
         assert h.claim(10, queue) == []
         forget(h, [late, head])
         assert h.drain(queue) == [last]
@@ -361,7 +361,7 @@ def a_line_keeps_its_order_when_the_queue_has_none_any_more(h: Harness) -> None:
 
 
 @case
-def cancelling_a_waiting_head_lets_the_next_one_go(h: Harness) -> None:
+def cancelling_a_waiting_head_exposes_the_next_job(h: Harness) -> None:
     h.spec(eligibility=InOrder())
     head = h.one(subject="s", delay=3_600 * SECOND)
     second = h.one(subject="s")
@@ -372,7 +372,7 @@ def cancelling_a_waiting_head_lets_the_next_one_go(h: Harness) -> None:
 
 
 @case
-def cancelling_a_ready_head_lets_the_next_one_go(h: Harness) -> None:
+def cancelling_a_ready_head_exposes_the_next_job(h: Harness) -> None:
     ids = _line(h)
     assert h.state(ids[0]) is State.READY
     h.store.cancel(ids[:1])
@@ -380,7 +380,7 @@ def cancelling_a_ready_head_lets_the_next_one_go(h: Harness) -> None:
 
 
 @case
-def cancelling_a_running_head_lets_the_next_one_go_when_it_ended(h: Harness) -> None:
+def cancelling_a_running_head_exposes_the_next_job_when_it_has_ended(h: Harness) -> None:
     ids = _line(h)
     lease = _head(h)
     assert h.store.cancel(ids[:1]) == [CancelAnswer.REQUESTED]
@@ -390,7 +390,7 @@ def cancelling_a_running_head_lets_the_next_one_go_when_it_ended(h: Harness) -> 
 
 
 @case
-def cancelling_one_in_the_middle_closes_the_gap(h: Harness) -> None:
+def cancelling_a_job_in_the_middle_closes_the_gap(h: Harness) -> None:
     ids = _line(h)
     h.store.cancel([ids[1]])
     assert h.drain() == [ids[0], ids[2]]
@@ -398,7 +398,7 @@ def cancelling_one_in_the_middle_closes_the_gap(h: Harness) -> None:
 
 
 @case
-def an_expired_head_lets_the_next_one_go(h: Harness) -> None:
+def an_expired_head_exposes_the_next_job(h: Harness) -> None:
     h.spec(eligibility=InOrder())
     h.one(subject="s", delay=3_600 * SECOND, expires_at=h.now() + h.short)
     second = h.one(subject="s")
@@ -432,7 +432,7 @@ def a_line_and_a_cap_hold_together(h: Harness) -> None:
 @case
 def a_stale_settle_of_a_head_does_not_open_its_line(h: Harness) -> None:
     _line(h)
-    old = h.take(lease_for=h.brief)
+    old = h.take(lease_for=h.short_delta)
     h.lapse(old)
     h.reap()
     new = _head(h)
@@ -484,7 +484,7 @@ def a_line_outlives_a_reopening(h: Harness) -> None:
 @case_if(Need.DURABLE)
 def a_dead_head_blocks_over_a_reopening(h: Harness) -> None:
     ids = _line(h, eligibility=InOrder(dead_head="block"))
-    h.bury(_head(h))
+    h.dead_letter(_head(h))
     h.reopen()
     assert h.claim(10) == []
     h.store.redrive(ids[:1])

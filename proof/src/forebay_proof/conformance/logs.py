@@ -90,7 +90,7 @@ def reading_beyond_the_end_finds_nothing_yet(h: Harness) -> None:
 
 
 @case
-def groups_keep_their_own_places(h: Harness) -> None:
+def groups_keep_their_own_positions(h: Harness) -> None:
     _log(h, partitions=2)
     _append(h, *range(8))
     assert h.store.position("log", "a", 0) == -1
@@ -101,7 +101,7 @@ def groups_keep_their_own_places(h: Harness) -> None:
 
 
 @case
-def a_place_only_moves_forward(h: Harness) -> None:
+def a_position_only_moves_forward(h: Harness) -> None:
     _log(h)
     _append(h, *range(5))
     h.store.commit("log", "g", 0, 3)
@@ -111,7 +111,7 @@ def a_place_only_moves_forward(h: Harness) -> None:
 
 
 @case
-def a_place_moves_back_when_asked_to_and_the_log_is_replayed(h: Harness) -> None:
+def a_position_can_be_rewound_to_replay_the_log(h: Harness) -> None:
     _log(h)
     written = _append(h, *range(5))
     h.store.commit("log", "g", 0, 4)
@@ -224,7 +224,7 @@ def a_batch_with_a_bad_body_is_refused_whole(h: Harness) -> None:
 
 
 @case
-def a_log_is_no_queue(h: Harness) -> None:
+def a_log_is_not_a_queue(h: Harness) -> None:
     _log(h)
     error = refused(WrongQueueKind, lambda: h.one(queue="log"))
     assert (error.name, error.is_log) == ("log", True)
@@ -242,7 +242,7 @@ def a_log_hands_out_no_jobs(h: Harness) -> None:
 
 
 @case
-def a_queue_is_no_log(h: Harness) -> None:
+def a_queue_is_not_a_log(h: Harness) -> None:
     h.spec("queue", capacity=Bounded(10))
     h.one(queue="used")
     for name in ("queue", "used", "unknown"):

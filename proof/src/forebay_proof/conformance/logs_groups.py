@@ -39,7 +39,7 @@ def _standings(h: Harness, group: str = "g") -> list[Standing]:
 
 
 @case
-def who_reads_alone_owns_every_partition(h: Harness) -> None:
+def a_single_member_owns_every_partition(h: Harness) -> None:
     _log(h, partitions=3, entries=6)
     h.store.commit("log", "g", 1, 1)
     now = h.now()
@@ -50,7 +50,7 @@ def who_reads_alone_owns_every_partition(h: Harness) -> None:
 
 
 @case
-def who_calls_again_keeps_what_it_has_and_its_epochs(h: Harness) -> None:
+def a_member_that_renews_keeps_its_partitions_and_epochs(h: Harness) -> None:
     _log(h)
     first = _own(h, "a")
     h.advance(1)
@@ -72,7 +72,7 @@ def a_member_that_joins_gets_what_the_others_free(h: Harness) -> None:
 
 
 @case
-def a_group_comes_to_rest_with_everyone_at_its_share(h: Harness) -> None:
+def a_group_settles_with_every_member_at_its_share(h: Harness) -> None:
     _log(h, partitions=7)
     settled = _until_settled(h, "a", "b", "c")
     assert sorted(number for numbers in settled.values() for number in numbers) == list(range(7))
@@ -82,9 +82,9 @@ def a_group_comes_to_rest_with_everyone_at_its_share(h: Harness) -> None:
 
 
 @case
-def a_member_that_dies_is_followed_by_the_others_after_its_lease(h: Harness) -> None:
+def the_partitions_of_a_dead_member_go_to_the_others_after_its_lease(h: Harness) -> None:
     _log(h, partitions=4)
-    _own(h, "dead", h.brief)
+    _own(h, "dead", h.short_delta)
     assert _own(h, "b") == []
     h.advance(h.short + 1)
     taken = _own(h, "b")
@@ -92,9 +92,9 @@ def a_member_that_dies_is_followed_by_the_others_after_its_lease(h: Harness) -> 
 
 
 @case
-def who_was_followed_can_commit_no_more(h: Harness) -> None:
+def a_member_that_lost_its_partition_cannot_commit(h: Harness) -> None:
     _log(h, partitions=1, entries=4)
-    (old,) = _own(h, "slow", h.brief)
+    (old,) = _own(h, "slow", h.short_delta)
     h.store.commit("log", "g", 0, 0, epoch=old.epoch)
     h.advance(h.short + 1)
     (new,) = _own(h, "next")
@@ -110,9 +110,9 @@ def who_was_followed_can_commit_no_more(h: Harness) -> None:
 
 
 @case
-def a_lease_that_ran_out_is_good_while_nobody_followed(h: Harness) -> None:
+def a_lease_that_ran_out_is_valid_while_no_other_member_took_over(h: Harness) -> None:
     _log(h, partitions=1, entries=4)
-    (owned,) = _own(h, "slow", h.brief)
+    (owned,) = _own(h, "slow", h.short_delta)
     h.advance(h.short + 1)
     assert h.store.commit("log", "g", 0, 3, epoch=owned.epoch) == 3
     (again,) = _own(h, "slow")
@@ -130,7 +130,7 @@ def an_epoch_that_never_was_is_refused(h: Harness) -> None:
 
 
 @case
-def who_leaves_frees_everything_at_once(h: Harness) -> None:
+def a_member_that_leaves_frees_its_partitions_at_once(h: Harness) -> None:
     _log(h, partitions=3, entries=3)
     (first, *_) = _own(h, "a")
     assert h.store.disown("log", "g", "a") == 3
@@ -185,7 +185,7 @@ def a_partition_has_one_owner_however_many_race_for_it(h: Harness) -> None:
 
 
 @case
-def a_group_stands_where_it_committed(h: Harness) -> None:
+def a_group_is_listed_with_its_committed_positions(h: Harness) -> None:
     _log(h, partitions=2, entries=10)
     assert h.store.groups("log", "", 10) == []
     h.store.commit("log", "g", 0, 1)
@@ -235,7 +235,7 @@ def what_was_trimmed_before_a_group_had_it_is_counted_as_lost(h: Harness) -> Non
 
 
 @case
-def ownership_of_what_is_no_log_is_refused(h: Harness) -> None:
+def ownership_of_a_name_that_is_not_a_log_is_refused(h: Harness) -> None:
     h.one()
     for name in ("q", "unknown"):
         for verb in (
@@ -273,7 +273,7 @@ def owners_and_groups_outlive_a_reopening(h: Harness) -> None:
 
 
 @case
-def who_waits_for_a_log_is_woken_when_it_grows(h: Harness) -> None:
+def a_waiting_reader_is_woken_when_the_log_grows(h: Harness) -> None:
     _log(h, partitions=2)
     task = Task(lambda: h.store.wait(["log"], timedelta(minutes=5)))
     h.until_asleep(1)

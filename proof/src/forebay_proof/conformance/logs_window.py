@@ -1,4 +1,4 @@
-"""The window of a log as a contract: entries stay for it and go after it, and who lags is counted or waited for."""
+"""The window of a log: entries stay for it and go after it; what a lagging group lost is counted, or trimming waits."""
 
 from forebay.core.instant import micros, minutes
 from forebay.core.policy import Retained
@@ -8,7 +8,7 @@ from forebay_proof.conformance.harness import LONG, Harness
 
 
 def _log(h: Harness, partitions: int = 1, **how: object) -> None:
-    h.spec("log", retention=Retained(partitions, window=4 * h.brief, **how))  # type: ignore[arg-type]
+    h.spec("log", retention=Retained(partitions, window=4 * h.short_delta, **how))  # type: ignore[arg-type]
 
 
 def _append(h: Harness, count: int) -> None:
@@ -72,9 +72,9 @@ def a_window_that_was_changed_holds_for_what_is_there(h: Harness) -> None:
 
 
 @case
-def a_group_is_told_when_it_will_lose_something(h: Harness) -> None:
+def a_group_shows_when_it_will_lose_entries(h: Harness) -> None:
     _log(h)
-    window = micros(4 * h.brief)
+    window = micros(4 * h.short_delta)
     (entry,) = h.store.append("log", [b"1"])
     h.store.commit("log", "g", 0, -1)
     assert _standing(h, "g").loses_at == entry.at + window
@@ -115,7 +115,7 @@ def a_group_that_still_reads_holds_the_window_open(h: Harness) -> None:
 
 
 @case
-def the_slowest_group_decides_and_who_is_not_seen_any_more_does_not(h: Harness) -> None:
+def the_slowest_active_group_decides_and_an_inactive_one_does_not(h: Harness) -> None:
     _log(h, lagging="block")
     _append(h, 4)
     h.store.commit("log", "gone", 0, -1)
@@ -144,7 +144,7 @@ def a_group_that_owns_is_seen_though_it_commits_nothing(h: Harness) -> None:
 
 
 @case
-def trimming_by_hand_waits_for_nobody(h: Harness) -> None:
+def trimming_by_hand_waits_for_no_group(h: Harness) -> None:
     _log(h, lagging="block")
     _append(h, 3)
     h.store.commit("log", "g", 0, -1)

@@ -74,7 +74,7 @@ def another_kind_merges_like_another_payload(h: Harness) -> None:
 
 
 @case
-def a_merged_job_keeps_its_place(h: Harness) -> None:
+def a_merged_job_keeps_its_rank(h: Harness) -> None:
     _merging(h)
     first = h.one(subject="s", payload=1)
     h.advance(1_000)
@@ -247,7 +247,7 @@ def merging_goes_on_after_a_reopening(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_reopening_changes_nothing_about_who_takes_over(h: Harness) -> None:
+def a_reopening_does_not_change_which_job_is_merged_into(h: Harness) -> None:
     """The same draft gets the same answer, whether the store was opened anew in between or not."""
     answers = []
     for queue in ("stays", "reopened"):

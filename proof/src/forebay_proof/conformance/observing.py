@@ -1,4 +1,4 @@
-"""Looking: pictures of jobs, counts in every state, ages, pauses and configurations."""
+"""Reading: jobs, counts in every state, ages, pauses and configurations."""
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from forebay_proof.conformance.harness import SECOND, Harness
 
 
 @case
-def get_answers_in_the_order_of_the_question(h: Harness) -> None:
+def get_returns_jobs_in_the_order_of_the_ids_given(h: Harness) -> None:
     first, second = h.enqueue(2)
     jobs = h.store.get([second, first + 1_000, first, second])
     assert [job and job.id for job in jobs] == [second, None, first, second]
@@ -21,7 +21,7 @@ def get_answers_in_the_order_of_the_question(h: Harness) -> None:
 
 
 @case
-def a_picture_cannot_change_the_record(h: Harness) -> None:
+def changing_a_returned_job_does_not_change_the_store(h: Harness) -> None:
     job_id = h.one(payload={"a": [1]}, meta={"trace": "1"})
     picture = h.get(job_id)
     picture.payload["a"].append(2)
@@ -32,7 +32,7 @@ def a_picture_cannot_change_the_record(h: Harness) -> None:
 
 
 @case
-def a_picture_stays_as_it_was_taken(h: Harness) -> None:
+def a_returned_job_does_not_change_later(h: Harness) -> None:
     job_id = h.one()
     before = h.get(job_id)
     h.take()
@@ -72,7 +72,7 @@ def the_backlog_follows_a_job_through_its_life(h: Harness) -> None:
     look()
     h.fail(lease, after=h.short)
     look()
-    h.bury(h.take())
+    h.dead_letter(h.take())
     look()
     h.advance(h.short)
     h.drain()
@@ -88,9 +88,9 @@ def a_new_job_is_ready_without_any_promotion(h: Harness) -> None:
 
 @case
 def the_backlog_of_an_unknown_queue_is_empty(h: Harness) -> None:
-    (backlog,) = h.store.backlog(["nobody-knows"])
+    (backlog,) = h.store.backlog(["unknown"])
     assert (backlog.queue, backlog.depth, backlog.dead, backlog.keys, backlog.oldest_age) == (
-        "nobody-knows",
+        "unknown",
         0,
         0,
         0,
@@ -131,7 +131,7 @@ def the_oldest_age_does_not_follow_priorities(h: Harness) -> None:
 
 
 @case
-def the_oldest_age_looks_at_every_class(h: Harness) -> None:
+def the_oldest_age_covers_every_class(h: Harness) -> None:
     h.spec(share=Fair())
     for tenant in ("a", "b"):
         h.one(tenant=tenant)
@@ -291,7 +291,7 @@ def the_clock_never_runs_backwards(h: Harness) -> None:
 
 
 @case
-def a_store_says_what_it_is(h: Harness) -> None:
+def a_store_describes_its_capabilities(h: Harness) -> None:
     claims = h.store.capabilities
     assert claims.name
     assert 0 <= claims.lease_grain <= 0.02

@@ -1,4 +1,4 @@
-"""Order: the smallest (rank, id) first. FIFO, priority, aging and deadline, and who keeps a place when."""
+"""Order: the smallest (rank, id) first. FIFO, priority, aging and deadline, and when a job keeps its rank."""
 
 from datetime import timedelta
 
@@ -96,7 +96,7 @@ def with_a_deadline_the_deadline_decides_and_not_the_wait(h: Harness) -> None:
 
 @ordered
 def with_aging_a_scheduled_job_takes_its_place_by_its_due_time(h: Harness) -> None:
-    h.spec(selection=Aging(step=h.brief))
+    h.spec(selection=Aging(step=h.short_delta))
     old, due = h.one(), h.one(delay=h.short)
     h.fail(h.take(), after=2 * h.short)
     h.advance(h.short // 2)
@@ -107,7 +107,7 @@ def with_aging_a_scheduled_job_takes_its_place_by_its_due_time(h: Harness) -> No
 
 
 @ordered
-def fifo_does_not_look_at_priorities(h: Harness) -> None:
+def fifo_ignores_priorities(h: Harness) -> None:
     ids = [receipt.id for receipt in h.send(h.draft(priority=1), h.draft(priority=9), h.draft(priority=-5))]
     assert h.drain() == ids
 
@@ -155,7 +155,7 @@ def the_extremes_of_priority_are_ordered(h: Harness) -> None:
 
 @ordered
 def with_aging_a_point_of_priority_is_worth_one_step(h: Harness) -> None:
-    h.spec(selection=Aging(step=h.brief))
+    h.spec(selection=Aging(step=h.short_delta))
     old = h.one(priority=0)
     h.advance(h.short * 3)
     two_ahead = h.one(priority=2)
@@ -164,7 +164,7 @@ def with_aging_a_point_of_priority_is_worth_one_step(h: Harness) -> None:
 
 
 @ordered
-def with_aging_nobody_starves(h: Harness) -> None:
+def with_aging_no_job_starves(h: Harness) -> None:
     h.spec(selection=Aging(step=timedelta(milliseconds=10)))
     old = h.one(priority=0)
     h.advance(h.short)
@@ -227,7 +227,7 @@ def a_job_released_for_later_does_not_pass_an_older_one(h: Harness) -> None:
 
 
 @ordered
-def a_released_job_that_led_still_leads(h: Harness) -> None:
+def a_released_job_that_was_first_is_first_again(h: Harness) -> None:
     due, backlog = h.one(delay=h.short), h.one()
     h.advance(h.short + 1)
     h.release(h.take())
@@ -255,7 +255,7 @@ def a_retry_without_delay_goes_to_the_end_of_a_fifo(h: Harness) -> None:
 
 
 @ordered
-def a_job_that_led_and_is_retried_without_delay_leads_no_longer(h: Harness) -> None:
+def a_first_job_that_is_retried_without_delay_is_not_first_any_more(h: Harness) -> None:
     due, backlog = h.one(delay=h.short), h.one()
     h.advance(h.short + 1)
     lease = h.take()
@@ -285,7 +285,7 @@ def a_retried_job_keeps_its_deadline(h: Harness) -> None:
 
 @ordered
 def with_aging_a_retried_job_ages_from_its_new_due_time(h: Harness) -> None:
-    h.spec(selection=Aging(step=h.brief))
+    h.spec(selection=Aging(step=h.short_delta))
     first, second = h.enqueue(2, priority=1)
     h.advance(2 * h.short)
     h.fail(h.take())
@@ -304,16 +304,16 @@ def a_redriven_job_goes_to_the_end_of_a_fifo(h: Harness) -> None:
 
 
 @ordered
-def a_redriven_job_that_led_leads_no_longer(h: Harness) -> None:
+def a_redriven_job_that_was_first_is_not_first_any_more(h: Harness) -> None:
     due, backlog = h.one(delay=h.short), h.one()
     h.advance(h.short + 1)
-    h.bury(h.take())
+    h.dead_letter(h.take())
     h.store.redrive([due])
     assert h.drain() == [backlog, due]
 
 
 @ordered
-def a_queue_configured_anew_keeps_the_ranks_of_accepted_jobs(h: Harness) -> None:
+def a_new_spec_keeps_the_ranks_of_accepted_jobs(h: Harness) -> None:
     first, second = h.send(h.draft(priority=1), h.draft(priority=9))
     h.spec(selection=Priority())
     assert h.drain() == [first.id, second.id]
@@ -343,7 +343,7 @@ def a_reopening_keeps_the_order(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_reopening_keeps_the_lead(h: Harness) -> None:
+def a_reopening_keeps_the_first_job_first(h: Harness) -> None:
     retried, backlog = h.enqueue(2)
     due = h.one(delay=h.short)
     h.fail(h.take(), after=2 * h.short)

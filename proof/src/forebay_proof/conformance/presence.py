@@ -1,4 +1,4 @@
-"""Workers announce themselves: who is there is known, also of those that hold nothing, and nobody is shown for ever."""
+"""Presence: workers that announce themselves are listed, also those that hold nothing, and none is listed for ever."""
 
 from datetime import timedelta
 
@@ -36,7 +36,7 @@ def what_a_worker_cannot_run_is_known_until_another_one_can(h: Harness) -> None:
 
 
 @case
-def a_worker_that_announces_itself_again_says_something_new(h: Harness) -> None:
+def a_worker_that_announces_itself_again_replaces_its_announcement(h: Harness) -> None:
     h.store.announce(_worker("a", running=1), LONG)
     (first,) = h.store.workers("", 10)
     h.advance(h.short)
@@ -47,11 +47,11 @@ def a_worker_that_announces_itself_again_says_something_new(h: Harness) -> None:
 
 
 @case
-def a_worker_that_fell_silent_is_forgotten_when_its_time_is_up(h: Harness) -> None:
-    h.store.announce(_worker("silent"), h.brief)
-    h.store.announce(_worker("lives"), LONG)
+def a_worker_that_stops_announcing_is_dropped_when_its_time_is_up(h: Harness) -> None:
+    h.store.announce(_worker("silent"), h.short_delta)
+    h.store.announce(_worker("alive"), LONG)
     h.advance(h.short + 1)
-    assert [known.owner for known in h.store.workers("", 10)] == ["lives"]
+    assert [known.owner for known in h.store.workers("", 10)] == ["alive"]
     assert not h.store.withdraw("silent")
     h.store.announce(_worker("silent"), LONG)
     (_, back) = h.store.workers("", 10)
@@ -63,7 +63,7 @@ def a_worker_that_withdraws_is_gone_at_once(h: Harness) -> None:
     h.store.announce(_worker("a"), LONG)
     assert h.store.withdraw("a")
     assert not h.store.withdraw("a")
-    assert not h.store.withdraw("nobody")
+    assert not h.store.withdraw("unknown")
     assert h.store.workers("", 10) == []
 
 
@@ -81,7 +81,7 @@ def workers_are_listed_by_name_page_by_page(h: Harness) -> None:
 
 
 @case
-def announcing_changes_nothing_but_who_is_there(h: Harness) -> None:
+def announcing_changes_nothing_but_the_list_of_workers(h: Harness) -> None:
     h.enqueue(3)
     with h.unchanged():
         h.store.announce(_worker("a"), LONG)
@@ -90,7 +90,7 @@ def announcing_changes_nothing_but_who_is_there(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def the_ledger_says_nothing_of_who_is_there(h: Harness) -> None:
+def the_ledger_does_not_record_presence(h: Harness) -> None:
     h.enqueue(1)
     before = h.store.ledger_extent()
     h.store.announce(_worker("a"), LONG)

@@ -20,7 +20,7 @@ def _said(h: Harness, job_id: int) -> tuple[float, str] | None:
 
 
 @case
-def what_a_holder_reports_is_shown(h: Harness) -> None:
+def the_progress_that_a_holder_reports_is_shown(h: Harness) -> None:
     first, second = h.enqueue(2)
     one, other = h.claim(2)
     assert one.job.progress is None
@@ -56,7 +56,7 @@ def progress_ends_with_the_delivery(h: Harness) -> None:
     job_id = h.one()
     lease = h.take()
     h.store.report_progress([(lease.fence, Progress(0.5, "half"))])
-    h.store.extend([lease], h.brief * 100)
+    h.store.extend([lease], h.short_delta * 100)
     assert _said(h, job_id) == (0.5, "half")
     h.fail(lease)
     assert _said(h, job_id) is None
@@ -64,7 +64,7 @@ def progress_ends_with_the_delivery(h: Harness) -> None:
     assert again.job.progress is None
     assert _said(h, job_id) is None, "of the delivery before"
     h.store.report_progress([(again.fence, Progress(0.1))])
-    h.bury(again)
+    h.dead_letter(again)
     assert _said(h, job_id) is None
 
 
@@ -96,7 +96,7 @@ def many_jobs_are_reported_in_one_call(h: Harness) -> None:
 
 
 @case
-def a_report_that_is_none_is_refused(h: Harness) -> None:
+def an_invalid_report_is_refused(h: Harness) -> None:
     for portion in (-0.1, 1.1, float("nan"), "half", None, True):
         refused(Invalid, partial(Progress, portion))  # type: ignore[arg-type]
     assert len(Progress(0, "x" * 10_000).note) == MAX_NOTE

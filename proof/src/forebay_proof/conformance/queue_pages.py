@@ -22,7 +22,7 @@ def listed(h: Harness, limit: int, prefix: str = "") -> list[str]:
 
 
 @case
-def names_are_those_that_backlog_knows_page_by_page(h: Harness) -> None:
+def the_pages_of_names_hold_the_queues_of_the_backlog(h: Harness) -> None:
     before = listed(h, 7)
     assert before == [each.queue for each in h.store.backlog()]
     for name in ("b", "a", "B", "a.b", "a-b", "a:b", "a_b", "z9"):
@@ -69,12 +69,12 @@ def totals_are_the_sum_of_all_queues(h: Harness) -> None:
     h.take("a")
     h.settle(h.take("a"), DeadLetter(Failure("E")))
     h.store.cancel([h.one(queue="kept")])
-    told, each = h.store.totals(MAX_BATCH), h.store.backlog()
-    assert told.queues == len(each)
+    totals, each = h.store.totals(MAX_BATCH), h.store.backlog()
+    assert totals.queues == len(each)
     for state in ("waiting", "ready", "running", "done", "dead", "cancelled"):
-        assert getattr(told, state) == sum(getattr(one, state) for one in each), state
-    assert (told.running, told.dead, told.waiting) == (1, 1, 1)
-    assert sorted(one.queue for one in told.deepest) == sorted(one.queue for one in each)
+        assert getattr(totals, state) == sum(getattr(one, state) for one in each), state
+    assert (totals.running, totals.dead, totals.waiting) == (1, 1, 1)
+    assert sorted(one.queue for one in totals.deepest) == sorted(one.queue for one in each)
 
 
 @case
@@ -86,16 +86,16 @@ def the_deepest_queues_come_first(h: Harness) -> None:
     names = [each.queue for each in h.store.totals(5).deepest]
     assert names == ["deep", "dead", "alive", "a", "b"]
     for limit in (1, 2, 3):
-        told = h.store.totals(limit)
-        assert [each.queue for each in told.deepest] == names[:limit]
-        assert told.deepest == h.store.backlog(names[:limit])
-        assert told.ready == 10
+        totals = h.store.totals(limit)
+        assert [each.queue for each in totals.deepest] == names[:limit]
+        assert totals.deepest == h.store.backlog(names[:limit])
+        assert totals.ready == 10
 
 
 @case
 def a_store_without_queues_has_no_totals(h: Harness) -> None:
-    told = h.store.totals(10)
-    assert (told.queues, told.ready, told.dead) == (len(told.deepest), 0, 0)
+    totals = h.store.totals(10)
+    assert (totals.queues, totals.ready, totals.dead) == (len(totals.deepest), 0, 0)
 
 
 @case

@@ -60,7 +60,7 @@ def race(count: int, action: Callable[[int], T]) -> list[T | ForebayError]:
 
 
 def answers(outcome: list[T | ForebayError]) -> list[T]:
-    """The answers of a race in which nobody may be refused."""
+    """The answers of a race in which no call may be refused."""
     for answer in outcome:
         if isinstance(answer, ForebayError):
             raise answer

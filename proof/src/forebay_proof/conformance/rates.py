@@ -11,7 +11,7 @@ from forebay_proof.conformance.racing import Task, answers, race
 
 
 def one_a_moment(h: Harness, burst: int = 1, **how: str) -> Rate:
-    return Rate(1, h.brief, burst=burst, **how)  # type: ignore[arg-type]
+    return Rate(1, h.short_delta, burst=burst, **how)  # type: ignore[arg-type]
 
 
 @case
@@ -51,7 +51,7 @@ def the_starts_of_an_idle_time_are_not_saved_up_beyond_the_burst(h: Harness) -> 
 
 
 @case
-def what_falls_due_is_not_saved_up_either(h: Harness) -> None:
+def starts_are_not_saved_up_for_jobs_that_fall_due_either(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=2))
     h.enqueue(3, delay=h.short)
     h.advance(2 * h.short)
@@ -103,7 +103,7 @@ def a_retry_costs_a_start_again(h: Harness) -> None:
 
 
 @case
-def promote_tells_when_a_rate_opens(h: Harness) -> None:
+def promote_returns_when_a_rate_opens(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     h.enqueue(2)
     started = h.now()
@@ -172,8 +172,8 @@ def a_paused_queue_takes_nothing_of_its_rate(h: Harness) -> None:
 
 
 @case
-def newer_numbers_hold_at_once_and_what_was_paid_stays_paid(h: Harness) -> None:
-    h.spec(eligibility=Rate(1, 5 * h.brief, burst=1))
+def new_limits_hold_at_once_and_spent_starts_stay_spent(h: Harness) -> None:
+    h.spec(eligibility=Rate(1, 5 * h.short_delta, burst=1))
     h.enqueue(4)
     h.take()
     h.spec(eligibility=one_a_moment(h))
@@ -189,10 +189,10 @@ def newer_numbers_hold_at_once_and_what_was_paid_stays_paid(h: Harness) -> None:
 def a_larger_burst_holds_at_once(h: Harness) -> None:
     for number, per in enumerate((None, "tenant")):
         queue = f"q{number}"
-        h.spec(queue, eligibility=Rate(1, 100 * h.brief, burst=1, per=per))  # type: ignore[arg-type]
+        h.spec(queue, eligibility=Rate(1, 100 * h.short_delta, burst=1, per=per))  # type: ignore[arg-type]
         h.enqueue(6, queue=queue, tenant="t")
         assert (len(h.claim(6, queue)), h.claim(6, queue)) == (1, [])
-        h.spec(queue, eligibility=Rate(1, 100 * h.brief, burst=3, per=per))  # type: ignore[arg-type]
+        h.spec(queue, eligibility=Rate(1, 100 * h.short_delta, burst=3, per=per))  # type: ignore[arg-type]
         assert (len(h.claim(6, queue)), h.claim(6, queue)) == (2, [])
 
 
@@ -200,7 +200,7 @@ def a_larger_burst_holds_at_once(h: Harness) -> None:
 def a_rate_that_was_removed_holds_nothing(h: Harness) -> None:
     for number, per in enumerate((None, "tenant")):
         queue = f"q{number}"
-        h.spec(queue, eligibility=Rate(1, 100 * h.brief, burst=1, per=per))  # type: ignore[arg-type]
+        h.spec(queue, eligibility=Rate(1, 100 * h.short_delta, burst=1, per=per))  # type: ignore[arg-type]
         h.enqueue(4, queue=queue, tenant="t")
         assert (len(h.claim(4, queue)), h.claim(4, queue)) == (1, [])
         h.spec(queue)
@@ -208,7 +208,7 @@ def a_rate_that_was_removed_holds_nothing(h: Harness) -> None:
 
 
 @case
-def promote_tells_when_the_rate_of_a_lane_opens(h: Harness) -> None:
+def promote_returns_when_the_rate_of_a_lane_opens(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, per="tenant"))
     h.enqueue(2, tenant="a")
     started = h.now()
@@ -305,7 +305,7 @@ def a_line_beside_a_rate_keeps_its_order(h: Harness) -> None:
 
 
 @case
-def a_dear_job_takes_its_cost_of_a_rate(h: Harness) -> None:
+def a_costly_job_takes_its_cost_of_a_rate(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=3))
     dear, next_dear, small = h.one(cost=3), h.one(cost=2), h.one()
     assert [lease.job.id for lease in h.claim(3)] == [dear]
@@ -331,7 +331,7 @@ def a_cap_that_queues_share_holds_them_together(h: Harness) -> None:
 
 
 @case
-def a_rate_that_queues_share_goes_to_the_claim_that_comes(h: Harness) -> None:
+def a_rate_that_queues_share_goes_to_the_next_claim(h: Harness) -> None:
     for queue in ("mail", "media"):
         h.spec(queue, eligibility=one_a_moment(h, shared="api"))
     first = h.enqueue(2, queue="mail")

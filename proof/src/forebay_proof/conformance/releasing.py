@@ -12,7 +12,7 @@ from forebay_proof.conformance.racing import Task, answers, race
 
 
 @case
-def a_release_passes_the_first_ones(h: Harness) -> None:
+def a_release_lets_the_first_jobs_pass(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     ids = h.enqueue(4)
     assert h.claim(4) == []
@@ -75,7 +75,7 @@ def a_released_job_is_never_held_by_it_again(h: Harness) -> None:
     h.fail(h.take())
     lease = h.take()
     assert (lease.job.id, lease.job.attempt) == (first, 2)
-    h.bury(lease)
+    h.dead_letter(lease)
     assert h.store.redrive([first]) == [first]
     assert h.drain() == [first]
     h.nothing_left()
@@ -110,7 +110,7 @@ def a_released_job_still_has_to_pass_its_other_gates(h: Harness) -> None:
 
 
 @case
-def who_is_past_its_expiry_dies_and_counts_for_nobody(h: Harness) -> None:
+def an_expired_job_dies_and_does_not_count_as_released(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     stale = h.one(expires_at=h.now() + h.short // 4)
     fresh = h.one()
@@ -139,7 +139,7 @@ def jobs_of_several_queues_wait_for_one_condition(h: Harness) -> None:
 
 
 @case
-def a_release_wakes_who_waits_for_work(h: Harness) -> None:
+def a_release_wakes_waiting_workers(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     h.one()
     assert h.claim() == []

@@ -52,10 +52,10 @@ def a_job_that_was_stopped_is_kept_for_as_long_as_its_verdict_says(h: Harness) -
 
 @case
 def of_the_verdict_and_the_queue_the_longer_one_counts(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief))
+    h.spec(retention=KeepFor(h.short_delta))
     first, second = h.enqueue(2)
     h.settle(h.take(), Ack(b"1", 20 * h.short))
-    h.spec(retention=KeepFor(20 * h.brief))
+    h.spec(retention=KeepFor(20 * h.short_delta))
     h.settle(h.take(), Ack(b"2", h.short))
     h.advance(h.short + SECOND)
     assert [h.state(first), h.state(second)] == [State.DONE, State.DONE]
@@ -96,7 +96,7 @@ def a_kept_job_frees_its_slot(h: Harness) -> None:
 
 
 @case
-def a_length_that_is_none_is_refused(_: Harness) -> None:
+def an_invalid_length_is_refused(_: Harness) -> None:
     for keep_for in (-1, 1.5, True, micros(hours(24)) * 10_000):
         for verdict in (partial(Ack, None), Cancel):
             refused(Invalid, partial(verdict, keep_for))  # type: ignore[arg-type]

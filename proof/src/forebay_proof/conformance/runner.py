@@ -1,4 +1,4 @@
-"""Running cases one by one, each on a fresh store, and telling what became of them.
+"""Running cases one by one, each on a fresh store, and their results.
 
 A case ends in one of three ways: passed, failed (with the assertion and the values around it), or not claimed by this
 store. A case that hangs is a failure after a minute, not the end of the run.
@@ -29,7 +29,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one case; `detail` says why it failed, or what the store does not claim."""
+    """The result of one case; `detail` is why it failed, or what the store does not claim."""
 
     case: Case
     status: Status

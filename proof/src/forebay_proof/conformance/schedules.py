@@ -149,7 +149,7 @@ def the_next_tick_moves_with_the_rule_the_zone_or_a_resume(h: Harness) -> None:
 
 @case
 def a_tick_that_was_taken_does_not_hold_a_schedule_up(h: Harness) -> None:
-    """As when the clock of the one who edited it was behind."""
+    """As when the clock of the process that edited it was behind."""
     tick = _planned(h)
     assert _fire(h, tick)
     _planned(h, rule="edited", next_at=tick - MINUTE)
@@ -158,7 +158,7 @@ def a_tick_that_was_taken_does_not_hold_a_schedule_up(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_schedule_that_is_put_again_unchanged_is_not_told(h: Harness) -> None:
+def putting_a_schedule_again_unchanged_writes_no_record(h: Harness) -> None:
     tick = _planned(h)
     assert _fire(h, tick)
     before = h.store.ledger_extent()
@@ -237,9 +237,9 @@ def an_unknown_schedule_does_not_fire(h: Harness) -> None:
 
 
 @case
-def a_slot_that_is_not_to_be_had_is_no_matter_of_its_draft(h: Harness) -> None:
+def a_slot_that_is_taken_is_reported_before_its_draft_is_checked(h: Harness) -> None:
     h.spec("log", retention=Retained())
-    assert h.store.fire("nobody", h.now(), h.now() + MINUTE, h.draft(queue="log")) is False
+    assert h.store.fire("unknown", h.now(), h.now() + MINUTE, h.draft(queue="log")) is False
     tick = _planned(h)
     assert _fire(h, tick)
     assert _fire(h, tick, queue="log") is False
@@ -266,7 +266,7 @@ def a_slot_given_up_is_taken_and_enqueues_nothing(h: Harness) -> None:
 
 
 @case
-def a_schedule_knows_the_last_job_that_it_became(h: Harness) -> None:
+def a_schedule_shows_the_last_job_that_it_fired(h: Harness) -> None:
     """A slot given up became none, so the one before it stays; an edit cannot forge it."""
     tick = _planned(h, last_job=77)
     assert _stored(h).last_job is None

@@ -1,4 +1,4 @@
-"""Settling: the commit point. Every verdict does what it says, once; a reply that was lost may be asked for again."""
+"""Settling: the commit point. Every verdict does what it says, once; a call whose reply was lost may be repeated."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ def an_acknowledged_job_is_gone(h: Harness) -> None:
 
 @case
 def a_kept_job_stays_readable_with_its_result_and_then_goes(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief * 2))
+    h.spec(retention=KeepFor(h.short_delta * 2))
     lease = _held(h, payload={"a": 1})
     assert h.ack(lease, b'{"answer": 42}') is APPLIED
     job = h.get(lease.job.id)
@@ -73,14 +73,14 @@ def a_kept_job_stays_readable_with_its_result_and_then_goes(h: Harness) -> None:
     assert job.finished_at is not None
     assert (job.owner, job.lease_until) == (None, None)
     assert (h.backlog().done, h.backlog().depth) == (1, 0)
-    h.advance(micros(h.brief * 2) + SECOND)
+    h.advance(micros(h.short_delta * 2) + SECOND)
     assert h.state(lease.job.id) is None
     assert h.backlog().done == 0
 
 
 @case
 def a_kept_job_without_a_result_has_none(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief))
+    h.spec(retention=KeepFor(h.short_delta))
     lease = _held(h)
     h.ack(lease)
     assert h.get(lease.job.id).result_body is None
@@ -138,7 +138,7 @@ def a_job_cancelled_by_its_holder_is_gone(h: Harness) -> None:
 
 @case
 def a_job_cancelled_by_its_holder_is_kept_where_jobs_are_kept(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief))
+    h.spec(retention=KeepFor(h.short_delta))
     lease = _held(h)
     h.settle(lease, Cancel())
     assert h.state(lease.job.id) is State.CANCELLED
@@ -154,7 +154,7 @@ def a_repeated_ack_is_applied_again(h: Harness) -> None:
 
 @case
 def a_repeated_ack_of_a_kept_job_is_applied_again(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief))
+    h.spec(retention=KeepFor(h.short_delta))
     _repeated(h, Ack(b"1"))
 
 
@@ -197,10 +197,10 @@ def a_repeated_retry_does_not_touch_the_next_holder(h: Harness) -> None:
 @case
 def a_repeated_dead_letter_does_not_kill_a_redriven_job(h: Harness) -> None:
     lease = _held(h)
-    h.bury(lease)
+    h.dead_letter(lease)
     h.store.redrive([lease.job.id])
     with h.unchanged():
-        h.bury(lease)
+        h.dead_letter(lease)
     assert h.drain() == [lease.job.id]
 
 
@@ -258,15 +258,15 @@ def a_lost_reply_is_remembered_over_a_thousand_other_settles(h: Harness) -> None
 
 @case
 def a_lost_reply_is_remembered_when_the_job_was_cancelled_or_purged_since(h: Harness) -> None:
-    retried, buried = _held(h), _held(h)
+    retried, dead = _held(h), _held(h)
     h.fail(retried, after=h.short)
-    h.bury(buried)
+    h.dead_letter(dead)
     h.store.cancel([retried.job.id])
     h.advance(1)
     h.store.purge(State.DEAD, h.now(), 10)
     assert h.jobs() == []
     assert h.fail(retried, after=h.short) is APPLIED
-    assert h.bury(buried) is APPLIED
+    assert h.dead_letter(dead) is APPLIED
     assert h.jobs() == []
 
 
@@ -281,7 +281,7 @@ def a_job_that_always_fails_is_run_exactly_max_attempts_times(h: Harness) -> Non
 
 
 @case
-def a_job_with_one_life_dies_of_its_first_failure(h: Harness) -> None:
+def a_job_with_one_attempt_dies_of_its_first_failure(h: Harness) -> None:
     job_id = h.one(max_attempts=1)
     assert _lives(h, lambda _: Failed(ERROR)) == 1
     assert h.state(job_id) is State.DEAD
@@ -296,7 +296,7 @@ def a_job_whose_workers_all_die_is_run_exactly_max_attempts_times(h: Harness) ->
 
 
 @case
-def interruptions_and_snoozes_use_up_no_lives(h: Harness) -> None:
+def interruptions_and_snoozes_use_up_no_attempts(h: Harness) -> None:
     job_id = h.one(max_attempts=2)
     for number in range(10):
         h.conclude(h.take(), Interrupted() if number % 2 else Snoozed(0))
@@ -329,7 +329,7 @@ def a_dropped_job_dies_at_once(h: Harness) -> None:
 
 
 @case
-def a_success_on_the_last_life_counts(h: Harness) -> None:
+def a_success_on_the_last_attempt_counts(h: Harness) -> None:
     job_id = h.one(max_attempts=2)
     h.conclude(h.take(), Failed(ERROR))
     assert h.conclude(h.take(), Succeeded()) is APPLIED
@@ -359,13 +359,13 @@ def an_error_with_nul_or_a_lone_surrogate_is_kept_clean(h: Harness) -> None:
 
 @case
 def a_finished_job_never_runs_again(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief * 100))
+    h.spec(retention=KeepFor(h.short_delta * 100))
     h.enqueue(3)
-    done, cancelled, buried = h.claim(3, lease_for=h.brief)
+    done, cancelled, dead = h.claim(3, lease_for=h.short_delta)
     h.ack(done)
     h.settle(cancelled, Cancel())
-    h.bury(buried)
-    h.lapse(done, cancelled, buried)
+    h.dead_letter(dead)
+    h.lapse(done, cancelled, dead)
     h.reap()
     assert h.claim(3) == []
     assert h.store.redrive([done.job.id, cancelled.job.id]) == []
@@ -387,7 +387,7 @@ def settles_outlive_a_reopening_and_may_be_repeated(h: Harness) -> None:
 
 @case_if(Need.DURABLE)
 def results_outlive_a_reopening(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief * 100))
+    h.spec(retention=KeepFor(h.short_delta * 100))
     lease = _held(h)
     h.ack(lease, b"[1,2]")
     h.reopen()

@@ -1,4 +1,4 @@
-"""Shares: classes take turns as their weights say, a flood starves nobody, and idle time is not saved up."""
+"""Shares: classes take turns as their weights say, a flood starves no class, and an idle class saves no turns."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -133,7 +133,7 @@ def many_tenants_each_get_one_before_any_gets_two(h: Harness) -> None:
 
 
 @case
-def an_idle_class_saves_nothing_up(h: Harness) -> None:
+def an_idle_class_saves_no_turns(h: Harness) -> None:
     h.spec(share=Fair())
     h.one(tenant="idle")
     h.enqueue(200, tenant="busy")
@@ -198,7 +198,7 @@ def a_claim_of_one_class_gets_that_class_only(h: Harness) -> None:
     b = h.enqueue(2, tenant="b")
     assert [lease.job.id for lease in h.claim(5, cls="b")] == b
     assert h.claim(5, cls="b") == []
-    assert h.claim(5, cls="nobody") == []
+    assert h.claim(5, cls="unknown") == []
     assert len(h.claim(5, cls="a")) == 3
 
 
@@ -233,7 +233,7 @@ def shares_hold_among_tenants_with_caps_of_their_own(h: Harness) -> None:
 
 @case
 def a_flood_at_the_end_of_its_own_rate_leaves_the_turns_to_others(h: Harness) -> None:
-    h.spec(share=Fair(weights={"flood": 9}), eligibility=Rate(2, h.brief, per="tenant"))
+    h.spec(share=Fair(weights={"flood": 9}), eligibility=Rate(2, h.short_delta, per="tenant"))
     h.enqueue(40, tenant="flood")
     h.enqueue(6, tenant="light")
     for _ in range(3):

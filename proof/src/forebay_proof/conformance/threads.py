@@ -1,4 +1,4 @@
-"""Real threads: whoever races, a job has one holder, a key one job, a slot one taker, and nothing is left behind."""
+"""Real threads: under races a job has one holder, a key one job, a slot one winner, and nothing is left behind."""
 
 from threading import Lock
 
@@ -105,7 +105,7 @@ def racing_settles_of_one_lease_have_one_winner(h: Harness) -> None:
 def a_holder_and_a_reaper_that_race_have_one_winner(h: Harness) -> None:
     for _ in range(10):
         job_id = h.one()
-        lease = h.take(lease_for=h.brief)
+        lease = h.take(lease_for=h.short_delta)
         h.lapse(lease)
         held, reaped = answers(
             race(2, lambda number, lease=lease: h.fail(lease) if number else h.ack(lease))  # type: ignore[misc]
@@ -176,7 +176,7 @@ def waiting_workers_miss_no_job(h: Harness) -> None:
     def work() -> list[int]:
         done: list[int] = []
         while True:
-            h.store.wait(["q"], h.brief)
+            h.store.wait(["q"], h.short_delta)
             for lease in h.claim(1):
                 h.ack(lease)
                 if lease.job.kind == "stop":

@@ -1,4 +1,4 @@
-"""Time: nothing is handed out early, nothing after its expiry, and whoever waits is told when there is work."""
+"""Time: nothing is handed out early, nothing after its expiry, and a waiter is woken when there is work."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -73,7 +73,7 @@ def no_claim_is_ever_early(h: Harness) -> None:
 
 
 @case
-def what_will_go_first_is_not_handed_out_early_either(h: Harness) -> None:
+def a_job_that_will_be_first_is_not_handed_out_early_either(h: Harness) -> None:
     scheduled = h.one(delay=2 * h.short)
     retried, *backlog = h.enqueue(3)
     h.fail(h.take(), after=2 * h.short)
@@ -106,7 +106,7 @@ def a_release_for_later_waits_for_its_time(h: Harness) -> None:
 
 
 @case
-def promote_tells_how_many_became_ready_and_when_the_next_is_due(h: Harness) -> None:
+def promote_returns_how_many_became_ready_and_when_the_next_is_due(h: Harness) -> None:
     first, second = h.one(delay=h.short), h.one(delay=4 * h.short)
     promotion = h.store.promote(10)
     assert (promotion.ready, promotion.next_due) == (0, h.get(first).due_at)
@@ -118,7 +118,7 @@ def promote_tells_how_many_became_ready_and_when_the_next_is_due(h: Harness) -> 
 
 
 @case
-def promote_with_nothing_to_do_says_so(h: Harness) -> None:
+def promote_with_nothing_to_do_returns_zero(h: Harness) -> None:
     h.one()
     promotion = h.store.promote(10)
     assert (promotion.ready, promotion.next_due) == (0, None)
@@ -152,8 +152,8 @@ def a_promotion_moves_no_more_than_its_limit(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def a_promotion_forgets_no_more_than_its_limit(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief))
+def a_promotion_drops_no_more_than_its_limit(h: Harness) -> None:
+    h.spec(retention=KeepFor(h.short_delta))
     h.enqueue(5)
     h.drain(batch=5)
     h.advance(h.short + SECOND // 50)
@@ -262,7 +262,7 @@ def an_expired_job_makes_room(h: Harness) -> None:
 
 
 @case
-def an_expired_job_runs_when_somebody_redrives_it(h: Harness) -> None:
+def an_expired_job_runs_after_a_redrive(h: Harness) -> None:
     job_id = h.one(expires_at=h.now() + h.short)
     h.advance(h.short + SECOND)
     assert h.claim() == []
@@ -271,7 +271,7 @@ def an_expired_job_runs_when_somebody_redrives_it(h: Harness) -> None:
 
 
 @case
-def a_claim_that_meets_expired_jobs_still_finds_the_good_ones(h: Harness) -> None:
+def a_claim_passes_expired_jobs_and_finds_the_others(h: Harness) -> None:
     expired = h.enqueue(3, expires_at=h.now() + h.short)
     good = h.enqueue(2)
     h.advance(h.short + 1)
@@ -289,7 +289,7 @@ def wait_returns_at_once_when_there_is_work(h: Harness) -> None:
 @case
 def wait_without_work_ends_with_its_time(h: Harness) -> None:
     assert h.store.wait(["q"], _AT_ONCE) is False
-    waiter = Task(lambda: h.store.wait(["q"], h.brief))
+    waiter = Task(lambda: h.store.wait(["q"], h.short_delta))
     h.until_asleep(1)
     h.advance(h.short)
     assert waiter.result() is False
@@ -317,7 +317,7 @@ def wait_is_woken_when_a_job_falls_due(h: Harness) -> None:
 @case
 def wait_is_woken_when_a_lease_runs_out(h: Harness) -> None:
     h.one()
-    lease = h.take(lease_for=h.brief)
+    lease = h.take(lease_for=h.short_delta)
     waiter = Task(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
     h.lapse(lease)
@@ -327,13 +327,13 @@ def wait_is_woken_when_a_lease_runs_out(h: Harness) -> None:
 
 @case
 def wait_is_woken_by_work_that_becomes_due_earlier_than_was_known(h: Harness) -> None:
-    """A delayed job, a retry and somebody else's lease, each new after the waiter fell asleep."""
+    """A delayed job, a retry and another worker's lease, each new after the waiter fell asleep."""
     h.one(queue="other")
     held = h.take("other")
     changes: list[Callable[[], object]] = [
         lambda: h.one(delay=h.short),
         lambda: h.fail(held, after=h.short),
-        lambda: (h.one(queue="other"), h.take("other", lease_for=h.brief)),
+        lambda: (h.one(queue="other"), h.take("other", lease_for=h.short_delta)),
     ]
     for change in changes:
         waiter = h.asleep_in(lambda: h.store.wait(["q", "other"], _HOUR))

@@ -63,7 +63,7 @@ def shares_are_exact_from_the_first_start_on_beside_a_cap_and_a_rate(h: Harness)
     weights = {"a": 5, "b": 3, "c": 2}
     for number, batch in enumerate((1, 2, 3, 7)):
         queue = f"q{number}"
-        h.spec(queue, share=Fair(weights=weights), eligibility=AtMost(4) & Rate(6, h.brief))
+        h.spec(queue, share=Fair(weights=weights), eligibility=AtMost(4) & Rate(6, h.short_delta))
         for tenant in weights:
             h.enqueue(60, queue=queue, tenant=tenant)
         starts: list[str | None] = []
@@ -164,7 +164,7 @@ def a_cap_that_queues_share_is_shared_by_the_classes_of_each(h: Harness) -> None
 @case
 def classes_take_turns_at_a_rate_of_the_whole_queue(h: Harness) -> None:
     for batch in (1, 3):
-        _flooded(h, Rate(1, h.brief, burst=1))
+        _flooded(h, Rate(1, h.short_delta, burst=1))
         served = _served(h, 20, batch, passing=True)
         assert served == Counter(a=15, b=5), (batch, served)
         h.store.cancel([job.id for job in h.jobs() if not job.state.terminal])
@@ -173,21 +173,21 @@ def classes_take_turns_at_a_rate_of_the_whole_queue(h: Harness) -> None:
 @case
 def classes_take_turns_where_a_cap_and_a_rate_hold_them(h: Harness) -> None:
     """Claims want more than the cap has: a class that finds it full does not lose its turn at the rate."""
-    _flooded(h, AtMost(2) & Rate(4, h.brief))
+    _flooded(h, AtMost(2) & Rate(4, h.short_delta))
     served = _served(h, 20, 5, passing=True)
     assert served == Counter(a=30, b=10), served
 
 
 @case
 def what_starts_at_once_is_divided_among_the_classes(h: Harness) -> None:
-    _flooded(h, Rate(8, h.brief), weight=1)
+    _flooded(h, Rate(8, h.short_delta), weight=1)
     assert Counter(lease.job.tenant for lease in h.claim(20)) == Counter(a=4, b=4)
 
 
 @case
 def within_their_own_rates_classes_take_turns(h: Harness) -> None:
     for batch in (1, 4):
-        _flooded(h, Rate(40, h.brief, per="tenant"), count=40)
+        _flooded(h, Rate(40, h.short_delta, per="tenant"), count=40)
         served = _served(h, 20 // batch, batch)
         assert served == Counter(a=15, b=5), (batch, served)
         h.store.cancel([job.id for job in h.jobs() if not job.state.terminal])
@@ -197,7 +197,7 @@ def within_their_own_rates_classes_take_turns(h: Harness) -> None:
 @case
 def classes_with_and_without_gates_take_turns(h: Harness) -> None:
     """Jobs without a subject are not held by a rate per subject: they must not keep the others from starting."""
-    h.spec(share=Fair(), eligibility=Rate(40, h.brief, per="subject"))
+    h.spec(share=Fair(), eligibility=Rate(40, h.short_delta, per="subject"))
     h.enqueue(30, tenant="a")
     h.enqueue(30, tenant="b", subject="s")
     served = _served(h, 10, 2)
@@ -213,7 +213,7 @@ def a_condition_with_slots_is_passed_by_turns(h: Harness) -> None:
 
 
 @case_if(Need.EXACT_ORDER)
-def within_a_class_who_is_first_in_rank_passes_first(h: Harness) -> None:
+def within_a_class_the_first_in_rank_passes_first(h: Harness) -> None:
     h.spec(share=Fair(), selection=Priority(), eligibility=AtMost(1))
     first = h.one(tenant="a", priority=9)
     low, high = h.one(tenant="a", priority=1), h.one(tenant="a", priority=5)
@@ -224,7 +224,7 @@ def within_a_class_who_is_first_in_rank_passes_first(h: Harness) -> None:
 
 
 @case
-def a_held_job_knows_its_place_in_its_own_class(h: Harness) -> None:
+def a_held_job_shows_its_position_in_its_own_class(h: Harness) -> None:
     h.spec(share=Fair(), eligibility=AtMost(1))
     a = h.enqueue(5, tenant="a")
     b = h.enqueue(2, tenant="b")
@@ -257,12 +257,12 @@ def turns_at_gates_go_on_after_a_reopening(h: Harness) -> None:
 
 
 @case
-def jobs_with_classes_go_by_rank_when_the_queue_shares_no_more(h: Harness) -> None:
-    h.spec(share=Fair(), eligibility=Rate(4, h.brief))
+def jobs_with_classes_go_by_rank_when_the_queue_stops_sharing(h: Harness) -> None:
+    h.spec(share=Fair(), eligibility=Rate(4, h.short_delta))
     first = h.one(tenant="a")
     h.spec(share=Fair())
     others = h.enqueue(3, tenant="b")
-    h.spec(eligibility=Rate(4, h.brief))
+    h.spec(eligibility=Rate(4, h.short_delta))
     last = h.one()
     assert [h.take().job.id for _ in range(4)] == [first, *others]
     assert h.claim(5) == []
@@ -284,7 +284,7 @@ def a_queue_that_begins_to_share_lets_its_classes_take_turns(h: Harness) -> None
 
 @case
 def a_rate_that_closes_takes_no_slot_of_a_cap_that_queues_share(h: Harness) -> None:
-    rate = Rate(2, h.brief * 100, shared="api")
+    rate = Rate(2, h.short_delta * 100, shared="api")
     h.store.put_spec(QueueSpec(name="paced", eligibility=AtMost(4, shared="gpu") & rate))
     h.store.put_spec(QueueSpec(name="free", eligibility=rate))
     h.spec(eligibility=AtMost(4, shared="gpu"))
@@ -301,7 +301,7 @@ def a_rate_that_closes_takes_no_slot_of_a_cap_that_queues_share(h: Harness) -> N
 
 @case
 def a_claim_starts_all_that_a_cap_and_a_rate_allow(h: Harness) -> None:
-    h.spec(eligibility=AtMost(3) & Rate(10, h.brief * 100))
+    h.spec(eligibility=AtMost(3) & Rate(10, h.short_delta * 100))
     h.enqueue(12)
     for _ in range(3):
         leases = h.claim(8)

@@ -75,7 +75,7 @@ def a_key_may_be_taken_while_its_job_waits_and_no_longer(h: Harness) -> None:
 @case
 def a_key_may_be_taken_while_its_job_is_kept(h: Harness) -> None:
     states = (State.WAITING, State.READY, State.RUNNING, State.DONE)
-    h.spec(unique=While(states), retention=KeepFor(h.brief))
+    h.spec(unique=While(states), retention=KeepFor(h.short_delta))
     first = h.one(key="k")
     h.ack(h.take())
     assert h.one(key="k") == first
@@ -103,7 +103,7 @@ def drafts_of_one_batch_are_one_job(h: Harness) -> None:
 
 
 @case
-def a_key_of_merged_work_is_taken_as_long_as_who_took_it_over(h: Harness) -> None:
+def a_key_of_a_merged_draft_is_taken_as_long_as_the_job_it_merged_into(h: Harness) -> None:
     h.spec(unique=While(), merge=LatestWins())
     first = h.one(subject="s", key="1", payload=1)
     assert h.one(subject="s", key="2", payload=2) == first
@@ -121,7 +121,7 @@ def a_queue_keeps_its_keys_to_itself(h: Harness) -> None:
 
 
 @case
-def keys_of_before_keep_the_window_they_came_with(h: Harness) -> None:
+def earlier_keys_keep_the_window_they_were_accepted_with(h: Harness) -> None:
     h.spec(key_window=hours(1))
     first = h.one(key="k")
     _unique(h)

@@ -1,4 +1,4 @@
-"""Watching jobs: who waits for the end of one, or for requests to end those that it runs, is woken when it happens."""
+"""Waiting for the end of a job, or for requests to end those that a worker runs: the waiter is woken at once."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +19,7 @@ T = TypeVar("T")
 NOW = timedelta(0)
 AWHILE = minutes(10)
 PATIENCE = 30.0
-"""Seconds of the machine's own clock: who is not woken by then never is."""
+"""Seconds of the machine's own clock: a waiter that is not woken by then never is."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def _woken(h: Harness, waiting: "Future[T]") -> T:
 
 
 @case
-def what_has_ended_is_answered_at_once(h: Harness) -> None:
+def waiting_for_a_job_that_has_ended_returns_at_once(h: Harness) -> None:
     done, dead, kept, running, waiting = h.enqueue(5)
     leases = h.claim(4)
     h.store.settle([(leases[0], Ack()), (leases[1], DeadLetter(ERROR)), (leases[2], Ack(b"1", micros(hours(1))))])
@@ -65,7 +65,7 @@ def a_watcher_of_a_job_is_woken_when_it_dies(h: Harness) -> None:
     job_id = h.one()
     lease = h.take()
     with _asleep(h, lambda store: store.wait_ended([job_id], AWHILE)) as waiting:
-        h.bury(lease)
+        h.dead_letter(lease)
         assert _woken(h, waiting) == [job_id]
 
 
@@ -93,22 +93,22 @@ def a_watcher_of_a_job_is_woken_when_it_is_cancelled(h: Harness) -> None:
 
 
 @case
-def a_watcher_waits_no_longer_than_it_says(h: Harness) -> None:
+def a_watcher_waits_no_longer_than_its_timeout(h: Harness) -> None:
     job_id = h.one()
-    with _asleep(h, lambda store: store.wait_ended([job_id], 2 * h.brief)) as waiting:
+    with _asleep(h, lambda store: store.wait_ended([job_id], 2 * h.short_delta)) as waiting:
         h.advance(2 * h.short + 1)
         assert waiting.result(PATIENCE) == []
 
 
 @case
-def a_request_to_end_a_running_job_is_told_to_its_owner(h: Harness) -> None:
+def a_request_to_end_a_running_job_reaches_its_owner(h: Harness) -> None:
     *_, waiting = h.enqueue(3)
     mine, other = h.take(owner="me"), h.take(owner="other")
     h.store.cancel([mine.job.id, other.job.id, waiting])
     assert h.store.wait_cancel_requests("me", AWHILE) == [mine.fence]
     assert h.store.wait_cancel_requests("me", NOW) == [mine.fence]
     assert h.store.wait_cancel_requests("me", NOW, {mine.fence}) == []
-    assert h.store.wait_cancel_requests("nobody", NOW) == []
+    assert h.store.wait_cancel_requests("unknown", NOW) == []
     h.settle(mine, Cancel())
     assert h.store.wait_cancel_requests("me", NOW) == []
 
@@ -138,7 +138,7 @@ def a_request_ends_with_the_delivery_that_it_was_made_to(h: Harness) -> None:
 
 
 @case
-def waiting_for_what_is_none_is_refused(h: Harness) -> None:
+def waiting_for_an_invalid_id_is_refused(h: Harness) -> None:
     refused(Invalid, lambda: h.store.wait_ended(["1"], NOW))  # type: ignore[list-item]
     refused(Invalid, lambda: h.store.wait_ended([1], timedelta(seconds=-1)))
     refused(Invalid, lambda: h.store.wait_ended([1], timedelta(days=2)))

@@ -1,4 +1,4 @@
-"""What holds a queue up, as its backlog shows it: ready jobs behind closed gates, and lines that a dead head blocks."""
+"""What blocks a queue, as its backlog shows it: ready jobs behind closed gates, and lines that a dead head blocks."""
 
 from forebay.core.gate import condition_gate
 from forebay.core.instant import hours
@@ -59,7 +59,7 @@ def the_jobs_of_lanes_that_a_claim_found_closed_are_held(h: Harness) -> None:
 
 @case
 def a_cancelled_or_expired_job_is_held_no_longer(h: Harness) -> None:
-    h.spec(eligibility=Until("open"), routing=Routing(dead=DeadLetters("graves")))
+    h.spec(eligibility=Until("open"), routing=Routing(dead=DeadLetters("dead-letters")))
     first, _, _ = h.enqueue(3)
     late = h.one(expires_at=h.now() + h.short)
     assert (h.claim(9), h.backlog().held) == ([], 4)
@@ -67,7 +67,7 @@ def a_cancelled_or_expired_job_is_held_no_longer(h: Harness) -> None:
     assert h.backlog().held == 3
     h.advance(h.short + SECOND)
     assert h.state(late) is State.DEAD
-    assert (h.backlog().held, h.backlog("graves").held) == (2, 0)
+    assert (h.backlog().held, h.backlog("dead-letters").held) == (2, 0)
 
 
 @case
@@ -80,7 +80,7 @@ def a_line_is_blocked_while_its_head_is_dead(h: Harness) -> None:
     assert (h.backlog().blocked, h.backlog("other").blocked) == (2, 0)
     assert h.store.redrive([head]) == [head]
     assert h.backlog().blocked == 1
-    h.bury(h.take())
+    h.dead_letter(h.take())
     assert h.backlog().blocked == 2
     h.store.purge(State.DEAD, h.now() + 1, MAX_BATCH)
     assert h.backlog().blocked == 0
@@ -95,7 +95,7 @@ def a_dead_head_that_is_skipped_blocks_nothing(h: Harness) -> None:
 
 
 @case
-def who_dies_behind_a_living_head_blocks_when_it_is_its_turn(h: Harness) -> None:
+def a_job_that_dies_behind_a_living_head_blocks_when_it_is_the_head(h: Harness) -> None:
     h.spec(eligibility=_BLOCK)
     h.one(subject="s")
     lease = h.take()
@@ -111,7 +111,7 @@ def who_dies_behind_a_living_head_blocks_when_it_is_its_turn(h: Harness) -> None
 
 
 @case
-def lines_of_a_queue_whose_name_begins_alike_are_not_its_own(h: Harness) -> None:
+def lines_of_a_queue_with_the_same_prefix_are_not_counted(h: Harness) -> None:
     for queue in ("q", "q0", "q.a", "q-b"):
         h.spec(queue, eligibility=_BLOCK)
     for number, queue in enumerate(("q0", "q.a", "q-b")):
@@ -121,10 +121,10 @@ def lines_of_a_queue_whose_name_begins_alike_are_not_its_own(h: Harness) -> None
 
 
 @case
-def a_line_is_blocked_by_a_dead_head_that_lies_elsewhere(h: Harness) -> None:
-    h.spec(eligibility=_BLOCK, routing=Routing(dead=DeadLetters("graves")))
+def a_line_is_blocked_by_a_dead_head_that_is_kept_elsewhere(h: Harness) -> None:
+    h.spec(eligibility=_BLOCK, routing=Routing(dead=DeadLetters("dead-letters")))
     head = h.dead(subject="s")
-    assert (h.backlog().blocked, h.backlog("graves").blocked) == (1, 0)
+    assert (h.backlog().blocked, h.backlog("dead-letters").blocked) == (1, 0)
     h.store.redrive([head])
     assert h.backlog().blocked == 0
 

@@ -1,4 +1,4 @@
-"""Dead letters, redrive, purge and cancel: each transition happens once, whoever races for it."""
+"""Dead letters, redrive, purge and cancel: each transition happens once, also under races."""
 
 from forebay.core.instant import hours
 from forebay.core.job import State
@@ -14,7 +14,7 @@ CANCELLED, REQUESTED, GONE = CancelAnswer.CANCELLED, CancelAnswer.REQUESTED, Can
 
 
 @case
-def a_dead_letter_waits_for_somebody_to_look(h: Harness) -> None:
+def a_dead_letter_stays_until_it_is_redriven_or_purged(h: Harness) -> None:
     job_id = h.dead(payload={"a": 1})
     h.advance(24 * 3_600 * SECOND if h.clock else h.short)
     assert h.claim() == []
@@ -23,7 +23,7 @@ def a_dead_letter_waits_for_somebody_to_look(h: Harness) -> None:
 
 
 @case
-def a_redriven_job_has_all_its_lives_again(h: Harness) -> None:
+def a_redriven_job_has_all_its_attempts_again(h: Harness) -> None:
     job_id = h.one(max_attempts=2)
     for _ in range(2):
         h.conclude(h.take(), Failed(ERROR))
@@ -78,18 +78,18 @@ def only_dead_jobs_are_discarded(h: Harness) -> None:
 
 
 @case
-def a_discarded_head_of_a_line_lets_the_next_one_pass(h: Harness) -> None:
+def discarding_the_dead_head_of_a_line_exposes_the_next_job(h: Harness) -> None:
     h.spec(eligibility=InOrder(dead_head="block"))
     dead = h.one(subject="s")
     following = h.one(subject="s")
-    h.bury(h.take())
+    h.dead_letter(h.take())
     assert h.claim() == []
     assert h.store.discard([dead]) == [dead]
     assert h.take().job.id == following
 
 
 @case
-def two_who_discard_at_once_remove_each_dead_letter_once(h: Harness) -> None:
+def racing_discards_remove_each_dead_letter_once(h: Harness) -> None:
     ids = [h.dead() for _ in range(10)]
     moved = answers(race(4, lambda _: h.store.discard(ids)))
     assert sorted(job_id for each in moved for job_id in each) == sorted(ids)
@@ -158,7 +158,7 @@ def a_job_is_purged_or_redriven_never_both(h: Harness) -> None:
 
 
 @case
-def purge_forgets_what_ended_before_the_instant(h: Harness) -> None:
+def purge_removes_jobs_that_ended_before_the_instant(h: Harness) -> None:
     old = h.dead()
     h.advance(h.short)
     before = h.now()
@@ -235,7 +235,7 @@ def a_job_between_two_attempts_is_cancelled_at_once(h: Harness) -> None:
 
 
 @case
-def a_running_job_is_asked_to_stop_and_its_holder_is_told(h: Harness) -> None:
+def cancelling_a_running_job_sets_a_request_that_its_holder_sees(h: Harness) -> None:
     job_id = h.one()
     lease = h.take()
     assert not lease.job.cancel_requested
@@ -247,7 +247,7 @@ def a_running_job_is_asked_to_stop_and_its_holder_is_told(h: Harness) -> None:
 
 
 @case
-def jobs_of_one_claim_are_asked_to_stop_in_one_call(h: Harness) -> None:
+def jobs_of_one_claim_can_be_cancelled_in_one_call(h: Harness) -> None:
     ids = h.enqueue(4)
     leases = h.claim(4)
     assert h.store.cancel(ids[1:3]) == [REQUESTED] * 2
@@ -256,7 +256,7 @@ def jobs_of_one_claim_are_asked_to_stop_in_one_call(h: Harness) -> None:
 
 
 @case
-def a_holder_that_was_asked_may_stop_or_finish(h: Harness) -> None:
+def a_holder_with_a_cancel_request_may_stop_or_finish(h: Harness) -> None:
     ids = h.enqueue(2)
     stops, finishes = h.claim(2)
     h.store.cancel(ids)
@@ -275,11 +275,11 @@ def a_cancel_request_is_passed_on_to_the_next_holder(h: Harness) -> None:
 
 
 @case
-def a_redrive_takes_a_cancel_request_back(h: Harness) -> None:
+def a_redrive_clears_a_cancel_request(h: Harness) -> None:
     job_id = h.one()
     lease = h.take()
     h.store.cancel([job_id])
-    h.bury(lease)
+    h.dead_letter(lease)
     h.store.redrive([job_id])
     assert not h.take().job.cancel_requested
 
@@ -305,7 +305,7 @@ def an_id_twice_in_one_cancel_is_cancelled_once(h: Harness) -> None:
 
 @case
 def a_cancelled_job_stays_readable_where_jobs_are_kept(h: Harness) -> None:
-    h.spec(retention=KeepFor(h.brief))
+    h.spec(retention=KeepFor(h.short_delta))
     job_id = h.one(payload=1)
     h.store.cancel([job_id])
     job = h.get(job_id)
@@ -354,7 +354,7 @@ def dead_letters_and_cancel_requests_outlive_a_reopening(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def what_was_purged_or_cancelled_stays_away_after_a_reopening(h: Harness) -> None:
+def purged_and_cancelled_jobs_stay_gone_after_a_reopening(h: Harness) -> None:
     h.dead()
     h.advance(1)
     h.store.purge(State.DEAD, h.now(), 10)

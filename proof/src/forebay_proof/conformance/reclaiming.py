@@ -21,7 +21,7 @@ def _take_back(h: Harness, lease: Lease, outcome: Outcome) -> None:
 
 
 @ordered
-def a_job_taken_back_goes_before_the_backlog(h: Harness) -> None:
+def a_reclaimed_job_goes_before_the_backlog(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         victim, *backlog = h.enqueue(4)
         lease = h.take()
@@ -34,14 +34,14 @@ def a_job_taken_back_goes_before_the_backlog(h: Harness) -> None:
 @ordered
 def a_reaped_job_goes_before_the_backlog(h: Harness) -> None:
     victim, *backlog = h.enqueue(4)
-    h.lapse(h.take(lease_for=h.brief))
+    h.lapse(h.take(lease_for=h.short_delta))
     late = h.one()
     assert [lease.job.id for lease in h.reap()] == [victim]
     assert h.drain() == [victim, *backlog, late]
 
 
 @ordered
-def jobs_taken_back_keep_their_order_among_each_other(h: Harness) -> None:
+def reclaimed_jobs_keep_their_order_among_each_other(h: Harness) -> None:
     ids = h.enqueue(6)
     leases = h.claim(4)
     h.advance(h.short)
@@ -52,7 +52,7 @@ def jobs_taken_back_keep_their_order_among_each_other(h: Harness) -> None:
 
 
 @ordered
-def a_job_taken_back_again_and_again_keeps_its_place(h: Harness) -> None:
+def a_job_that_is_reclaimed_again_and_again_keeps_its_rank(h: Harness) -> None:
     victim, *backlog = h.enqueue(3, max_attempts=9)
     for number in range(4):
         h.advance(h.short)
@@ -64,7 +64,7 @@ def a_job_taken_back_again_and_again_keeps_its_place(h: Harness) -> None:
 
 
 @ordered
-def a_job_taken_back_is_found_by_those_who_claim_further_on(h: Harness) -> None:
+def a_reclaimed_job_is_found_by_claimers_that_are_past_it(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         victim = h.one()
         held = h.take()
@@ -90,7 +90,7 @@ def a_verdict_that_keeps_the_rank_keeps_it_over_a_delay(h: Harness) -> None:
 
 
 @ordered
-def what_led_leads_again_when_it_is_taken_back(h: Harness) -> None:
+def a_first_job_is_first_again_when_it_is_reclaimed(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         backlog = h.enqueue(2)
         due = h.one(delay=h.short)
@@ -102,7 +102,7 @@ def what_led_leads_again_when_it_is_taken_back(h: Harness) -> None:
 
 
 @ordered
-def a_retry_that_is_taken_back_has_the_rank_of_the_retry(h: Harness) -> None:
+def a_retry_that_is_reclaimed_has_the_rank_of_the_retry(h: Harness) -> None:
     retried, *backlog = h.enqueue(3)
     h.advance(h.short)
     h.fail(h.take())
@@ -113,7 +113,7 @@ def a_retry_that_is_taken_back_has_the_rank_of_the_retry(h: Harness) -> None:
 
 
 @ordered
-def with_priorities_a_job_taken_back_is_the_first_of_its_own(h: Harness) -> None:
+def with_priorities_a_reclaimed_job_is_the_first_of_its_priority(h: Harness) -> None:
     h.spec(selection=Priority())
     victim, *equals = h.enqueue(3, priority=1)
     lease = h.take()
@@ -124,8 +124,8 @@ def with_priorities_a_job_taken_back_is_the_first_of_its_own(h: Harness) -> None
 
 
 @ordered
-def with_aging_a_job_taken_back_is_as_old_as_it_was(h: Harness) -> None:
-    h.spec(selection=Aging(step=h.brief))
+def with_aging_a_reclaimed_job_is_as_old_as_it_was(h: Harness) -> None:
+    h.spec(selection=Aging(step=h.short_delta))
     victim, other = h.enqueue(2, priority=1)
     lease = h.take()
     h.advance(2 * h.short)
@@ -135,7 +135,7 @@ def with_aging_a_job_taken_back_is_as_old_as_it_was(h: Harness) -> None:
 
 
 @ordered
-def a_job_taken_back_is_the_first_of_its_class_and_takes_its_turn(h: Harness) -> None:
+def a_reclaimed_job_is_the_first_of_its_class_and_takes_its_turn(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         h.spec(share=Fair())
         victim, *rest = h.enqueue(4, tenant="a")
@@ -150,7 +150,7 @@ def a_job_taken_back_is_the_first_of_its_class_and_takes_its_turn(h: Harness) ->
 
 
 @case
-def the_head_of_a_line_that_is_taken_back_is_the_head_again(h: Harness) -> None:
+def the_head_of_a_line_that_is_reclaimed_is_the_head_again(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         h.spec(eligibility=InOrder())
         line = h.enqueue(3, subject="s")
@@ -165,7 +165,7 @@ def the_head_of_a_line_that_is_taken_back_is_the_head_again(h: Harness) -> None:
 
 
 @ordered
-def a_slot_of_a_cap_goes_to_the_job_that_was_taken_back(h: Harness) -> None:
+def a_slot_of_a_cap_goes_to_the_reclaimed_job(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         h.spec(eligibility=AtMost(2))
         first, victim, *held = h.enqueue(5)
@@ -182,9 +182,9 @@ def a_slot_of_a_cap_goes_to_the_job_that_was_taken_back(h: Harness) -> None:
 
 
 @case
-def the_next_start_of_a_rate_goes_to_the_job_that_was_taken_back(h: Harness) -> None:
+def the_next_start_of_a_rate_goes_to_the_reclaimed_job(h: Harness) -> None:
     for outcome in TAKEN_BACK:
-        h.spec(eligibility=Rate(1, h.brief))
+        h.spec(eligibility=Rate(1, h.short_delta))
         victim, *behind = h.enqueue(3)
         lease = h.take()
         _take_back(h, lease, outcome)
@@ -198,7 +198,7 @@ def the_next_start_of_a_rate_goes_to_the_job_that_was_taken_back(h: Harness) -> 
 
 
 @case_if(Need.DURABLE)
-def a_reopening_keeps_the_place_of_what_was_taken_back(h: Harness) -> None:
+def a_reopening_keeps_the_rank_of_reclaimed_jobs(h: Harness) -> None:
     ids = h.enqueue(4)
     leases = h.claim(2)
     h.advance(h.short)
@@ -209,7 +209,7 @@ def a_reopening_keeps_the_place_of_what_was_taken_back(h: Harness) -> None:
 
 
 @ordered
-def in_a_fifo_a_job_taken_back_passes_older_ones_that_nobody_has_had_yet(h: Harness) -> None:
+def in_a_fifo_a_reclaimed_job_passes_older_ones_that_were_never_claimed(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         older = h.enqueue(3)
         passed = h.claim(3)

@@ -1,4 +1,4 @@
-"""Spans of milliseconds: what a unit test of an application waits for ends when it says, not at the next second."""
+"""Durations of milliseconds end after milliseconds, not at the next second: unit tests of applications use them."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ from forebay_proof.conformance.harness import Harness
 
 _MILLISECOND = 1_000
 _GRAIN = 10 * _MILLISECOND
-"""What is only tidied up may come so much later; no claim and no answer depends on it."""
+"""Clean-up may come so much later; no claim and no answer depends on it."""
 
 
 @case
@@ -24,7 +24,7 @@ def a_key_is_remembered_for_milliseconds(h: Harness) -> None:
 
 
 @case
-def a_window_of_one_millisecond_is_one(h: Harness) -> None:
+def a_key_window_of_one_millisecond_ends_after_it(h: Harness) -> None:
     h.spec(key_window=timedelta(milliseconds=1))
     first = h.one(key="k")
     h.advance(2 * _MILLISECOND)

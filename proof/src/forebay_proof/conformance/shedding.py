@@ -1,4 +1,4 @@
-"""Shedding (`Shed`): a full queue makes room for newcomers; who gives way is a dead letter, and nobody who runs is."""
+"""Shedding (`Shed`): a full queue makes room for new jobs. A shed job is a dead letter; a running job is never shed."""
 
 from typing import Any, Literal
 
@@ -13,19 +13,19 @@ from forebay_proof.conformance.harness import SECOND, Harness
 from forebay_proof.conformance.racing import race
 
 
-def _shedding(h: Harness, limit: int = 3, who: Literal["oldest", "lowest"] = "oldest", **axes: Any) -> None:
-    h.spec(capacity=Bounded(limit, Shed(who)), **axes)
+def _shedding(h: Harness, limit: int = 3, which: Literal["oldest", "lowest"] = "oldest", **axes: Any) -> None:
+    h.spec(capacity=Bounded(limit, Shed(which)), **axes)
 
 
 def _shed(h: Harness) -> list[int]:
-    """Who gave way so far."""
+    """The ids of jobs that were shed so far."""
     dead = h.jobs(state=State.DEAD)
     assert {job.errors[-1].kind for job in dead} <= {SHED}
     return [job.id for job in dead]
 
 
 @case
-def the_oldest_gives_way_to_the_newest(h: Harness) -> None:
+def the_oldest_job_is_shed_for_the_newest(h: Harness) -> None:
     _shedding(h)
     ids = [h.one(payload=number) for number in range(5)]
     assert _shed(h) == ids[:2]
@@ -36,7 +36,7 @@ def the_oldest_gives_way_to_the_newest(h: Harness) -> None:
 
 
 @case
-def who_gave_way_is_a_dead_letter_that_says_why(h: Harness) -> None:
+def a_shed_job_is_a_dead_letter_with_its_reason(h: Harness) -> None:
     _shedding(h, 1)
     first, second = h.one(payload=1), h.one(payload=2)
     job = h.get(first)
@@ -49,7 +49,7 @@ def who_gave_way_is_a_dead_letter_that_says_why(h: Harness) -> None:
 
 
 @case
-def a_redrive_makes_nobody_give_way(h: Harness) -> None:
+def a_redrive_sheds_no_job(h: Harness) -> None:
     _shedding(h, 1)
     first, _ = h.one(), h.one()
     with h.unchanged():
@@ -57,7 +57,7 @@ def a_redrive_makes_nobody_give_way(h: Harness) -> None:
 
 
 @case
-def who_runs_never_gives_way(h: Harness) -> None:
+def a_running_job_is_never_shed(h: Harness) -> None:
     _shedding(h)
     running = h.enqueue(2)
     leases = h.claim(2)
@@ -92,7 +92,7 @@ def a_batch_that_never_fits_is_refused(h: Harness) -> None:
 
 
 @case
-def a_refusal_elsewhere_sheds_nobody(h: Harness) -> None:
+def a_batch_that_is_refused_elsewhere_sheds_no_job(h: Harness) -> None:
     _shedding(h, 1)
     h.spec("full", capacity=Bounded(1))
     h.one(queue="full")
@@ -102,7 +102,7 @@ def a_refusal_elsewhere_sheds_nobody(h: Harness) -> None:
 
 
 @case
-def the_last_in_rank_gives_way(h: Harness) -> None:
+def the_last_job_in_rank_is_shed(h: Harness) -> None:
     _shedding(h, 3, "lowest", selection=Priority())
     low, high, middle = (h.one(priority=priority) for priority in (1, 9, 5))
     newcomer = h.one(priority=2)
@@ -111,7 +111,7 @@ def the_last_in_rank_gives_way(h: Harness) -> None:
 
 
 @case
-def of_equals_the_newest_gives_way_and_that_is_the_newcomer(h: Harness) -> None:
+def among_equal_ranks_the_new_job_is_shed(h: Harness) -> None:
     _shedding(h, 2, "lowest", selection=Priority())
     first, second = h.one(priority=1), h.one(priority=1)
     with h.unchanged():
@@ -131,7 +131,7 @@ def a_batch_with_one_that_is_the_lowest_is_refused(h: Harness) -> None:
 
 
 @case
-def those_that_wait_for_their_time_give_way_by_their_rank(h: Harness) -> None:
+def jobs_that_are_not_due_are_shed_by_their_rank(h: Harness) -> None:
     at = h.now() + 3_600 * SECOND
     _shedding(h, 3, "lowest", selection=Deadline())
     ready = h.one(deadline=at + 2)
@@ -144,7 +144,7 @@ def those_that_wait_for_their_time_give_way_by_their_rank(h: Harness) -> None:
 
 
 @case
-def a_retried_job_may_give_way_again(h: Harness) -> None:
+def a_retried_job_can_be_shed(h: Harness) -> None:
     _shedding(h, 2)
     first, _ = h.enqueue(2)
     h.fail(h.take(), after=3_600 * SECOND)
@@ -154,7 +154,7 @@ def a_retried_job_may_give_way_again(h: Harness) -> None:
 
 
 @case
-def held_jobs_give_way_and_running_ones_keep_their_slots(h: Harness) -> None:
+def held_jobs_are_shed_and_running_ones_keep_their_slots(h: Harness) -> None:
     _shedding(h, 2, eligibility=AtMost(1))
     _, held = h.enqueue(2)
     lease = h.take()
@@ -167,7 +167,7 @@ def held_jobs_give_way_and_running_ones_keep_their_slots(h: Harness) -> None:
 
 
 @case
-def a_line_goes_on_without_who_gave_way(h: Harness) -> None:
+def a_line_continues_after_a_shed_job(h: Harness) -> None:
     _shedding(h, 2, eligibility=InOrder("subject"))
     first, second, third = (h.one(subject="s") for _ in range(3))
     assert _shed(h) == [first]
@@ -175,7 +175,7 @@ def a_line_goes_on_without_who_gave_way(h: Harness) -> None:
 
 
 @case
-def classes_lose_who_gave_way(h: Harness) -> None:
+def a_shed_job_leaves_its_class(h: Harness) -> None:
     _shedding(h, 3, share=Fair("tenant"))
     ids = [h.one(tenant=tenant) for tenant in "aabb"]
     assert _shed(h) == ids[:1]
@@ -184,7 +184,7 @@ def classes_lose_who_gave_way(h: Harness) -> None:
 
 
 @case
-def who_takes_over_newer_work_in_this_call_does_not_give_way_to_it(h: Harness) -> None:
+def a_job_that_a_draft_merged_into_is_not_shed_in_the_same_call(h: Harness) -> None:
     _shedding(h, 2, merge=LatestWins())
     first, second = h.one(subject="a", payload=1), h.one(subject="b", payload=1)
     merged, new = h.send(h.draft(subject="a", payload=2), h.draft(subject="c", payload=2))
@@ -194,7 +194,7 @@ def who_takes_over_newer_work_in_this_call_does_not_give_way_to_it(h: Harness) -
 
 
 @case
-def duplicates_and_merges_make_nobody_give_way(h: Harness) -> None:
+def duplicates_and_merges_shed_no_job(h: Harness) -> None:
     _shedding(h, 1, merge=LatestWins())
     first = h.one(subject="s", key="k")
     with h.unchanged():
@@ -213,7 +213,7 @@ def a_schedule_makes_room_as_well(h: Harness) -> None:
 
 
 @case
-def who_was_there_before_the_rule_gives_way_as_well(h: Harness) -> None:
+def jobs_accepted_before_the_rule_are_shed_as_well(h: Harness) -> None:
     ids = h.enqueue(4)
     _shedding(h, 4)
     h.enqueue(2)
@@ -225,7 +225,7 @@ def who_was_there_before_the_rule_gives_way_as_well(h: Harness) -> None:
 
 
 @case
-def a_smaller_bound_lets_as_many_go_as_it_takes(h: Harness) -> None:
+def a_smaller_bound_sheds_as_many_as_it_takes(h: Harness) -> None:
     ids = h.enqueue(5)
     _shedding(h, 2)
     newest = h.one()
@@ -233,12 +233,12 @@ def a_smaller_bound_lets_as_many_go_as_it_takes(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
-def the_ledger_tells_who_gave_way(h: Harness) -> None:
+def the_ledger_records_shed_jobs(h: Harness) -> None:
     _shedding(h, 1)
     first = h.one()
     h.one()
-    told = [span for entry in h.store.ledger(-1, 100) for span in entry.record.spans]
-    assert [(span.first, span.n, span.queue) for span in told if span.change == Change.SHED] == [(first, 1, "q")]
+    spans = [span for entry in h.store.ledger(-1, 100) for span in entry.record.spans]
+    assert [(span.first, span.n, span.queue) for span in spans if span.change == Change.SHED] == [(first, 1, "q")]
 
 
 @case

@@ -11,8 +11,8 @@ from forebay_proof.conformance.harness import SECOND, Harness
 
 
 def _quiet(h: Harness, spans: int = 2, at_most: int | None = None, **axes: Any) -> None:
-    limit = None if at_most is None else at_most * h.brief
-    h.spec(merge=LatestWins(quiet=spans * h.brief, at_most=limit), **axes)
+    limit = None if at_most is None else at_most * h.short_delta
+    h.spec(merge=LatestWins(quiet=spans * h.short_delta, at_most=limit), **axes)
 
 
 def _due_in(h: Harness, job_id: int) -> float:
@@ -78,7 +78,7 @@ def a_waiting_job_keeps_its_time_and_takes_the_new_rank(h: Harness) -> None:
 
 
 @case
-def the_newest_says_when_a_job_expires(h: Harness) -> None:
+def the_newest_draft_decides_when_a_job_expires(h: Harness) -> None:
     h.spec(merge=LatestWins())
     kept = h.one(subject="a", expires_at=h.now() + h.short)
     goes = h.one(subject="b")
@@ -103,7 +103,7 @@ def newer_work_that_comes_too_late_is_never_handed_out(h: Harness) -> None:
 
 
 @case
-def a_job_waits_until_it_is_quiet(h: Harness) -> None:
+def a_job_waits_for_the_quiet_period(h: Harness) -> None:
     _quiet(h)
     job_id = h.one(subject="s", payload=1)
     assert h.claim() == []
@@ -121,7 +121,7 @@ def a_job_waits_until_it_is_quiet(h: Harness) -> None:
 
 
 @case
-def the_time_of_all_newer_work_is_bounded(h: Harness) -> None:
+def the_wait_for_a_quiet_period_is_bounded(h: Harness) -> None:
     _quiet(h, 2, at_most=3)
     job_id = h.one(subject="s")
     due = []
@@ -136,7 +136,7 @@ def the_time_of_all_newer_work_is_bounded(h: Harness) -> None:
 
 
 @case
-def promote_tells_the_new_time(h: Harness) -> None:
+def promote_returns_the_new_due_time(h: Harness) -> None:
     _quiet(h)
     job_id = h.one(subject="s")
     h.advance(h.short)
@@ -147,7 +147,7 @@ def promote_tells_the_new_time(h: Harness) -> None:
 
 
 @case
-def a_job_that_is_due_is_not_put_off_again(h: Harness) -> None:
+def a_job_that_is_due_is_not_postponed_again(h: Harness) -> None:
     _quiet(h, 1, eligibility=AtMost(1))
     first, second = h.enqueue(1, subject="a") + h.enqueue(1, subject="b")
     h.advance(h.short)
@@ -159,7 +159,7 @@ def a_job_that_is_due_is_not_put_off_again(h: Harness) -> None:
 
 
 @case
-def work_that_comes_while_its_subject_runs_waits_for_quiet_of_its_own(h: Harness) -> None:
+def work_that_comes_while_its_subject_runs_has_a_quiet_period_of_its_own(h: Harness) -> None:
     _quiet(h, 1)
     h.one(subject="s", payload=1)
     h.advance(h.short)
@@ -181,14 +181,14 @@ def a_later_run_time_of_its_own_is_kept(h: Harness) -> None:
 
 
 @case
-def work_without_a_subject_waits_for_nothing(h: Harness) -> None:
+def work_without_a_subject_has_no_quiet_period(h: Harness) -> None:
     _quiet(h)
     job_id = h.one()
     assert h.take().job.id == job_id
 
 
 @case
-def drafts_of_one_batch_wait_for_the_same_quiet(h: Harness) -> None:
+def drafts_of_one_batch_share_a_quiet_period(h: Harness) -> None:
     _quiet(h, 1)
     ids = h.enqueue(3, subject="s")
     assert len(set(ids)) == 1
