@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -40,7 +41,8 @@ class Shop:
             self.done.append(minutes)
 
         @fb.job(keep_result=True)
-        def order(number: int, ctx: Context) -> int:
+        def order(number: int, ctx: Context | None = None) -> int:
+            assert ctx is not None
             send.enqueue(f"customer-{number}")
             self.done.append((number, ctx.attempt))
             return number * 2
@@ -162,7 +164,8 @@ def test_drop_snooze_and_unknown_kinds_are_as_in_a_worker() -> None:
         raise Drop("no use")
 
     @fb.job
-    def snooze(ctx: Context) -> None:
+    def snooze(ctx: Context | None = None) -> None:
+        assert ctx is not None
         runs.append(ctx.attempt)
         if len(runs) == 1:
             raise Snooze(30)
@@ -185,7 +188,7 @@ def test_inside_a_coroutine_and_with_a_thread_of_the_handler() -> None:
 
     @fb.job(timeout=600)
     async def read(name: str) -> None:
-        await asyncio.to_thread(time.sleep, 0.05)
+        await asyncio.to_thread(Event().wait, 0.05)
         seen.append(name)
 
     async def test() -> None:

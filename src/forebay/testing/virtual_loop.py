@@ -51,7 +51,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return (self.clock.now() - self._start) / _MICROS
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
         self.threads += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._returned)
