@@ -83,7 +83,7 @@ CRASH_MUTANTS = [
         "src/forebay/core/decide.py",
         "case Unaccounted(cause) if not job.needs_quarantine and job.max_attempts > 1:",
         "case Unaccounted(cause) if job.max_attempts > 1:",
-        ("tests/stores/test_conformance.py", "-k", "memory-leases-a_killer"),
+        ("tests/stores/test_conformance.py", "-k", "memory-leases-a_job_that_kills"),
     ),
     Mutant(
         "a job with one attempt is started again",
@@ -97,7 +97,7 @@ CRASH_MUTANTS = [
         "src/forebay/core/lease.py",
         "and verdict.expired",
         "and False",
-        ("tests/stores/test_conformance.py", "-k", "memory-leases-a_reaper_that_looked"),
+        ("tests/stores/test_conformance.py", "-k", "memory-leases-a_reaper_that_read"),
     ),
     Mutant(
         "a suspect begins before the verdict of the last one is durable",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journaled and not sqlite")
 CRASH = ("tests/stores/test_crash_points.py",)
-GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-graves")
+GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-dead_letter_queues")
 HEAVY = ("tests/unit/test_roles.py", "-k", "costs or heavy")
 MEMORY = "src/forebay/store/memory"
 SCHEMA = "src/forebay/store/postgres/migrations"
@@ -34,7 +34,7 @@ MUTANTS = [
         f"{MEMORY}/index.py",
         "_GRAIN = 10_000\n",
         "_GRAIN = _SECOND\n",
-        ("tests/stores/test_conformance.py", "-k", "memory-brief"),
+        ("tests/stores/test_conformance.py", "-k", "memory-milliseconds"),
     ),
     Mutant(
         "a schedule that is put again drops its pending tick",
@@ -216,14 +216,14 @@ MUTANTS = [
         "src/forebay/core/decide.py",
         "return Retry(0, _abandoned(job, cause), keep_rank=True, expired=expired)",
         "return Retry(0, _abandoned(job, cause), expired=expired)",
-        ("tests/stores/test_conformance.py", "-k", "memory-taking_back"),
+        ("tests/stores/test_conformance.py", "-k", "memory-reclaiming"),
     ),
     Mutant(
         "a job taken back does not keep its rank",
         "src/forebay/engine/settle.py",
         "    if keep_rank:\n",
         "    if False:\n",
-        ("tests/stores/test_conformance.py", "-k", "memory-taking_back"),
+        ("tests/stores/test_conformance.py", "-k", "memory-reclaiming"),
     ),
     Mutant(
         "what is due waits behind the backlog",
@@ -356,7 +356,7 @@ MUTANTS = [
         "src/forebay/store/sqlite/unit_of_work.py",
         "        unit.queues.moved(queue, lane, was, None, count)\n",
         "",
-        ("tests/stores/test_conformance.py", "-k", "sqlite-graves"),
+        ("tests/stores/test_conformance.py", "-k", "sqlite-dead_letter_queues"),
     ),
     Mutant(
         "a redrive goes on though all die again",

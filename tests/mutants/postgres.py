@@ -28,7 +28,7 @@ POSTGRES_MUTANTS = [
         f"{SCHEMA}/0002_values.pre.sql",
         "SELECT CASE WHEN keep_rank THEN forebay.rank_back",
         "SELECT CASE WHEN false THEN forebay.rank_back",
-        (CONFORMANCE, "-k", "postgres-taking_back"),
+        (CONFORMANCE, "-k", "postgres-reclaiming"),
     ),
     Mutant(
         "postgres: a settle gives no slot back",

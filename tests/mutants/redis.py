@@ -43,7 +43,7 @@ REDIS_MUTANTS = [
         f"{_LUA}/settle.lua",
         "if group.keep_rank then",
         "if group.keep_rank and code ~= 'r' then",
-        (*_CONFORMANCE, "redis-taking_back"),
+        (*_CONFORMANCE, "redis-reclaiming"),
     ),
     Mutant(
         "a settle without a fence, in Redis",
@@ -204,7 +204,7 @@ REDIS_MUTANTS = [
         f"{_LUA}/control.lua",
         "local BUCKETS_MARKED = 20",
         "local BUCKETS_MARKED = 1000000",
-        (*_REDIS, "-k", "sheds"),
+        (*_REDIS, "-k", "shedding"),
     ),
     Mutant(
         "queues that share a cap no more keep each other's slots, in Redis",
