@@ -61,7 +61,7 @@ def pipelined(jobs: int, batch: int) -> float:
     """Drain as a worker does: verdicts ride on the next claim, so a batch is one commit."""
 
     def work(store: Store) -> float:
-        fill(store, jobs, 1_000)
+        fill(store, jobs, min(jobs, 1_000))
         return rate(jobs, lambda: drain_pipelined(store, batch))
 
     return on_disk(work)
@@ -217,6 +217,12 @@ def figures(scale: int) -> list[Figure]:
         ),
         Figure("drain/pipelined-100", "jobs/s", lambda: pipelined(n, BATCH), "drain/batch-100"),
         Figure("drain/pipelined-500", "jobs/s", lambda: pipelined(n, 500), "drain/batch-100", "≥ 40,000"),
+        Figure(
+            "drain/pipelined-single",
+            "jobs/s",
+            lambda: pipelined(few, 1),
+            "huey/drain" if HUEY else "bound/raw-fdatasync",
+        ),
         Figure("drain/single", "jobs/s", lambda: drained(few, few, 1), "huey/drain" if HUEY else "bound/raw-fdatasync"),
         Figure("drain/backlog-10x", "jobs/s", lambda: drained(n, 10 * n, BATCH), "drain/batch-100"),
         Figure("idle/wait", "% core", lambda: idle_share(3), goal="≤ 0.5"),

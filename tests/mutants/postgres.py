@@ -357,7 +357,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "redis: a command is waited for for ever",
         "src/forebay/store/redis/connect.py",
-        "            socket_timeout=address.patience,\n",
+        "            socket_timeout=address.call_timeout,\n",
         "            socket_timeout=None,\n",
         (SILENT, "-k", "redis and happens_once"),
     ),

@@ -100,7 +100,7 @@ class Shell(Generic[B]):
 
     def _enqueue_later(self, drafts: Sequence[Draft], full: QueueFull) -> list[Receipt]:
         """Wait for room as long as the full queue lets its producers wait."""
-        give_up_at = self.now() + self._patience(full)
+        give_up_at = self.now() + self._max_wait(full)
         while self.now() < give_up_at:
             self.backend.wait_for_room(full, give_up_at)
             try:
@@ -109,7 +109,7 @@ class Shell(Generic[B]):
                 full = again
         raise full
 
-    def _patience(self, full: QueueFull) -> Duration:
+    def _max_wait(self, full: QueueFull) -> Duration:
         """A batch that can never fit does not wait at all."""
         capacity = next((spec.capacity for spec in self.backend.specs() if spec.name == full.queue), None)
         if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
@@ -157,7 +157,7 @@ class Shell(Generic[B]):
         current = self.backend.report_progress(checked_reports(reports))
         return [Settled.APPLIED if current[fence] else Settled.STALE for fence, _ in reports]
 
-    # -- looking
+    # -- reading
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         check_ids("get", ids)

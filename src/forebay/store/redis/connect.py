@@ -49,11 +49,11 @@ class Address(Struct, frozen=True):
     prefix: str
     durability: Durability
     delivery: Delivery | None
-    patience: float
+    call_timeout: float
 
     @classmethod
     def of(cls, url: str) -> "Address":
-        url, patience = split_call_timeout(url)
+        url, call_timeout = split_call_timeout(url)
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         durability = options.pop("durability", "always")
@@ -67,7 +67,7 @@ class Address(Struct, frozen=True):
             raise Invalid("prefix", f"{prefix!r} is not a name", "use letters, digits, _ . : and -")
         plain = parts._replace(query=urlencode(options)).geturl()
         kept = cast(Delivery | None, delivery)
-        return cls(plain, _masked(plain), f"{{{prefix}}}:", cast(Durability, durability), kept, patience)
+        return cls(plain, _masked(plain), f"{{{prefix}}}:", cast(Durability, durability), kept, call_timeout)
 
     @property
     def durable(self) -> bool:
@@ -137,8 +137,8 @@ class Server(ConnectionPool[Connection]):
         self._pool = redis.ConnectionPool.from_url(
             address.url,
             protocol=2,
-            socket_timeout=address.patience,
-            socket_connect_timeout=min(_CONNECT_SECONDS, address.patience),
+            socket_timeout=address.call_timeout,
+            socket_connect_timeout=min(_CONNECT_SECONDS, address.call_timeout),
             client_name="forebay",
             driver_info=None,
             retry=None,
@@ -190,7 +190,7 @@ class Server(ConnectionPool[Connection]):
             except (redis.RedisError, OSError) as error:
                 if isinstance(error, redis.TimeoutError):
                     text = "%s: no answer within %g s; the connection is dropped"
-                    _log.warning(text, self.name, self.address.patience)
+                    _log.warning(text, self.name, self.address.call_timeout)
                 deadline = deadline or _retry_deadline(error)
                 if deadline is None or deadline.expired:
                     raise self.failure(error) from error

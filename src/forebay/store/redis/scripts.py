@@ -14,6 +14,8 @@ from msgspec import Struct
 
 _VERB: Final = re.compile(r"^-- verb: (\w+)(?: \((.+)\))?\n", re.MULTILINE)
 _NEEDS: Final = re.compile(r"^-- needs: (.+)\n", re.MULTILINE)
+_LITERAL: Final = r"(?:\d+|'[^'\n]*')"
+_CONSTANTS: Final = re.compile(rf"^ *local ([A-Z_]+(?:, [A-Z_]+)*) = ({_LITERAL}(?:, {_LITERAL})*)\n", re.MULTILINE)
 _LUA: Final = files("forebay.store.redis") / "lua"
 
 
@@ -39,7 +41,8 @@ class _Verb(Struct, frozen=True):
 def script(name: str) -> Script:
     verb = _verbs()[name]
     body = f"return once(function()\n{verb.body}end)\n" if "once" in verb.modes else verb.body
-    text = "\n".join((f"#!lua{_flags(verb)}", *_with_needs((*verb.needs, verb.file)), body)).encode()
+    parts = _with_values("\n".join((*_with_needs((*verb.needs, verb.file)), body)))
+    text = f"#!lua{_flags(verb)}\n{parts}".encode()
     tokened = "once" in verb.modes or "token" in verb.modes
     return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode(), tokened)
 
@@ -68,6 +71,21 @@ def _with_needs(wanted: tuple[str, ...]) -> list[str]:
     for file in wanted:
         add(file)
     return list(found.values())
+
+
+def _with_values(text: str) -> str:
+    """Constants as their values.
+
+    Every call creates the closures of the libraries, and Lua looks each captured name up in a list of all of them:
+    without the constants that takes a quarter to a third less time.
+    """
+    values: dict[str, str] = {}
+    for names, literals in _CONSTANTS.findall(text):
+        for name, value in zip(names.split(", "), re.findall(_LITERAL, literals), strict=True):
+            if values.setdefault(name, value) != value:
+                raise LookupError(f"{name} is {values[name]} and {value}")
+    names = "|".join(sorted(values, key=len, reverse=True))
+    return re.sub(rf"(?<!['\w.])({names})(?!['\w])", lambda found: values[found[1]], _CONSTANTS.sub("", text))
 
 
 @cache
