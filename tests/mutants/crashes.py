@@ -94,7 +94,7 @@ CRASH_MUTANTS = [
     ),
     Mutant(
         "a release for a lost holder takes the job from one that renewed",
-        "src/forebay/core/lease.py",
+        "src/forebay/engine/settle.py",
         "and verdict.expired",
         "and False",
         ("tests/stores/test_conformance.py", "-k", "memory-leases-a_reaper_that_read"),

@@ -227,14 +227,14 @@ MUTANTS = [
     ),
     Mutant(
         "what is due waits behind the backlog",
-        "src/forebay/core/rank.py",
+        "src/forebay/core/stamp.py",
         "return base + due_at - LEAD if timed == LEADING and due_at > now else base + due_at",
         "return base + due_at",
         CONFORMANCE,
     ),
     Mutant(
         "who did not wait goes first too",
-        "src/forebay/core/rank.py",
+        "src/forebay/core/stamp.py",
         "if timed == LEADING and due_at > now else",
         "if timed == LEADING else",
         CONFORMANCE,

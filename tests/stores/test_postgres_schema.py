@@ -11,10 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from forebay.core.entries import LEADING, TIMED, UNTIMED
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft
 from forebay.core.limits import MAX_INSTANT
-from forebay.core.rank import LEADING, TIMED, UNTIMED, rank_at
+from forebay.core.stamp import rank_at
 from forebay.store.open import open_store
 from forebay.store.postgres import migrate
 from forebay.store.postgres.connect import Server

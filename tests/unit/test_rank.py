@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.core.entries import LEADING, TIMED, UNTIMED
 from forebay.core.instant import hours, micros, minutes, seconds
 from forebay.core.job import Draft
 from forebay.core.limits import MAX_AGING_STEP, MAX_DURATION, MAX_INSTANT, MAX_PRIORITY
 from forebay.core.policy import Aging, Deadline, Fifo, Priority, Selection
-from forebay.core.rank import LEADING, TIMED, UNTIMED, rank_at, rank_back, rank_rule
+from forebay.core.stamp import rank_at, rank_back, rank_rule
 from tests.unit.values import NOW, SECOND
 
 Arrival: TypeAlias = tuple[Draft, int]

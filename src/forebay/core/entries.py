@@ -6,7 +6,9 @@ They are part of records (`core.changeset`), so they are never edited: a new ver
 from msgspec import Struct
 
 from forebay.core.instant import Instant
-from forebay.core.rank import TIMED
+
+UNTIMED, TIMED, LEADING = range(3)
+"""How a rank follows from the due time (`core.stamp`); the numbers are part of the ledger and of the stores' tables."""
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job
-from forebay.core.outcome import DeadLetter, Release, Retry, Verdict
+from forebay.core.outcome import Verdict
 
 Fence: TypeAlias = tuple[int, int]
 
@@ -45,13 +45,3 @@ class Heartbeat(Struct, frozen=True):
 
 
 Settlement: TypeAlias = tuple[Lease, Verdict]
-
-
-def presumes_expiry(verdict: Verdict) -> bool:
-    """Whether a verdict was made for a holder whose lease had run out."""
-    return isinstance(verdict, Retry | DeadLetter | Release) and verdict.expired
-
-
-def outlived(lease: Lease, verdict: Verdict, until: Instant) -> bool:
-    """Whether a verdict about a lost holder is out of date: it has renewed the lease since it was looked at."""
-    return until > lease.until and presumes_expiry(verdict)

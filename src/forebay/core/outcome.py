@@ -171,7 +171,7 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Back to the place that it had (`core.rank.rank_back`), perhaps later; the attempt is given back.
+    """Back to the place that it had (`core.stamp.rank_back`), perhaps later; the attempt is given back.
 
     `error` is recorded all the same; it has the number of the attempt that was given back.
     """

@@ -25,10 +25,9 @@ from forebay.core.instant import Instant
 from forebay.core.job import Draft, State
 from forebay.core.limits import MAX_INSTANT
 from forebay.core.policy import Bounded, Shed
-from forebay.core.rank import rank_at
 from forebay.core.shedding import Place, victims
 from forebay.core.spec import QueueSpec
-from forebay.core.stamp import Stamper
+from forebay.core.stamp import Stamper, rank_at
 from forebay.store.brokers import Spread
 from forebay.store.checks import ALWAYS_FIT, check_bytes
 from forebay.store.protocol import Receipt
@@ -113,22 +112,26 @@ class IntakePlan:
         if stamper.is_log:
             raise WrongQueueKind(draft.queue, is_log=True)
         if draft.key is None:
-            self.put(place, draft)
+            self._put(place, draft, stamper)
             return
         name = (draft.queue, draft.key)
         digest, until = stamper.key(draft, self._tables.now)
         fact = self.keys.get(name) or self._tables.taken_key(*name)
         if fact is None:
-            self.keys[name] = KeyFact(self.put(place, draft, digest, until), digest, until)
+            self.keys[name] = KeyFact(self._put(place, draft, stamper, digest, until), digest, until)
             return
         # A key that came by SQL has another kind of digest, which cannot be compared.
         if len(fact.digest) == len(digest) and fact.digest != digest:
             raise KeyConflict(draft.queue, draft.key, fact.job_id)
         self.receipts.append(Receipt(fact.job_id, self._durable, duplicate=True))
 
-    def put(self, place: int, draft: Draft, key_digest: bytes = b"", key_until: Instant = 0) -> int:
+    def put(self, place: int, draft: Draft) -> None:
+        """A draft whose key is settled already becomes a job, or is taken over by one."""
+        self._put(place, draft, self._tables.stamper(draft.queue))
+
+    def _put(self, place: int, draft: Draft, stamper: Stamper, key_digest: bytes = b"", key_until: Instant = 0) -> int:
         """The id of the job that the draft becomes, or that takes it over."""
-        stamper, now = self._tables.stamper(draft.queue), self._tables.now
+        now = self._tables.now
         merges = stamper.spec.merge is not None and draft.subject is not None
         target = self._target(draft.queue, draft.subject or "") if merges else None
         if target is None:

@@ -21,12 +21,11 @@ from msgspec.structs import replace
 
 from forebay.core.instant import Instant
 from forebay.core.job import State
-from forebay.core.lease import Settled, Settlement, outlived
+from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
-from forebay.core.rank import rank_at, rank_back
-from forebay.core.stamp import Stamper
+from forebay.core.stamp import Stamper, rank_at, rank_back
 from forebay.store.protocol import CancelAnswer
 
 _VERDICTS: Final[tuple[tuple[type, Change, str], ...]] = (
@@ -100,6 +99,16 @@ def plan_settle(settlements: Sequence[Settlement], rows: Mapping[int, J], marks:
                 last = row.mark
         plan.answers.append(Settled.APPLIED if last == mark else Settled.STALE)
     return plan
+
+
+def presumes_expiry(verdict: Verdict) -> bool:
+    """Whether a verdict was made for a holder whose lease had run out."""
+    return isinstance(verdict, Retry | DeadLetter | Release) and verdict.expired
+
+
+def outlived(lease: Lease, verdict: Verdict, until: Instant) -> bool:
+    """Whether a verdict about a lost holder is out of date: it has renewed the lease since it was looked at."""
+    return until > lease.until and presumes_expiry(verdict)
 
 
 class Transition(NamedTuple):

@@ -6,6 +6,7 @@ changes nothing and costs no round trip, and says the same on every store.
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from forebay.core.entries import LogEntry
@@ -366,4 +367,12 @@ def check_settlements(settlements: Sequence[Settlement]) -> None:
 
 
 def checked_lease(lease_for: timedelta) -> Duration:
+    return (_known_lease if type(lease_for) is timedelta else _new_lease)(lease_for)
+
+
+def _new_lease(lease_for: timedelta) -> Duration:
     return checked_micros("lease_for", lease_for, MIN_LEASE, MAX_LEASE)
+
+
+_known_lease: Final = lru_cache(maxsize=256)(_new_lease)
+"""Leases of few lengths are claimed very often."""

@@ -22,12 +22,13 @@ from msgspec.structs import replace
 
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.lease import Lease, Settled, Settlement, outlived
+from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import MAX_INSTANT
 from forebay.core.outcome import OUT_OF_TIME, Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
+from forebay.engine.settle import outlived
 from forebay.store.protocol import Backlog, CancelAnswer, Promotion, Want
 from forebay_proof.model.claims import ClaimModel
 from forebay_proof.model.dead_letters import UNHELD, DeadLetterModel, errors_of

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from forebay.core.changeset import ChangeSet, JobChange
+from forebay.core.entries import LEADING
 from forebay.core.job import State
 from forebay.core.ledger import Change
-from forebay.core.rank import LEADING
 from forebay.store.memory.changes import apply
 from forebay.store.memory.facts import Facts
 from forebay_proof.sim.case import Case

@@ -24,9 +24,9 @@ from forebay.core.ledger import LedgerRule
 from forebay.core.limits import MAX_INSTANT, SOURCE_KEPT
 from forebay.core.outcome import Failure
 from forebay.core.policy import Retained
-from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.core.stamp import rank_at
 from forebay.engine.intake import KeyFact
 from forebay.engine.settle import Mark
 from forebay.store.memory.heaps import Deadlines

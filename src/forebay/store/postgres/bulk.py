@@ -23,7 +23,7 @@ from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_BYTES, MAX_BATCH, SOURCE_KEPT
-from forebay.core.rank import rank_at
+from forebay.core.stamp import rank_at
 from forebay.store.brokers import in_parts
 from forebay.store.postgres.connect import Connection, Json
 from forebay.store.postgres.intake import Intake, accept

@@ -19,7 +19,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Fence, Lease
 from forebay.core.outcome import Failure
-from forebay.core.rank import RankRule
+from forebay.core.stamp import RankRule
 from forebay.store.postgres.connect import Json
 
 BEHIND, READY, RUNNING, LATER = range(4)

@@ -15,12 +15,12 @@ import msgspec
 
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import State
-from forebay.core.lease import Lease, Settled, Settlement, outlived, presumes_expiry
+from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT, MAX_ID
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.record_builder import RecordBuilder
-from forebay.engine.settle import VERDICT_CODES, Transition, transition
+from forebay.engine.settle import VERDICT_CODES, Transition, outlived, presumes_expiry, transition
 from forebay.store.postgres.claims import CALL, Claims
 from forebay.store.postgres.connect import array_of
 from forebay.store.postgres.intake import check_capacity

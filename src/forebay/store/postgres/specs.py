@@ -13,9 +13,8 @@ import msgspec
 from forebay.core.gate import check_cost, lane_gates, lane_terms
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo, InOrder, terms_of
-from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
-from forebay.core.stamp import Stamper
+from forebay.core.stamp import BY_TIME, Stamper, rank_rule
 from forebay.store.postgres.connect import Rows, Server
 from forebay.store.postgres.runs import Stamp
 

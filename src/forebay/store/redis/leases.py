@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Progress
-from forebay.core.lease import Fence, Lease, Settled, Settlement, presumes_expiry
+from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
-from forebay.engine.settle import VERDICT_CODES
+from forebay.engine.settle import VERDICT_CODES, presumes_expiry
 from forebay.store.protocol import Promotion, Want
 from forebay.store.redis.records import leases_of, packed, sid, sids
 from forebay.store.redis.session import Session

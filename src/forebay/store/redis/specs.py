@@ -16,9 +16,8 @@ from forebay.core.gate import Gate, check_cost, lane_gates, lane_terms, line_of,
 from forebay.core.instant import micros
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo, KeepFor, Retained, Shed
-from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
-from forebay.core.stamp import Stamper
+from forebay.core.stamp import BY_TIME, Stamper, rank_rule
 from forebay.store.redis.connect import Delivery
 
 _TRAITS: Final = attrgetter(

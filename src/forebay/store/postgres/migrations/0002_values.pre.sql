@@ -1,4 +1,4 @@
--- Values: the server's clock, ranks, and parts of what a run keeps as JSON. Same rules as core/rank.py and core/gate.py.
+-- Values: the server's clock, ranks, and parts of what a run keeps as JSON. Same rules as core/stamp.py and core/gate.py.
 
 CREATE FUNCTION forebay.clock() RETURNS bigint LANGUAGE sql VOLATILE
 AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
