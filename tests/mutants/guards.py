@@ -372,4 +372,18 @@ MUTANTS = [
         "        if False:",
         ("tests/unit/test_payload.py",),
     ),
+    Mutant(
+        "a worker of many queues rests before it has asked all of them",
+        "src/forebay/work/capacity.py",
+        "        if self._empty < len(self._queues):\n            return False\n",
+        "",
+        ("tests/unit/test_rotation.py",),
+    ),
+    Mutant(
+        "handlers that awaited are finished one by one",
+        "src/forebay/work/loop.py",
+        "self._loop.call_later(_GATHER, self._flush_gathered)",
+        "self._flush_gathered()",
+        ("tests/unit/test_pool.py", "-k", "finished_together"),
+    ),
 ]

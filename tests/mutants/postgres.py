@@ -368,4 +368,11 @@ POSTGRES_MUTANTS = [
         "return self._able and (self._claiming.failures == 0 or self.progress_age() <= STALLED_SECONDS)",
         (*ROLES, "-k", "claim_round"),
     ),
+    Mutant(
+        "a key is forgotten the moment its window ends",
+        f"{STORE}/maintenance.py",
+        "(unit.now - _KEY_GRACE, limit)",
+        "(unit.now, limit)",
+        ("tests/stores/test_postgres_door.py", "-k", "within_a_keys_window"),
+    ),
 ]

@@ -71,7 +71,7 @@ STORES: dict[str, tuple[Make, set[Need]]] = {
     "streams": (streams, {*Need}),
 }
 THEMES = {
-    "streams": frozenset("order settling leases timing sheds merging threads".split()),
+    "streams": frozenset("order settling leases timing shedding merging threads".split()),
     "pooled": frozenset("acceptance settling leases timing keys threads watching schedules ledger ingest".split()),
 }
 """Themes that tell delivery by streams from delivery by sets, and a pooler from a connection of one's own; the others
@@ -131,6 +131,7 @@ def test_the_suite_is_large_and_its_names_are_its_own() -> None:
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) >= 200
     assert all(name.islower() and len(name.split("_")) >= 3 for name in names)
+    assert frozenset().union(*THEMES.values()) <= {case.theme for case in cases()}
 
 
 @pytest.mark.nightly
