@@ -4,6 +4,9 @@ python -m bench.http_frameworks         FastAPI as the API uses it, and with pyd
 
 Every application has the same two routes: a job in and its receipt out, and a page of twenty rows by a filter. Each
 checks a role. `direct` is what `POST /jobs` uses (`forebay.serve.api.routing.FastPath`).
+
+`rate` is one request against a limit per caller, a thousand callers in turn: the server's token buckets beside the
+moving and the sliding window of the package `limits`, where it is installed.
 """
 
 import asyncio
@@ -25,6 +28,7 @@ from forebay.serve.api.responses import Accepted, EntryPlace
 from forebay.serve.api.routing import FastPath, Json, NameFilter, Producer, api_router
 from forebay.serve.api.schema import ResponseModel
 from forebay.serve.security.auth import CREDENTIALS, Credentials
+from forebay.serve.security.limits import TokenBuckets
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 CALLS = 2_000
@@ -205,6 +209,31 @@ def cpu(app: App, method: str, query: bytes = b"") -> float:
     return asyncio.run(calls())
 
 
+def rates() -> dict[str, Callable[[str], object]]:
+    """One request of a caller against a limit, by library."""
+    buckets = TokenBuckets()
+    found: dict[str, Callable[[str], object]] = {"token bucket": lambda caller: buckets.take(caller, 1e6, 1_000_000)}
+    if find_spec("limits") is not None:
+        limits: Any = import_module("limits")
+        storage = import_module("limits.storage").MemoryStorage()
+        strategies = import_module("limits.strategies")
+        limit = limits.RateLimitItemPerSecond(1_000_000)
+        moving = strategies.MovingWindowRateLimiter(storage)
+        sliding = strategies.SlidingWindowCounterRateLimiter(storage)
+        found["limits, moving window"] = lambda caller: moving.hit(limit, caller)
+        found["limits, sliding window"] = lambda caller: sliding.hit(limit, caller)
+    return found
+
+
+def rate_cpu(take: Callable[[str], object]) -> float:
+    """Microseconds of one request."""
+    callers = [f"key:{number}" for number in range(1_000)]
+    began = time.process_time()
+    for number in range(10 * CALLS):
+        take(callers[number % len(callers)])
+    return (time.process_time() - began) / (10 * CALLS) * 1e6
+
+
 def main() -> None:
     args = arguments(__doc__)
     ours = msgspec_app()
@@ -218,6 +247,9 @@ def main() -> None:
     for name, app in apps.items():
         query = b"queue=mail&limit=20"
         figures.append(Figure(f"list/{name}", "µs", lambda app=app, q=query: cpu(app, "GET", q)))  # type: ignore[misc]
+    for name, take in rates().items():
+        base = "rate/token bucket"
+        figures.append(Figure(f"rate/{name}", "µs", lambda take=take: rate_cpu(take), base))  # type: ignore[misc]
     run(figures, rounds=3 if args.quick else 7, only=args.only, as_json=args.json)
 
 
