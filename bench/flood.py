@@ -109,17 +109,17 @@ async def callers(host: str, port: int, key: str, seconds: float) -> list[tuple[
     kept = [good(host, port, key, seconds, anew=False) for _ in range(8)]
     fresh = [good(host, port, key, seconds, anew=True) for _ in range(2)]
     found = await asyncio.gather(*kept, *fresh)
-    return [_together(found[:8]), _together(found[8:])]
+    return [_merged(found[:8]), _merged(found[8:])]
 
 
-def _together(found: list[tuple[list[float], Counter[str]]]) -> tuple[list[float], Counter[str]]:
+def _merged(found: list[tuple[list[float], Counter[str]]]) -> tuple[list[float], Counter[str]]:
     met = Counter[str]()
     for _, each in found:
         met.update(each)
     return [took for times, _ in found for took in times], met
 
 
-def told(name: str, times: list[float], met: Counter[str]) -> None:
+def report(name: str, times: list[float], met: Counter[str]) -> None:
     p50, p99 = percentile(times, 50), percentile(times, 99)
     failed = sum(count for status, count in met.items() if status != "202")
     print(f"{name:34} {len(times):6} requests  p50 {p50:8.1f}  p99 {p99:8.1f}  most {max(times):8.1f}  failed {failed}")
@@ -140,9 +140,9 @@ def measure(connections: int, seconds: float) -> None:
                 flooder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True) if flooded else None
                 time.sleep(3 if flooded else 0)
                 kept, fresh = asyncio.run(callers(host, port, text, seconds))
-                word = f"{connections:,} bad connections" if flooded else "nobody else"
-                told(f"{word}, kept alive", *kept)
-                told(f"{word}, new each time", *fresh)
+                word = f"{connections:,} bad connections" if flooded else "no other connections"
+                report(f"{word}, kept alive", *kept)
+                report(f"{word}, new each time", *fresh)
                 if flooder is not None:
                     print(f"the flood met {flooder.communicate()[0].strip()}")
             print(f"the server's memory: {rss_bytes([pid]) / 2**20:.0f} MiB")

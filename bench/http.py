@@ -4,16 +4,16 @@ make bench-http                         all of it, about five minutes
 make bench-http ARGS="--quick"          a first look
 make bench-http ARGS="--json --only post"
 
-Every answer that counts is a 202 for a job that is durable (fsync and synchronous_commit are on). The p50 and p99 are
-at 80 % of the rate that was reached just before, with requests due by the clock: one that waits for its turn counts.
-`p99 at 1,200` is at 80 % of the rate that is asked of it. Server, load and Postgres share the machine; `others` is what
-everybody else took of it meanwhile: with more than a few percent the figures tell of them.
+A response counts if it is a 202 for a durable job (fsync and synchronous_commit are on). `CPU` is that of the server
+process per request. The p50 and p99 are at 80 % of the rate that was reached just before, with requests due by the
+clock: the wait of a late one counts. `p99 at 1,200` is at 80 % of the goal. Server, load and Postgres share the
+machine; `others` is the share of all other processes: with more than a few percent it distorts the figures.
 
 What bounds the p99, in the same run: `refused` is the same rate of jobs without a kind, which never reach the store;
 `commit` is one durable row at a time.
 
-`idle/claimers` is the server's CPU while so many long polls wait for work that does not come, each asked for anew every
-60 seconds, evenly spread; that they came in is not counted. `idle/nobody` is the same server without them.
+`idle/claimers` is the server's CPU while `CLAIMERS` long polls wait for jobs that do not come, each repeated every 60
+seconds, evenly spread; their arrival is not counted. `idle/none` is the same server without them.
 """
 
 import json
@@ -39,15 +39,15 @@ ROOT = Path(__file__).parents[1]
 CONNECTIONS = 64
 CLAIMERS = 10_000
 SHARE = 0.8
-ASKED = 1_500
+GOAL = 1_500
 SETTLE = 3.0
-"""Seconds of rest once all who came have been let in."""
+"""Seconds of rest once all long polls have arrived."""
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
 class Machine:
-    """What others took of the machine since this was made: all that is not of this process or below it."""
+    """The CPU share of all processes but this one and its children, since this was made."""
 
     def __init__(self) -> None:
         self._began = self._now()
@@ -89,7 +89,7 @@ class Served:
         self.late: dict[str, Any] = {}
 
     def load(self, what: str, *words: object) -> dict[str, Any]:
-        told = subprocess.run(
+        finished = subprocess.run(
             [sys.executable, "-m", "bench.http_load", what, self._url, self._key, *map(str, words)],
             cwd=ROOT,
             env=ENVIRONMENT,
@@ -97,10 +97,10 @@ class Served:
             text=True,
             check=True,
         )
-        said: dict[str, Any] = json.loads(told.stdout)
-        assert set(said.get("statuses", {"202": 1})) == {"422" if what == "refused" else "202"}, said
-        assert not said.get("problems"), said
-        return said
+        result: dict[str, Any] = json.loads(finished.stdout)
+        assert set(result.get("statuses", {"202": 1})) == {"422" if what == "refused" else "202"}, result
+        assert not result.get("problems"), result
+        return result
 
     def post(self, seconds: float) -> float:
         before = cpu_seconds([self.process.pid])
@@ -119,8 +119,8 @@ class Served:
         self.late = self.load("post", CONNECTIONS, seconds, (self.rate or self.post(seconds)) * SHARE)
         return float(self.late["p50"])
 
-    def asked_p99(self, seconds: float) -> float:
-        return float(self.load("post", CONNECTIONS, seconds, ASKED * SHARE)["p99"])
+    def goal_p99(self, seconds: float) -> float:
+        return float(self.load("post", CONNECTIONS, seconds, GOAL * SHARE)["p99"])
 
     def refused_p99(self, seconds: float) -> float:
         return float(self.load("refused", CONNECTIONS, seconds, (self.rate or self.post(seconds)) * SHARE)["p99"])
@@ -158,24 +158,24 @@ class Served:
         assert load.stdin is not None
         assert load.stdout is not None
         assert json.loads(load.stdout.readline())["connections"] == CLAIMERS
-        while self._under_way() < CLAIMERS:
+        while self._in_flight() < CLAIMERS:
             self._rest(0.2)
         self._rest(SETTLE)
         spent = self.alone(seconds)
         load.stdin.close()
-        said = json.loads(load.stdout.readline())
+        result = json.loads(load.stdout.readline())
         load.wait()
-        assert said["lost"] == 0, said
+        assert result["lost"] == 0, result
         return spent
 
     def alone(self, seconds: float) -> float:
-        """Percent of a core that the server takes of its own accord."""
+        """Percent of a core that the server uses without requests."""
         before, began = cpu_seconds([self.process.pid]), time.monotonic()
         self._rest(seconds)
         return (cpu_seconds([self.process.pid]) - before) / (time.monotonic() - began) * 100
 
-    def _under_way(self) -> int:
-        """Requests that the server has taken up, but for this one."""
+    def _in_flight(self) -> int:
+        """Requests in flight on the server, without this one."""
         asked = Request(f"{self._url}/metrics", headers={"Authorization": f"Bearer {self._key}"})
         with urlopen(asked) as answer:
             found = re.search(rb"^forebay_http_requests_in_flight (\S+)", answer.read(), re.MULTILINE)
@@ -210,14 +210,14 @@ def main() -> None:
             Figure("post/postgres CPU", "µs", lambda: served.post_cpu(seconds)),
             Figure("post/postgres p50 at 80 %", "ms", lambda: served.p50(seconds)),
             Figure("post/postgres p99 at 80 %", "ms", lambda: served.p99(seconds), goal="< 25"),
-            Figure("post/postgres p99 at 1,200", "ms", lambda: served.asked_p99(seconds), goal="< 25"),
+            Figure("post/postgres p99 at 1,200", "ms", lambda: served.goal_p99(seconds), goal="< 25"),
             Figure("post/refused p99 at 80 %", "ms", lambda: served.refused_p99(seconds)),
             Figure("post/commit p99", "ms", lambda: served.commit_p99(seconds)),
             Figure("batch/postgres", "jobs/s", lambda: served.batch(jobs), goal="≥ 25,000"),
         ]
         run(figures, rounds=rounds, only=args.only, as_json=args.json)
         once = [
-            Figure("idle/nobody", "% core", lambda: served.alone(rest)),
+            Figure("idle/none", "% core", lambda: served.alone(rest)),
             Figure("idle/claimers", "% core", lambda: served.idle(rest), goal="< 10"),
         ]
         run(once, rounds=1, only=args.only, as_json=args.json)

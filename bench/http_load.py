@@ -28,7 +28,7 @@ PAYLOAD = {
     "queue": "mail",
 }
 TICK = 0.002
-"""Seconds between two looks at the clock; half of it is in every latency. More looks would take CPU from the server."""
+"""Seconds between two readings of the clock; half of it is in every latency. More would take CPU from the server."""
 
 JOB = json.dumps(PAYLOAD).encode()
 
@@ -146,21 +146,21 @@ async def batch(host: str, port: int, key: str, jobs: int) -> dict[str, object]:
 
     began = time.perf_counter()
     writing = asyncio.create_task(write())
-    told = bytearray()
-    while not told.endswith(b"\r\n0\r\n\r\n"):
-        told += await reader.read(2**18)
+    received = bytearray()
+    while not received.endswith(b"\r\n0\r\n\r\n"):
+        received += await reader.read(2**18)
         assert not reader.at_eof()
-        if len(told) > 2**20:
-            del told[: -(2**16)]
+        if len(received) > 2**20:
+            del received[: -(2**16)]
     spent = time.perf_counter() - began
     await writing
     writer.close()
-    summary = json.loads(bytes(told).rpartition(b'{"lines"')[2].partition(b"}")[0].join((b'{"lines"', b"}")))
+    summary = json.loads(bytes(received).rpartition(b'{"lines"')[2].partition(b"}")[0].join((b'{"lines"', b"}")))
     return {"rate": summary["accepted"] / spent, **summary}
 
 
 async def idle(host: str, port: int, key: str, connections: int) -> dict[str, object]:
-    """Long polls of 60 s, asked for anew whenever one ends; until stdin closes. The first ones end evenly spread."""
+    """Long polls of 60 s, repeated whenever one ends, until stdin closes. The first ones end evenly spread."""
 
     def claim(wait: float) -> bytes:
         return request("POST", "/claim", key, json.dumps({"wants": [{"queue": "empty"}], "wait": wait}).encode())
@@ -184,12 +184,12 @@ def main() -> None:
     if what in ("post", "refused"):
         connections, seconds, rate = int(rest[0]), float(rest[1]), float(rest[2]) if rest[2:] else None
         load = Load(request("POST", "/jobs", key, JOB if what == "post" else b"{}"), seconds, rate)
-        told = uvloop.run(load.run(host, port, connections, seconds))
+        result = uvloop.run(load.run(host, port, connections, seconds))
     elif what == "batch":
-        told = uvloop.run(batch(host, port, key, int(rest[0])))
+        result = uvloop.run(batch(host, port, key, int(rest[0])))
     else:
-        told = uvloop.run(idle(host, port, key, int(rest[0])))
-    print(json.dumps(told), flush=True)
+        result = uvloop.run(idle(host, port, key, int(rest[0])))
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ METRICS_MUTANTS = [
     Mutant(
         "names without a cap",
         f"{METRICS}/labels.py",
-        "if len(self._queues) >= self._queues_most:",
+        "if len(self._queues) >= self._max_queues:",
         "if False:",
         (*TALLY[:1], *PAGE),
     ),
@@ -63,7 +63,7 @@ METRICS_MUTANTS = [
         "in all_families:",
         PAGE,
     ),
-    Mutant("paths are labels", f"{METRICS}/middleware.py", "else UNMATCHED", 'else scope["path"]', PAGE),
+    Mutant("paths are labels", f"{METRICS}/meters.py", "else UNMATCHED", 'else scope["path"]', PAGE),
     Mutant(
         "label values are not escaped",
         "src/forebay/work/metrics.py",

@@ -329,7 +329,7 @@ def test_a_job_is_cancelled_and_redriven(shop: Site, store: Store) -> None:
         assert "did=gone" in operator.done("/ui/jobs/4/cancel")
         assert "did=redriven" in operator.done("/ui/jobs/3/redrive")
         assert "did=alive" in operator.done("/ui/jobs/3/redrive")
-        assert "asked to stop" in operator.get("/ui/jobs/2?did=requested").text
+        assert "its worker was notified" in operator.get("/ui/jobs/2?did=requested").text
         assert "all its attempts again" in operator.get("/ui/jobs/3?did=redriven").text
         assert "evil" not in operator.get("/ui/jobs/3?did=evil").text
         assert operator.post("/ui/jobs/999/cancel").status_code == 404

@@ -391,7 +391,7 @@ def test_dead_letters_are_grouped_by_what_they_have_in_common(store: SqliteStore
         (6, "user <n> at <address> not found"),
         (1, "another thing"),
     ]
-    assert census.causes[0].said == "user 5 at 10.0.0.5 not found"
+    assert census.causes[0].last_message == "user 5 at 10.0.0.5 not found"
     assert census.since() == {"default": store.now() - 5 * SECOND}
     assert not survey.due()
     found = find(store, ANONYMOUS, Filter(state=State.DEAD, cause=census.causes[0].name))

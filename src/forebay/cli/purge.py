@@ -54,7 +54,7 @@ def purge(call: Call) -> int:
         given = {name: getattr(args, name) for name in ("queue", "kind", "where", "fingerprint")}
         facts = {name: value for name, value in given.items() if value is not None}
         facts |= {"before": plan.died_before} if plan.died_before is not None else {}
-        record_action(store, "dlq purge", "dead letters", purged=purged, ids=args.ids[:100], asked=facts)
+        record_action(store, "dlq purge", "dead letters", purged=purged, ids=args.ids[:100], filter=facts)
     left = sorted({*args.ids} - {job.id for job in named})
     if call.screen.as_json:
         call.screen.emit({"purged": purged})

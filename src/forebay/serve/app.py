@@ -6,14 +6,12 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from forebay.serve.api import batch, cron, dead, gates, jobs, logs, queues, stats, work
+from forebay.serve.api import batch, cron, dead, gates, jobs, logs, monitoring, queues, stats, work
 from forebay.serve.api.routing import FastPath
 from forebay.serve.api.schema import complete_document
 from forebay.serve.context import ServerContext
 from forebay.serve.dashboard import mount
-from forebay.serve.health import router as health
-from forebay.serve.metrics import MetricsMiddleware
-from forebay.serve.metrics.routes import router as metrics
+from forebay.serve.metrics.meters import MetricsMiddleware
 from forebay.serve.problems import install_error_handlers
 from forebay.serve.security.auth import Authenticator, AuthMiddleware
 from forebay.serve.security.headers import SecurityHeadersMiddleware
@@ -71,11 +69,10 @@ def create_app(
     app.add_middleware(FastPath, routes=app.routes)
     install_security(app, context.authenticator, chosen)
     app.add_middleware(MetricsMiddleware, meters=context.meters)
-    for module in (batch, jobs, work, dead, queues, gates, cron, stats, logs):
+    for module in (batch, jobs, work, dead, queues, gates, cron, stats, logs, monitoring):
         app.include_router(module.router)
-    app.include_router(health)
     if chosen.metrics:
-        app.include_router(metrics)
+        app.include_router(monitoring.metrics)
     if chosen.dashboard:
         mount(app)
     return app

@@ -71,10 +71,6 @@ class ServerContext:
         self.job_polls = JobPolls(self)
         self.recent_runs = RecentRuns()
 
-    def add_role(self, role: Role) -> None:
-        """Add a role, which runs in its own thread while the server runs. Call it before `start`."""
-        self._roles.append(role)
-
     async def call(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The result of a blocking call, made on the thread pool."""
         if self._calls >= self.settings.max_calls:

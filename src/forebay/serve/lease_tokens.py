@@ -68,7 +68,7 @@ class LeaseToken(Struct, frozen=True, array_like=True):
     def lease(self, job: Job | None) -> Lease:
         """The lease with the job's current state, or with the token's fields when the lease is over.
 
-        The latter only lets the store tell whether the same settle was applied before.
+        The latter suffices for the store to recognise a settle that was applied before.
         """
         if job is not None and self.holds(job):
             return Lease(job, self.owner, job.lease_until or 0)
@@ -149,27 +149,29 @@ def load_signer(store: Store) -> LeaseSigner:
     return LeaseSigner(bytes.fromhex(msgspec.json.decode(first[0].body, type=str)))
 
 
-def outcome_of(said: Settle) -> Outcome:
+def outcome_of(settlement: Settle) -> Outcome:
     """The outcome that a settlement reports."""
-    match said.outcome:
+    match settlement.outcome:
         case "ack":
-            result = _result(said.result)
+            result = _result(settlement.result)
             keep_for = 0 if result is None else micros(RESULT_KEPT)
-            return Succeeded(result, keep_for if said.keep is None else span_of("keep", said.keep))
+            return Succeeded(result, keep_for if settlement.keep is None else span_of("keep", settlement.keep))
         case "fail":
-            return Failed(_failure(said.error), None if said.after is None else span_of("after", said.after))
+            return Failed(
+                _failure(settlement.error), None if settlement.after is None else span_of("after", settlement.after)
+            )
         case "drop":
-            return Dropped(_failure(said.error))
+            return Dropped(_failure(settlement.error))
         case "release":
             return Interrupted()
         case "snooze":
-            if said.after is None:
+            if settlement.after is None:
                 raise Invalid("after", "a snooze needs a duration", "give after, in seconds")
-            return Snoozed(span_of("after", said.after))
+            return Snoozed(span_of("after", settlement.after))
         case "cancel":
-            return Withdrawn(0 if said.keep is None else span_of("keep", said.keep))
+            return Withdrawn(0 if settlement.keep is None else span_of("keep", settlement.keep))
         case _:
-            assert_never(said.outcome)
+            assert_never(settlement.outcome)
 
 
 def _result(result: Raw | UnsetType) -> bytes | None:

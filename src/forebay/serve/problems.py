@@ -110,7 +110,7 @@ def problem_of(error: ForebayError) -> Problem:
         case Unsupported():
             return Problem(422, "unsupported", "The store cannot do this", detail)
         case OffsetGone():
-            facts_gone = {"asked": error.asked, "first": error.first}
+            facts_gone = {"requested": error.asked, "first": error.first}
             return Problem(410, "offset-gone", "The log no longer holds this offset", detail, extra=facts_gone)
         case PartitionLost():
             facts_lost = {"partition": error.partition, "epoch": error.epoch}

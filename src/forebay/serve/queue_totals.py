@@ -1,7 +1,7 @@
 """Job counts of the queues that an actor can reach: totals, and the deepest queues one by one.
 
 A result holds at most `MAX_BATCH` queues. For an actor who reaches every queue the store computes the totals; for one
-with names and patterns, up to `NAMES_READ` names are searched, and `complete` tells whether that covered all of them.
+with names and patterns, up to `NAMES_READ` names are searched, and `complete` is whether that covered all of them.
 """
 
 from typing import Final

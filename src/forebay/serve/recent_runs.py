@@ -1,7 +1,7 @@
 """Attempts and run times of recently ended jobs, by queue.
 
 They come from the tail of the ledger, its last `TAIL` records or `MAX_SPANS` job ranges, read at most every few
-seconds. Where the ledger is off, they come from a bounded sample of the stored jobs; `source` tells which.
+seconds. Where the ledger is off, they come from a bounded sample of the stored jobs; `source` names it.
 """
 
 from collections import Counter

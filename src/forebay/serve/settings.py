@@ -22,8 +22,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
     max_body      bytes of one request body;  max_line: bytes of one line of a streamed body
     threads       for store calls;  max_calls: calls that run or wait for a thread, before a 503
-    max_pollers   concurrent long polls;  max_wait: seconds for which one is held, whatever it asks for
-    drain         seconds in which requests in flight may finish after the server is asked to stop
+    max_pollers   concurrent long polls;  max_wait: seconds for which one is held, whatever the request says
+    drain         seconds in which requests in flight may finish after the server got a signal to stop
     maintain      fire schedules, promote due jobs and reclaim expired leases here too, as every worker does
     count_from_start  counters of /metrics start at the first record of the ledger, not at this server's start
     lake          a directory from which the dashboard reads the audit's verdict

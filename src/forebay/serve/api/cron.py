@@ -55,20 +55,18 @@ async def show(context: Context, actor: Viewer, name: PathName) -> ScheduleView:
 
 @router.put("/cron/{name}", responses=problems(404))
 async def put(
-    context: Context, actor: Operator, asked: Json[PutSchedule], request: Request, name: PathName
+    context: Context, actor: Operator, body: Json[PutSchedule], request: Request, name: PathName
 ) -> ScheduleView:
     """Create or edit a schedule. With another rule or zone it fires from now on, not for past times."""
-    timetable = Timetable(
-        Cron(asked.rule, asked.tz, asked.dst), CatchUp.parse(asked.catch_up), asked.overlap, asked.jitter
-    )
+    timetable = Timetable(Cron(body.rule, body.tz, body.dst), CatchUp.parse(body.catch_up), body.overlap, body.jitter)
     draft = Draft(
-        asked.kind,
-        queue=asked.queue,
-        body=json_of(asked.payload),
-        tenant=actor.stamped(asked.tenant),
-        subject=asked.subject,
-        priority=asked.priority,
-        max_attempts=asked.max_attempts,
+        body.kind,
+        queue=body.queue,
+        body=json_of(body.payload),
+        tenant=actor.stamped(body.tenant),
+        subject=body.subject,
+        priority=body.priority,
+        max_attempts=body.max_attempts,
     )
     if not actor.reaches(draft.queue):
         raise not_found(f"queue {draft.queue}")
@@ -77,9 +75,9 @@ async def put(
     if any(each.name == name and not _sees(actor, each) for each in schedules):
         raise not_found(f"schedule {name}")
     first = timetable.cron.next_after(now) or NEVER
-    schedule = Schedule(name, timetable.rule, first, draft, asked.tz, paused=asked.paused)
+    schedule = Schedule(name, timetable.rule, first, draft, body.tz, paused=body.paused)
     await context.call(context.store.put_schedule, schedule)
-    await record_action(context, actor, "cron put", name, rule=schedule.rule, zone=asked.tz, kind=asked.kind)
+    await record_action(context, actor, "cron put", name, rule=schedule.rule, zone=body.tz, kind=body.kind)
     return _view(actor, *await _seen(context, actor, name))
 
 

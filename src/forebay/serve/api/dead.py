@@ -154,35 +154,35 @@ def _moved(context: ServerContext, verb: Callable[[list[int]], list[int]], job: 
 
 
 @router.post("/dlq/purge", responses=problems(404))
-async def purge(context: Context, actor: Operator, asked: Json[Purge]) -> Purged:
+async def purge(context: Context, actor: Operator, body: Json[Purge]) -> Purged:
     """Purge dead letters by id or by a filter, at most `limit` per call."""
-    died_before = None if asked.died_before is None else from_datetime(asked.died_before)
+    died_before = None if body.died_before is None else from_datetime(body.died_before)
     names = ("queue", "kind", "tenant", "subject", "fingerprint")
-    given = {name: value for name in names if (value := getattr(asked, name)) is not None}
+    given = {name: value for name in names if (value := getattr(body, name)) is not None}
     plan = Plan(**given, died_before=died_before, quarantined=True)
-    if (asked.ids is not None) + (plan.filtered or asked.where is not None) + asked.all != 1:
+    if (body.ids is not None) + (plan.filtered or body.where is not None) + body.all != 1:
         reason = "it needs exactly one of ids, a filter, all"
         raise Invalid("purge", reason, 'send {"ids": [41]}, {"queue": "mail"} or {"all": true}')
-    if asked.ids is not None:
-        dead = await context.call(_dead_of, context, actor, asked.ids)
-        scanned, place = len(asked.ids), None
+    if body.ids is not None:
+        dead = await context.call(_dead_of, context, actor, body.ids)
+        scanned, place = len(body.ids), None
     else:
-        readable = _fits(actor, asked.where)
+        readable = _fits(actor, body.where)
         found, scanned, place = await context.call(
             find,
             context.store,
             actor,
             plan.query,
-            asked.after,
-            asked.limit,
+            body.after,
+            body.limit,
             lambda job: plan.fits(job) and readable(job),
         )
         dead = [job.id for job in found]
-    if asked.dry_run or not dead:
-        return Purged(len(dead), dead, scanned, asked.dry_run, place)
+    if body.dry_run or not dead:
+        return Purged(len(dead), dead, scanned, body.dry_run, place)
     gone = await context.call(context.store.discard, dead)
-    facts = given | {"where": asked.where, "died_before": died_before, "all": asked.all}
-    await record_action(context, actor, "dlq purge", "dead letters", purged=len(gone), ids=gone[:100], asked=facts)
+    facts = given | {"where": body.where, "died_before": died_before, "all": body.all}
+    await record_action(context, actor, "dlq purge", "dead letters", purged=len(gone), ids=gone[:100], filter=facts)
     return Purged(len(gone), gone, scanned, False, place)
 
 
@@ -196,37 +196,36 @@ def _dead_of(context: ServerContext, actor: Actor, ids: list[int]) -> list[int]:
 
 
 @router.post("/dlq/redrive")
-async def redrive(context: Context, actor: Operator, asked: Json[Redrive]) -> Redriven:
+async def redrive(context: Context, actor: Operator, body: Json[Redrive]) -> Redriven:
     """Redrive the dead letters that match, at most `limit` per call; continue with `after` until `next` is null."""
-    plan = _plan(asked)
-    limit = asked.limit if asked.rate is None else max(1, min(asked.limit, int(asked.rate * _MAX_PACED)))
+    plan = _plan(body)
+    limit = body.limit if body.rate is None else max(1, min(body.limit, int(body.rate * _MAX_PACED)))
     most = MAX_BATCH if plan.sample else limit
-    readable = _fits(actor, asked.where)
+    readable = _fits(actor, body.where)
 
     def fits(job: Job) -> bool:
         return plan.fits(job) and readable(job)
 
-    found, scanned, place = await context.call(find, context.store, actor, plan.query, asked.after, most, fits)
+    found, scanned, place = await context.call(find, context.store, actor, plan.query, body.after, most, fits)
     run = RedriveRun(plan, [job.id for job in picked(iter(found), replace(plan, limit=limit))])
-    if asked.dry_run or not run.chosen:
-        return Redriven(len(run.chosen), run.chosen, scanned, asked.dry_run, place)
+    if body.dry_run or not run.chosen:
+        return Redriven(len(run.chosen), run.chosen, scanned, body.dry_run, place)
     await _run_to_end(context, run)
     if run.stopped:
-        place = run.chosen[run.tried - 1] if run.tried else asked.after
+        place = run.chosen[run.tried - 1] if run.tried else body.after
     # Of a patch only the names are recorded: its values may be secrets.
-    given = {"queue": asked.queue, "kind": asked.kind, "where": asked.where, "rate": asked.rate}
-    ids, names = run.moved, sorted(asked.patch or ())
+    given = {"queue": body.queue, "kind": body.kind, "where": body.where, "rate": body.rate}
+    ids, names = run.moved, sorted(body.patch or ())
     await record_action(
-        context, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], asked=given, patched=names
+        context, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], filter=given, patched=names
     )
     return Redriven(len(ids), ids, scanned, False, place, run.stopped)
 
 
-def _plan(asked: Redrive) -> Plan:
+def _plan(body: Redrive) -> Plan:
     """The plan, without `where`, which is matched against what the actor may read, and without `limit`."""
     names = ("queue", "kind", "tenant", "subject", "fingerprint", "quarantined", "sample", "seed", "patch", "rate")
-    said = {name: getattr(asked, name) for name in (*names, "stop_at", "stop_after")}
-    return Plan(**said)
+    return Plan(**{name: getattr(body, name) for name in (*names, "stop_at", "stop_after")})
 
 
 async def _run_to_end(context: ServerContext, run: RedriveRun) -> None:

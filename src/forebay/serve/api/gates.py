@@ -46,22 +46,22 @@ async def browse(
 
 
 @router.post("/gates/{name:path}", responses=problems(404))
-async def put(context: Context, actor: Operator, asked: Json[SetGate], name: GateName) -> GateSet:
+async def put(context: Context, actor: Operator, body: Json[SetGate], name: GateName) -> GateSet:
     """Override a gate's slots; 0 closes it, null restores the number of the queue's spec."""
     await _require_gate(context, actor, checked_gate(name))
-    await context.call(context.store.set_gate, name, asked.slots)
-    await record_action(context, actor, "gates set", name, slots=asked.slots)
-    return GateSet(name, asked.slots)
+    await context.call(context.store.set_gate, name, body.slots)
+    await record_action(context, actor, "gates set", name, slots=body.slots)
+    return GateSet(name, body.slots)
 
 
 @router.post("/conditions/{name}/release", responses=problems(404))
-async def release(context: Context, actor: Operator, asked: Json[Release], name: PathName) -> Released:
+async def release(context: Context, actor: Operator, body: Json[Release], name: PathName) -> Released:
     """Release the first jobs that wait for a condition; a surplus is not saved for later jobs."""
-    gate = condition_gate(name, asked.value)
+    gate = condition_gate(name, body.value)
     await _require_gate(context, actor, gate)
-    passed: int = await context.call(context.store.release, name, asked.count, asked.value)
+    passed: int = await context.call(context.store.release, name, body.count, body.value)
     await record_action(context, actor, "gates release", gate, passed=passed)
-    return Released(name, asked.value, passed)
+    return Released(name, body.value, passed)
 
 
 async def _require_gate(context: ServerContext, actor: Actor, name: str) -> None:

@@ -130,7 +130,7 @@ async def browse(
 async def cancel(
     context: Context, actor: Annotated[Actor, require_role(Role.PRODUCER, Role.OPERATOR)], job_id: JobId
 ) -> Cancelled:
-    """Cancel a job: it will not run, or its worker is asked to stop."""
+    """Cancel a job: it will not run, or, if it runs, its worker is notified."""
     job = await seen_job(context, actor, job_id)
     answer = (await context.call(context.store.cancel, [job_id]))[0]
     await record_action(context, actor, "cancel", "jobs", ids=[job_id], queue=job.queue, answer=answer.value)
@@ -138,19 +138,19 @@ async def cancel(
 
 
 @router.post("/jobs/cancel")
-async def cancel_many(context: Context, actor: Operator, asked: Json[CancelMany]) -> CancelledMany:
+async def cancel_many(context: Context, actor: Operator, body: Json[CancelMany]) -> CancelledMany:
     """Cancel the jobs that match and have not ended, at most `limit`; continue with `after` until `next` is null."""
     names = ("queue", "state", "kind", "tenant", "subject")
-    given = {name: value for name in names if (value := getattr(asked, name)) is not None}
-    if bool(given) == asked.all:
+    given = {name: value for name in names if (value := getattr(body, name)) is not None}
+    if bool(given) == body.all:
         raise Invalid("cancel", "it needs either a filter or all", 'send {"queue": "mail"} or {"all": true}')
-    query = Wanted(asked.queue, asked.state and State(asked.state), asked.kind, asked.tenant, asked.subject)
+    query = Wanted(body.queue, body.state and State(body.state), body.kind, body.tenant, body.subject)
     found, scanned, place = await context.call(
-        find, context.store, actor, query, asked.after, asked.limit, lambda job: not job.state.terminal
+        find, context.store, actor, query, body.after, body.limit, lambda job: not job.state.terminal
     )
     ids = [job.id for job in found]
-    if asked.dry_run or not ids:
-        return CancelledMany(0, 0, 0, ids, scanned, asked.dry_run, place)
+    if body.dry_run or not ids:
+        return CancelledMany(0, 0, 0, ids, scanned, body.dry_run, place)
     answers = [answer.value for answer in await context.call(context.store.cancel, ids)]
     counts = {word: answers.count(word) for word in ("cancelled", "requested", "gone")}
     await record_action(context, actor, "cancel many", f"{len(ids)} jobs", ids=ids[:100], filter=given, answers=counts)

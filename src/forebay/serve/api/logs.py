@@ -63,12 +63,12 @@ async def browse(context: Context, actor: Viewer, after: NameFilter = None, limi
 @router.post("/logs/{name}", status_code=201, responses=problems(404))
 async def append(context: Context, actor: Producer, body: Json[Append], request: Request, name: PathName) -> Appended:
     """Append entries, all or none. They are durable when the response arrives, where the store is."""
-    asked = body.entries
+    entries = body.entries
     await _require_log(context, actor, name)
-    charge_jobs(request, len(asked))
-    bodies, keys = [bytes(entry.body) for entry in asked], [entry.key for entry in asked]
-    entries = await context.call(context.store.append, name, bodies, keys)
-    return Appended([EntryPlace(entry.partition, entry.offset) for entry in entries])
+    charge_jobs(request, len(entries))
+    bodies, keys = [bytes(entry.body) for entry in entries], [entry.key for entry in entries]
+    appended = await context.call(context.store.append, name, bodies, keys)
+    return Appended([EntryPlace(entry.partition, entry.offset) for entry in appended])
 
 
 @router.get("/logs/{name}/groups", responses=problems(404))
@@ -87,19 +87,19 @@ async def groups(
 
 
 @router.post("/logs/{name}/own", responses=problems(404))
-async def own(context: Context, actor: Worker, asked: Json[Own], name: PathName) -> Ownership:
+async def own(context: Context, actor: Worker, body: Json[Own], name: PathName) -> Ownership:
     """Assign partitions to this member of the group; renew before `until`."""
     await _require_log(context, actor, name)
-    owned = await context.call(context.store.own, name, asked.group, asked.member, seconds(asked.lease_seconds))
+    owned = await context.call(context.store.own, name, body.group, body.member, seconds(body.lease_seconds))
     views = [OwnedView(one.partition, one.epoch, one.position, to_datetime(one.until)) for one in owned]
-    return Ownership(asked.group, asked.member, views)
+    return Ownership(body.group, body.member, views)
 
 
 @router.post("/logs/{name}/disown", responses=problems(404))
-async def disown(context: Context, actor: Worker, asked: Json[Disown], name: PathName) -> Freed:
+async def disown(context: Context, actor: Worker, body: Json[Disown], name: PathName) -> Freed:
     """Remove the member from the group; its partitions are free at once."""
     await _require_log(context, actor, name)
-    return Freed(await context.call(context.store.disown, name, asked.group, asked.member))
+    return Freed(await context.call(context.store.disown, name, body.group, body.member))
 
 
 @router.get("/logs/{name}/{partition}", responses=problems(404, 410))
@@ -131,13 +131,13 @@ async def read(
 
 @router.post("/logs/{name}/{partition}/commit", responses=problems(404, 409))
 async def commit(
-    context: Context, actor: Worker, asked: Json[Commit], name: PathName, partition: Partition
+    context: Context, actor: Worker, body: Json[Commit], name: PathName, partition: Partition
 ) -> Committed:
     """Commit everything up to the offset for the group; returns its position."""
     await _require_log(context, actor, name, partition)
-    where = (name, asked.group, partition, asked.offset)
-    place = await context.call(context.store.commit, *where, rewind=asked.rewind, epoch=asked.epoch)
-    return Committed(asked.group, place)
+    where = (name, body.group, partition, body.offset)
+    place = await context.call(context.store.commit, *where, rewind=body.rewind, epoch=body.epoch)
+    return Committed(body.group, place)
 
 
 async def _require_log(context: ServerContext, actor: Actor, name: str, partition: int = 0) -> None:

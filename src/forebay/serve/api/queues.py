@@ -52,12 +52,12 @@ async def show(context: Context, actor: Viewer, name: PathName) -> QueueView:
 
 
 @router.put("/queues/{name}", responses=problems(404, 409))
-async def put(context: Context, actor: Admin, asked: Json[PutQueue], name: PathName) -> QueueView:
+async def put(context: Context, actor: Admin, body: Json[PutQueue], name: PathName) -> QueueView:
     """Configure a queue. Jobs already accepted keep what they were stamped with."""
     require_queue(actor, name)
-    if asked.name not in (UNSET, name):
+    if body.name not in (UNSET, name):
         raise Invalid("name", f"it differs from the path's {name}", "leave it out")
-    spec = QueueSpec.from_json(msgspec.json.encode(replace(asked, name=name)))
+    spec = QueueSpec.from_json(msgspec.json.encode(replace(body, name=name)))
     await context.call(context.store.put_spec, spec)
     await record_action(context, actor, "queues put", name, vector=spec.vector())
     return queue_view(spec, None)
@@ -65,11 +65,11 @@ async def put(context: Context, actor: Admin, asked: Json[PutQueue], name: PathN
 
 @router.post("/queues/{name}/pause", responses=problems(404))
 async def pause(
-    context: Context, actor: Operator, request: Request, name: PathName, asked: Json[Pause | None] = None
+    context: Context, actor: Operator, request: Request, name: PathName, body: Json[Pause | None] = None
 ) -> Paused:
     """Pause a queue until a time or until it is resumed: no job of it is claimed; running jobs may finish."""
     require_queue(actor, name)
-    moment_given = None if asked is None else asked.until
+    moment_given = None if body is None else body.until
     until: Instant | None = None if moment_given is None else from_datetime(moment_given)
     charge_queue_names(request, (name,))
     await context.call(_paused, context, name, until)

@@ -93,7 +93,7 @@ class JobPage(ResponseModel, frozen=True):
 
 
 class Cancelled(ResponseModel, frozen=True):
-    """cancelled: it will not run. requested: it is running and its worker is asked to stop. gone: it has ended."""
+    """cancelled: it will not run. requested: it is running and its worker is notified. gone: it has ended."""
 
     EXAMPLE: ClassVar = {"job_id": 41, "answer": "cancelled"}
 
@@ -210,7 +210,7 @@ class Purged(ResponseModel, frozen=True):
 class CancelledMany(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null. `scanned`: how many jobs were read.
 
-    cancelled  will not run;  requested: are running, and their workers are asked to stop;  gone: ended meanwhile
+    cancelled  will not run;  requested: are running, and their workers are notified;  gone: ended meanwhile
     ids        the jobs that matched, in this order
     """
 
@@ -302,10 +302,10 @@ class Paused(ResponseModel, frozen=True):
 
 
 class Stats(ResponseModel, frozen=True):
-    """Current counts. `attempts_p99` is that of ended jobs; `attempts_from` tells which ones.
+    """Current counts. `attempts_p99` is that of ended jobs; `attempts_from` names their source.
 
     For one queue, or for all together. In the latter case `queues` lists the deepest ones, `queues_total` is their
-    number, `complete` tells whether all of them were counted, and ages, lines and attempts are those of the deepest.
+    number, `complete` is whether all of them were counted, and ages, lines and attempts are those of the deepest.
     """
 
     queue: str | None

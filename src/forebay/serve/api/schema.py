@@ -1,8 +1,8 @@
 """The types of bodies and responses, and the OpenAPI document.
 
 FastAPI reads the types from the signatures of the routes and writes the document. msgspec decodes, checks and encodes
-the values: pydantic would parse a payload and write it anew, msgspec keeps its bytes (`msgspec.Raw`). So pydantic knows
-a model by its name only, and `complete_document` fills in the schemas of msgspec.
+the values: pydantic would parse a payload and write it anew, msgspec keeps its bytes (`msgspec.Raw`). So pydantic has
+only the names of models, and `complete_document` fills in the schemas of msgspec.
 """
 
 from typing import Any, ClassVar, Final

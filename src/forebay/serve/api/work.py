@@ -49,14 +49,14 @@ router = api_router("work")
 
 
 @router.post("/claim", responses=problems(404, 409))
-async def claim(context: Context, actor: Worker, asked: Json[Claim], request: Request) -> Leases:
+async def claim(context: Context, actor: Worker, body: Json[Claim], request: Request) -> Leases:
     """Claim jobs, smallest rank first. With `wait`, the response comes with the first job, or empty at the timeout."""
-    for want in asked.wants:
+    for want in body.wants:
         require_queue(actor, want.queue)
-    wants = [Want(want.queue, want.count) for want in asked.wants]
-    owner = f"{asked.owner}@{actor.name}" if asked.owner else actor.name
+    wants = [Want(want.queue, want.count) for want in body.wants]
+    owner = f"{body.owner}@{actor.name}" if body.owner else actor.name
     leases = await context.claim_polls.claim(
-        wants, owner, length_of(asked.lease), asked.wait, partial(wait_for_disconnect, request)
+        wants, owner, length_of(body.lease), body.wait, partial(wait_for_disconnect, request)
     )
     return Leases([_lease_view(context, actor, lease) for lease in leases])
 
@@ -71,19 +71,19 @@ async def settle(context: Context, actor: Worker, body: Json[Settlements]) -> Se
 
     A lease of another key refuses the whole call.
     """
-    said = body.settlements
-    outcomes = [_outcome(number, each) for number, each in enumerate(said)]
-    tokens = _read_tokens(context, actor, [each.lease for each in said], "settlements[{}].lease")
+    settlements = body.settlements
+    outcomes = [_outcome(number, each) for number, each in enumerate(settlements)]
+    tokens = _read_tokens(context, actor, [each.lease for each in settlements], "settlements[{}].lease")
     views = await context.call(settle_all, context, tokens, outcomes)
     context.meters.settled_as([Settled(view.answer) for view in views])
     return SettledAll(views)
 
 
-def _outcome(number: int, said: Settle) -> Outcome:
+def _outcome(number: int, settlement: Settle) -> Outcome:
     try:
-        return outcome_of(said)
+        return outcome_of(settlement)
     except Invalid as error:
-        field = f"settlements[{number}].{'result' if said.outcome == 'ack' else error.field}"
+        field = f"settlements[{number}].{'result' if settlement.outcome == 'ack' else error.field}"
         detail = f"{field}: {error.reason}; {error.remedy}"
         raise Problem(422, "invalid", "A value is invalid", detail, extra={"field": field}) from None
 
@@ -136,12 +136,12 @@ def _leases(context: ServerContext, tokens: Sequence[LeaseToken]) -> list[Lease]
 
 
 @router.post("/extend", responses=problems(404))
-async def extend(context: Context, actor: Worker, asked: Json[Extend]) -> ExtendedAll:
+async def extend(context: Context, actor: Worker, body: Json[Extend]) -> ExtendedAll:
     """Renew leases from now on; lost ones are reported. A lease of another key refuses the whole call."""
-    tokens = _read_tokens(context, actor, asked.leases, "leases[{}]")
-    survivors = await context.call(_extended, context, tokens, asked.lease)
+    tokens = _read_tokens(context, actor, body.leases, "leases[{}]")
+    survivors = await context.call(_extended, context, tokens, body.lease)
     views = []
-    for text, token in zip(asked.leases, tokens, strict=True):
+    for text, token in zip(body.leases, tokens, strict=True):
         lease = survivors.get((token.job_id, token.delivery))
         if lease is None:
             views.append(ExtendedView(text, token.job_id, "lost"))
@@ -160,12 +160,11 @@ def _extended(context: ServerContext, tokens: Sequence[LeaseToken], seconds: flo
 @router.post("/progress", responses=problems(404))
 async def report(context: Context, actor: Worker, body: Json[Reports]) -> ReportedAll:
     """Report progress of running jobs; once a second is enough. A lease of another key refuses the whole call."""
-    said = body.reports
-    tokens = _read_tokens(context, actor, [each.lease for each in said], "reports[{}].lease")
+    tokens = _read_tokens(context, actor, [each.lease for each in body.reports], "reports[{}].lease")
     leases = await context.call(_leases, context, tokens)
     reports = [
         (lease.fence, Progress(each.portion, redact_note(each.note, lease.job)))
-        for each, lease in zip(said, leases, strict=True)
+        for each, lease in zip(body.reports, leases, strict=True)
     ]
     answers = await context.call(context.store.report_progress, reports)
     return ReportedAll([_reported_view(*each) for each in zip(leases, answers, strict=True)])

@@ -141,7 +141,7 @@ def _common(request: Request, actor: Actor | None, sheet: Page) -> dict[str, Any
         "csrf": csrf_token(request) if actor is not None else "",
         "store": request.app.state.context.store.capabilities,
         "live": sheet.live,
-        "said": "",
+        "notice": "",
     }
 
 

@@ -1,6 +1,5 @@
 """Metrics of a server: fleet counters from the ledger, queue gauges from the store, and those of the process itself."""
 
-from forebay.serve.metrics.middleware import MetricsMiddleware
 from forebay.serve.metrics.server_metrics import Metrics
 
-__all__ = ["MetricsMiddleware", "Metrics"]
+__all__ = ["Metrics"]

@@ -2,7 +2,7 @@
 
 A queue may have a million gates, such as one per subject, and a gate's name may hold a subject or a tenant. Labels
 therefore carry the queue and the type of gate, never the value: `cap`, `cap/tenant`, `rate`, `until/<condition>`; a
-shared gate has its own name, `cap/@<name>`. At most `MAX_GATES` gates are read, and a gauge tells when there are more.
+shared gate has its own name, `cap/@<name>`. At most `MAX_GATES` gates are read, and a gauge shows when there are more.
 """
 
 from collections.abc import Callable, Iterator

@@ -19,8 +19,8 @@ class LabelNames:
     """First come, first served, for the life of the process: the name behind a series never changes."""
 
     def __init__(self, queues: int = MAX_QUEUES, pairs: int = MAX_PAIRS) -> None:
-        self._queues_most = queues
-        self._pairs_most = pairs
+        self._max_queues = queues
+        self._max_pairs = pairs
         self._queues: set[str] = set()
         self._pairs: set[Pair] = set()
 
@@ -28,7 +28,7 @@ class LabelNames:
         """The label of a queue."""
         if queue in self._queues:
             return queue
-        if len(self._queues) >= self._queues_most:
+        if len(self._queues) >= self._max_queues:
             return OTHER
         self._queues.add(queue)
         return queue
@@ -40,7 +40,7 @@ class LabelNames:
             return pair
         if self.queue(queue) == OTHER:
             return (OTHER, OTHER)
-        if len(self._pairs) >= self._pairs_most:
+        if len(self._pairs) >= self._max_pairs:
             return (queue, OTHER)
         self._pairs.add(pair)
         return pair

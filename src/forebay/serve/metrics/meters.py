@@ -10,6 +10,8 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Final, ParamSpec, TypeVar
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from forebay.core.errors import Closed, KeyConflict, QueueFull, StoreFailed
 from forebay.core.lease import Settled
 from forebay.serve.metrics.labels import OTHER, LabelNames
@@ -86,3 +88,44 @@ class Meters:
 def _name_of(verb: Any) -> str:
     """`claim` of `store.claim`; `enqueue` also of `enqueue_each`."""
     return str(getattr(verb, "__name__", OTHER)).strip("_").removesuffix("_each")
+
+
+class MetricsMiddleware:
+    """ASGI, outermost: counts every request by route template and status, with its duration.
+
+    A long poll is in flight while it waits, a stream until its last byte. 499: the caller disconnected first.
+    """
+
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self._app = app
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 499
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        started = perf_counter()
+        self._meters.entered(1)
+        try:
+            await self._app(scope, receive, note_status)
+        except Exception:
+            status = 500
+            raise
+        finally:
+            self._meters.entered(-1)
+            self._meters.requested(scope["method"], _route_of(scope), status, perf_counter() - started)
+
+
+def _route_of(scope: Scope) -> str:
+    """The template, such as /jobs/{job_id}: names and ids from callers never become labels."""
+    route: Any = scope.get("route")
+    path = getattr(route, "path_format", None) or getattr(route, "path", None)
+    return path if isinstance(path, str) else UNMATCHED

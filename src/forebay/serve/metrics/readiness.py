@@ -2,7 +2,7 @@
 
 The probe claims from a reserved queue that is always empty, and moves a group's position in a log of one entry back and
 forth: a real write that leaves nothing behind. At most one probe runs, at most once a second, however many requests
-ask; while it gets no answer, every request is answered at once with `store-timeout`.
+arrive; while it has no result, every request is answered at once with `store-timeout`.
 """
 
 import asyncio

@@ -108,7 +108,7 @@ def _made(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
         "stretches": life(timeline.moments, now, found.state is State.RUNNING),
         "why": _why(cache, actor, shown, now),
         "errors": shown.errors[::-1],
-        "said": _SAID.get(did, ""),
+        "notice": _NOTICES.get(did, ""),
     }
     return Page("job.html", f"Job {job_id}", values, "jobs", live=True)
 
@@ -123,9 +123,9 @@ def _why(cache: ViewCache, actor: Actor, found: Job, now: Instant) -> list[str]:
     return [redact_text(each) for each in sentences if not each.startswith("attempt ")]
 
 
-_SAID: Final = {
+_NOTICES: Final = {
     "cancelled": "It was cancelled and will not run.",
-    "requested": "It is running; its worker has been asked to stop.",
+    "requested": "It is running; its worker was notified.",
     "gone": "Nothing was done: the job has already ended.",
     "redriven": "It was redriven and has all its attempts again.",
     "alive": "Nothing was done: the job is no longer dead.",
@@ -141,7 +141,7 @@ def _seen(actor: Actor, timeline: Timeline) -> Timeline:
 def _gone(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
     """The page of a job that was done and removed, or purged: from the ledger, else from its schedule.
 
-    Where neither has a record, an actor who may see every job is told that it is gone, if its id was ever assigned.
+    Where neither has a record, an actor that may see every job gets a page that says so, if its id was ever assigned.
     """
     timeline = timeline_of_gone(cache.store, job_id) or _of_schedule(cache, job_id)
     if timeline is None and actor.queues == ("*",) and actor.tenant is None and was_given(cache.store, job_id):
@@ -154,7 +154,7 @@ def _gone(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
         "timeline": _seen(actor, timeline),
         "stretches": life(timeline.moments, ended, running=False),
         "ended": ENDED.get(timeline.moments[-1].change, "") if timeline.moments else "",
-        "said": _SAID.get(did, ""),
+        "notice": _NOTICES.get(did, ""),
     }
     return Page("gone.html", f"Job {job_id}", values, "jobs")
 

@@ -1,4 +1,4 @@
-"""The first page: rates, queues, problems."""
+"""The overview (rates, queues, problems) and the workers (what each holds, and until when)."""
 
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.routing import Viewer, back, pages
+from forebay.serve.dashboard.pages.routing import Viewer, back, pages, require_all_tenants
 from forebay.serve.dashboard.render import Page, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.rates import Rates
+from forebay.serve.dashboard.views.workers import workers_view
 from forebay.serve.queue_totals import QueueTotals
 from forebay.serve.security.visibility import sees_all
 from forebay.store.protocol import Backlog
@@ -94,3 +95,21 @@ def _verdict(lake: str | None) -> LastVerdict | None:
             return msgspec.json.decode(file.read(_VERDICT_BYTES), type=LastVerdict)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+@router.get("/ui/workers")
+async def workers(request: Request, actor: Viewer) -> Response:
+    require_all_tenants(actor)
+    return await answer(request, actor, partial(_workers_sheet, view_cache(request), actor))
+
+
+async def _workers_sheet(cache: ViewCache, actor: Actor) -> Page:
+    return await cache.context.call(_workers_page, cache, actor)
+
+
+def _workers_page(cache: ViewCache, actor: Actor) -> Page:
+    cache.rate_tracker.refresh()
+    running = cache.totals(actor).running
+    claims = cache.rate_tracker.claims() if sees_all(actor) else {}
+    view = workers_view(cache.store, actor, running, claims)
+    return Page("workers.html", "Workers", {"view": view, "known": cache.rate_tracker.known}, "workers", live=True)

@@ -45,7 +45,7 @@ if (document.body.hasAttribute("data-live") && window.EventSource) {
   follow();
 }
 
-// Shortcuts: none while somebody types, none with a modifier.
+// Shortcuts: none while a field has the focus, none with a modifier.
 const rows = () => [...document.querySelectorAll("[data-row]")];
 const step = (by) => {
   const all = rows();

@@ -36,7 +36,7 @@ class Cause(Struct, frozen=True):
     first: Instant
     last: Instant
     example: int
-    said: str
+    last_message: str
 
 
 class CauseSummary(Struct, frozen=True):
@@ -116,8 +116,8 @@ class CauseScan:
         died = job.finished_at or job.enqueued_at
         known = self._found.get(parts)
         if known is None:
-            said = job.errors[-1].message if job.errors else ""
-            self._found[parts] = Cause(fingerprint(*parts), *parts, 1, died, died, job.id, said)
+            last_message = job.errors[-1].message if job.errors else ""
+            self._found[parts] = Cause(fingerprint(*parts), *parts, 1, died, died, job.id, last_message)
             return
         newest = died >= known.last
         self._found[parts] = Cause(
@@ -127,7 +127,7 @@ class CauseScan:
             min(known.first, died),
             max(known.last, died),
             job.id if newest else known.example,
-            (job.errors[-1].message if job.errors else "") if newest else known.said,
+            (job.errors[-1].message if job.errors else "") if newest else known.last_message,
         )
 
     def _so_far(self, whole: bool) -> CauseSummary:

@@ -91,7 +91,7 @@ def queue_view(
 
 def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
     """The axes, each with the queue's point on it."""
-    said = list(spec.axes().values())
+    texts = list(spec.axes().values())
     kept = {"RemoveOnAck": 0, "KeepFor": 1, "Retained": 2}[type(spec.retention).__name__]
     order = {"Fifo": 0, "Priority": 1, "Aging": 2, "Deadline": 3}[type(spec.selection).__name__]
     gated = {"Immediate": 0, "AtMost": 1, "Rate": 2, "InOrder": 3, "Until": 4, "All": 5}[
@@ -103,31 +103,33 @@ def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
         type(spec.capacity.when_full).__name__ if isinstance(spec.capacity, Bounded) else "Unbounded"
     ]
     return (
-        Axis("retention", "What becomes of a job that is done?", said[0], kept, ("removed", "kept a while", "a log")),
-        Axis("selection", "Which job is next?", said[1], order, ("fifo", "priority", "aging", "deadline")),
+        Axis("retention", "What becomes of a job that is done?", texts[0], kept, ("removed", "kept a while", "a log")),
+        Axis("selection", "Which job is next?", texts[1], order, ("fifo", "priority", "aging", "deadline")),
         Axis(
             "eligibility",
             "When may a job be claimed?",
-            said[2],
+            texts[2],
             gated,
             ("at once", "at most n", "at a rate", "in order", "on condition", "several"),
         ),
         Axis(
             "position",
             "Where does a failure go?",
-            said[3],
+            texts[3],
             edge,
             ("fixed rest", "exponential", "full jitter", "a broker: nowhere"),
         ),
-        Axis("capacity", "What when there is too much?", said[4], full, ("unbounded", "reject", "block", "shed")),
+        Axis("capacity", "What when there is too much?", texts[4], full, ("unbounded", "reject", "block", "shed")),
     )
 
 
 def _open_jobs(store: Store, queue: str, backlog: Backlog) -> tuple[list[Job], bool]:
     """Jobs that have not ended, of each state the smallest ids first, and whether the time was up before the end."""
     counts = ((State.RUNNING, backlog.running), (State.READY, backlog.ready), (State.WAITING, backlog.waiting))
-    looks = [find_some(store, Query(queue=queue, state=state), count, SCAN_SECONDS) for state, count in counts if count]
-    return [job for jobs, _ in looks for job in jobs], any(early for _, early in looks)
+    samples = [
+        find_some(store, Query(queue=queue, state=state), count, SCAN_SECONDS) for state, count in counts if count
+    ]
+    return [job for jobs, _ in samples for job in jobs], any(early for _, early in samples)
 
 
 def _classes(share: Fair | None, by: str, jobs: list[Job], now: Instant) -> list[ClassRow]:
