@@ -58,12 +58,18 @@ class ClaimModel:
             self.restart_turns(queue)
 
     def lift_classes(self) -> None:
-        """Called after each look: classes that have ready work again were lifted when they got it."""
+        """Called after each look: classes that have ready work again were lifted when they got it.
+
+        An empty queue may forget its turns: shares are promised while two classes have work.
+        """
         busy = {(item.job.queue, item.entry.cls) for item in self._jobs.in_state(State.READY)}
         for queue, cls in busy - self._busy:
             for turns in self._turns(queue):
                 turns.lift(cls, surely=True)
         self._busy = busy
+        for queue in self.turns:
+            if not self._jobs.in_state(*OPEN, queue=queue):
+                self.restart_turns(queue)
 
     def claimable(self, now: Instant, queue: str) -> list[Item]:
         """Those that are due, exposed and not past their expiry, in the order of rank and id."""
@@ -117,8 +123,7 @@ class ClaimModel:
         return self.turns.setdefault(queue, [Turns()])
 
     def restart_turns(self, queue: str) -> None:
-        known = self._turns(queue)
-        self.turns[queue] = [*known, Turns()] if any(turns.classes for turns in known) else [Turns()]
+        self.turns[queue] = [*(turns for turns in self._turns(queue) if turns.classes), Turns()]
 
     def _check_turn(self, want: Want, item: Item, rivals: list[Item]) -> None:
         passed = [each for each in rivals if each.place < item.place]

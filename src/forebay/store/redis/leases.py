@@ -72,7 +72,7 @@ class Leases:
     def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
         known = {fence: progress for fence, progress in newest.items() if sids(fence[:1])}
         rows = [(sid(job_id), delivery, of.portion, of.note) for (job_id, delivery), of in known.items()]
-        current = self._session.call("report", packed(rows)) if rows else []
+        current = self._session.call("report_progress", packed(rows)) if rows else []
         return dict.fromkeys(newest, False) | {fence: bool(kept) for fence, kept in zip(known, current, strict=True)}
 
 

@@ -129,15 +129,15 @@ class Ledger:
         return [LedgerEntry(after + 1 + place, _record(kept)) for place, kept in enumerate(entries)]
 
     def ledger_extent(self) -> tuple[int, int]:
-        first, following = self._session.call("rule")[3:]
+        first, following = self._session.call("ledger_rule")[3:]
         return first, following
 
     def ledger_rule(self) -> LedgerRule:
-        off, keep, keep_bytes, _, _ = self._session.call("rule")
+        off, keep, keep_bytes, _, _ = self._session.call("ledger_rule")
         return LedgerRule(not off, keep, keep_bytes)
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        self._session.call("put_rule", int(not rule.on), rule.keep, rule.keep_bytes)
+        self._session.call("put_ledger_rule", int(not rule.on), rule.keep, rule.keep_bytes)
 
     def trim_ledger(self, limit: int) -> int:
         dropped: int = self._session.call("trim_ledger", limit)

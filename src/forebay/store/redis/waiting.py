@@ -121,7 +121,7 @@ class Waiting:
         first: list[int] = []
 
         def ready() -> Instant:
-            work_at, grown = self._session.call("pulse", packed(queues))
+            work_at, grown = self._session.call("next_work", packed(queues))
             first.append(grown)
             return 0 if grown > first[0] else int(work_at)
 
@@ -147,7 +147,7 @@ class Waiting:
         requested: list[Fence] = []
 
         def ready() -> Instant:
-            found = self._session.call("asked", owner)
+            found = self._session.call("cancel_requests", owner)
             fences = [(int(job_id), int(delivery)) for job_id, delivery in zip(found[::2], found[1::2], strict=True)]
             requested[:] = [fence for fence in fences if fence not in known]
             return 0 if requested else MAX_INSTANT

@@ -49,7 +49,7 @@
 --   idle:<queue>       zset    some other classes whose turns are ahead, by turn;  turn:<queue>: hash of where a class is in both
 --   parked:<queue>|<gate>      zset: lanes parked at a gate, by turn of their class and place of their head
 --   parks:<gate>       set     queues with lanes parked there;  lanes:<gate>: zset of the lanes of an `Until`, by head
---   front:<queue>      zset    gates with room for the first lane parked there, by its turn and place;  rooms: hash of these
+--   front:<queue>      zset    gates with room for the first lane parked there, by its turn and place;  front_places: hash of these
 --   opens:<queue>      zset    gates that hold jobs of a queue, by when they open by themselves
 --   openings           zset    queues by the first of these
 --   line:<line>        zset    unfinished jobs of a line, and dead ones that block it, by id;  exposed: hash of the job that it exposes

@@ -113,7 +113,7 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
   function wake(q, name)
     q.holds = true
     local gate, place = gate_of(q, name), first_parked(q, name)
-    local was, is = call('HGET', P .. 'rooms:' .. q.name, name), nil
+    local was, is = call('HGET', P .. 'front_places:' .. q.name, name), nil
     if place then
       local cost = cost_at(sub(place, 21))
       is = (not gate or is_open(gate, cost)) and place or nil
@@ -125,11 +125,11 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
     end
     if was and was ~= is then
       order.remove(P .. 'front:' .. q.name, was .. name)
-      call('HDEL', P .. 'rooms:' .. q.name, name)
+      call('HDEL', P .. 'front_places:' .. q.name, name)
     end
     if is and was ~= is then
       order.add(P .. 'front:' .. q.name, is .. name)
-      call('HSET', P .. 'rooms:' .. q.name, name, is)
+      call('HSET', P .. 'front_places:' .. q.name, name, is)
       has_work[q.name] = true
     end
     q.opening, q.changed = true, true

@@ -34,7 +34,7 @@ return jobs_reply(sids, blobs)
 local sids = call('ZRANGE', P .. 'lease', '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])
 return jobs_reply(sids, fetch(sids))
 
--- verb: report (needs queues)
+-- verb: report_progress (needs queues)
 -- Report progress: an id, a delivery, a portion and a note each. For each 1: it was current, 0: it is stale.
 local replies = {}
 for i, each in ipairs(decode(ARGV[3])) do
@@ -47,7 +47,7 @@ for i, each in ipairs(decode(ARGV[3])) do
 end
 return replies
 
--- verb: asked (reads, needs queues)
+-- verb: cancel_requests (reads, needs queues)
 -- Running jobs of an owner whose end is requested, some of them: pairs of an id and a delivery.
 local sids, reply = call('SRANDMEMBER', P .. 'asked:' .. ARGV[3], BATCH), {}
 for _, sid in ipairs(sids) do

@@ -181,12 +181,12 @@ if after + 1 >= rule.first and after + 1 < rule.next then
 end
 return reply
 
--- verb: rule (reads)
+-- verb: ledger_rule (reads)
 -- The rule of the ledger: whether it is off, keep, keep_bytes, its first and its next offset.
 local rule = read_rule()
 return { rule.off and 1 or 0, rule.keep, rule.keep_bytes, rule.first, rule.next }
 
--- verb: put_rule (needs maintain)
+-- verb: put_ledger_rule (needs maintain)
 -- Put the rule of the ledger: off, keep, keep_bytes. The switch itself is recorded: the last record before a gap, and
 -- the first one after it.
 local off = ARGV[3] == '1'

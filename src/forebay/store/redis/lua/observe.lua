@@ -279,7 +279,7 @@ while #reply < limit do
 end
 return reply
 
--- verb: pulse (reads, needs lanes logs)
+-- verb: next_work (reads, needs lanes logs)
 -- When a claim or a reaping may next find something in these queues, and how much their logs ever held.
 local grown = 0
 local soonest = min(first_score(P .. 'due') or MAX_INSTANT, first_score(P .. 'lease') or MAX_INSTANT)
