@@ -536,7 +536,7 @@ def test_lag_is_what_a_group_has_still_to_read(store: SqliteStore) -> None:
     store.append("log", [b"%d" % n for n in range(30)])
     store.commit("log", "g", 0, 9)
     view = log_view(store, spec, "g", 0)
-    assert (view.lag, view.rows[0].place) == (20, 9)
+    assert (view.lag, view.rows[0].position) == (20, 9)
     assert [entry.body for entry in view.entries][:2] == [b"29", b"28"]
     assert log_view(store, spec, "new", 0).lag == 30
     assert [(row.name, row.lag, row.lost, row.members) for row in view.groups] == [("g", 20, 0, 0)]

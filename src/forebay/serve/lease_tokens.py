@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, Struct, UnsetType
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import micros
+from forebay.core.instant import from_seconds, micros
 from forebay.core.job import Job, State
 from forebay.core.lease import Lease
 from forebay.core.limits import RESULT_KEPT
@@ -38,7 +38,7 @@ from forebay.core.outcome import (
     Withdrawn,
 )
 from forebay.core.payload import check_body
-from forebay.serve.api.requests import Error, Settle, json_of, span_of
+from forebay.serve.api.requests import Error, Settle, json_of
 from forebay.serve.security.keys import ensure_log
 from forebay.store.protocol import Store
 
@@ -155,10 +155,11 @@ def outcome_of(settlement: Settle) -> Outcome:
         case "ack":
             result = _result(settlement.result)
             keep_for = 0 if result is None else micros(RESULT_KEPT)
-            return Succeeded(result, keep_for if settlement.keep is None else span_of("keep", settlement.keep))
+            return Succeeded(result, keep_for if settlement.keep is None else from_seconds("keep", settlement.keep))
         case "fail":
             return Failed(
-                _failure(settlement.error), None if settlement.after is None else span_of("after", settlement.after)
+                _failure(settlement.error),
+                None if settlement.after is None else from_seconds("after", settlement.after),
             )
         case "drop":
             return Dropped(_failure(settlement.error))
@@ -167,9 +168,9 @@ def outcome_of(settlement: Settle) -> Outcome:
         case "snooze":
             if settlement.after is None:
                 raise Invalid("after", "a snooze needs a duration", "give after, in seconds")
-            return Snoozed(span_of("after", settlement.after))
+            return Snoozed(from_seconds("after", settlement.after))
         case "cancel":
-            return Withdrawn(0 if settlement.keep is None else span_of("keep", settlement.keep))
+            return Withdrawn(0 if settlement.keep is None else from_seconds("keep", settlement.keep))
         case _:
             assert_never(settlement.outcome)
 

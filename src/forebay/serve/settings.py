@@ -55,7 +55,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     max_connections: int | None = None
 
     def __post_init__(self) -> None:
-        for field, least, most in (
+        for field, minimum, maximum in (
             ("port", 0, 65_535),
             ("max_body", 1_024, 1_024 * MIB),
             ("max_line", 1_024, 64 * MIB),
@@ -69,8 +69,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
             ("drain", 0, 3_600),
         ):
             value = getattr(self, field)
-            if type(value) not in (int, float) or not least <= value <= most:
-                raise Invalid(field, f"{value!r} is not in {least} … {most}", "choose a value in that range")
+            if type(value) not in (int, float) or not minimum <= value <= maximum:
+                raise Invalid(field, f"{value!r} is not in {minimum} … {maximum}", "choose a value in that range")
         if self.max_connections is not None and not 64 <= self.max_connections <= 1_000_000:
             raise Invalid(
                 "max_connections", f"{self.max_connections} is not in 64 … 1000000", "choose a value in that range"

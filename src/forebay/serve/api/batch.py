@@ -107,7 +107,7 @@ class Streamed(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-# A body that is read line by line has no place in a signature.
+# A body that is read line by line cannot be declared in a signature.
 _STREAM: Final = problems(400, 415) | {200: {"content": {NDJSON: {"example": _ANSWERED}}}}
 _BODY: Final = {"requestBody": {"required": True, "content": {NDJSON: {"schema": reference(NewJob), "example": _SENT}}}}
 
@@ -234,7 +234,7 @@ async def _next_part(ahead: "asyncio.Queue[list[Line] | None]") -> tuple[list[Li
             return part, True
 
 
-async def lines_of(chunks: AsyncIterator[bytes], most: int) -> AsyncIterator[list[Line]]:
+async def lines_of(chunks: AsyncIterator[bytes], max_line: int) -> AsyncIterator[list[Line]]:
     """Complete lines, numbered from 1, in lists within the bounds of one store call; blank lines are skipped."""
     number, rest, skipping = 0, b"", False
     async for chunk in chunks:
@@ -243,12 +243,12 @@ async def lines_of(chunks: AsyncIterator[bytes], most: int) -> AsyncIterator[lis
         found: list[Line] = []
         for text in texts:
             number += 1
-            if skipping or len(text) > most:
+            if skipping or len(text) > max_line:
                 found.append((number, None))
             elif not text.isspace() and text:
                 found.append((number, text))
             skipping = False
-        if len(rest) > most:
+        if len(rest) > max_line:
             rest, skipping = b"", True
         for start in range(0, len(found), MAX_BATCH // 2):
             yield found[start : start + MAX_BATCH // 2]

@@ -76,8 +76,8 @@ async def browse(
     query = Wanted(queue, State.DEAD, kind, tenant, subject)
 
     def found() -> JobPage:
-        jobs, _, place = find(context.store, actor, query, after, limit, _fits(actor, where))
-        return JobPage([view_job(actor, job) for job in jobs], place)
+        jobs, _, next_id = find(context.store, actor, query, after, limit, _fits(actor, where))
+        return JobPage([view_job(actor, job) for job in jobs], next_id)
 
     return await context.call(found)
 
@@ -95,13 +95,13 @@ async def causes(
     query = Wanted(queue, State.DEAD, kind, tenant)
 
     def counted() -> Causes:
-        jobs, scanned, place = find(context.store, actor, query, after, MAX_SCANNED)
+        jobs, scanned, next_id = find(context.store, actor, query, after, MAX_SCANNED)
         groups: dict[str, list[Job]] = {}
         for job in jobs:
             groups.setdefault(fingerprint_of(job), []).append(job)
         views = [_cause(actor, name, group) for name, group in groups.items()]
         ranked = sorted(views, key=lambda view: -view.count)
-        return Causes(ranked[:_MAX_CAUSES], max(0, len(ranked) - _MAX_CAUSES), scanned, place)
+        return Causes(ranked[:_MAX_CAUSES], max(0, len(ranked) - _MAX_CAUSES), scanned, next_id)
 
     return await context.call(counted)
 
@@ -165,10 +165,10 @@ async def purge(context: Context, actor: Operator, body: Json[Purge]) -> Purged:
         raise Invalid("purge", reason, 'send {"ids": [41]}, {"queue": "mail"} or {"all": true}')
     if body.ids is not None:
         dead = await context.call(_dead_of, context, actor, body.ids)
-        scanned, place = len(body.ids), None
+        scanned, next_id = len(body.ids), None
     else:
         readable = _fits(actor, body.where)
-        found, scanned, place = await context.call(
+        found, scanned, next_id = await context.call(
             find,
             context.store,
             actor,
@@ -179,11 +179,11 @@ async def purge(context: Context, actor: Operator, body: Json[Purge]) -> Purged:
         )
         dead = [job.id for job in found]
     if body.dry_run or not dead:
-        return Purged(len(dead), dead, scanned, body.dry_run, place)
+        return Purged(len(dead), dead, scanned, body.dry_run, next_id)
     gone = await context.call(context.store.discard, dead)
     facts = given | {"where": body.where, "died_before": died_before, "all": body.all}
     await record_action(context, actor, "dlq purge", "dead letters", purged=len(gone), ids=gone[:100], filter=facts)
-    return Purged(len(gone), gone, scanned, False, place)
+    return Purged(len(gone), gone, scanned, False, next_id)
 
 
 def _dead_of(context: ServerContext, actor: Actor, ids: list[int]) -> list[int]:
@@ -200,26 +200,26 @@ async def redrive(context: Context, actor: Operator, body: Json[Redrive]) -> Red
     """Redrive the dead letters that match, at most `limit` per call; continue with `after` until `next` is null."""
     plan = _plan(body)
     limit = body.limit if body.rate is None else max(1, min(body.limit, int(body.rate * _MAX_PACED)))
-    most = MAX_BATCH if plan.sample else limit
+    max_found = MAX_BATCH if plan.sample else limit
     readable = _fits(actor, body.where)
 
     def fits(job: Job) -> bool:
         return plan.fits(job) and readable(job)
 
-    found, scanned, place = await context.call(find, context.store, actor, plan.query, body.after, most, fits)
+    found, scanned, next_id = await context.call(find, context.store, actor, plan.query, body.after, max_found, fits)
     run = RedriveRun(plan, [job.id for job in picked(iter(found), replace(plan, limit=limit))])
     if body.dry_run or not run.chosen:
-        return Redriven(len(run.chosen), run.chosen, scanned, body.dry_run, place)
+        return Redriven(len(run.chosen), run.chosen, scanned, body.dry_run, next_id)
     await _run_to_end(context, run)
     if run.stopped:
-        place = run.chosen[run.tried - 1] if run.tried else body.after
+        next_id = run.chosen[run.tried - 1] if run.tried else body.after
     # Of a patch only the names are recorded: its values may be secrets.
     given = {"queue": body.queue, "kind": body.kind, "where": body.where, "rate": body.rate}
     ids, names = run.moved, sorted(body.patch or ())
     await record_action(
         context, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], filter=given, patched=names
     )
-    return Redriven(len(ids), ids, scanned, False, place, run.stopped)
+    return Redriven(len(ids), ids, scanned, False, next_id, run.stopped)
 
 
 def _plan(body: Redrive) -> Plan:

@@ -120,8 +120,8 @@ async def browse(
     query = Wanted(queue, None if state is None else State(state), kind, tenant, subject)
 
     def found() -> JobPage:
-        jobs, _, place = find(context.store, actor, query, after, limit)
-        return JobPage([view_job(actor, job) for job in jobs], place)
+        jobs, _, next_id = find(context.store, actor, query, after, limit)
+        return JobPage([view_job(actor, job) for job in jobs], next_id)
 
     return await context.call(found)
 
@@ -145,16 +145,16 @@ async def cancel_many(context: Context, actor: Operator, body: Json[CancelMany])
     if bool(given) == body.all:
         raise Invalid("cancel", "it needs either a filter or all", 'send {"queue": "mail"} or {"all": true}')
     query = Wanted(body.queue, body.state and State(body.state), body.kind, body.tenant, body.subject)
-    found, scanned, place = await context.call(
+    found, scanned, next_id = await context.call(
         find, context.store, actor, query, body.after, body.limit, lambda job: not job.state.terminal
     )
     ids = [job.id for job in found]
     if body.dry_run or not ids:
-        return CancelledMany(0, 0, 0, ids, scanned, body.dry_run, place)
+        return CancelledMany(0, 0, 0, ids, scanned, body.dry_run, next_id)
     answers = [answer.value for answer in await context.call(context.store.cancel, ids)]
     counts = {word: answers.count(word) for word in ("cancelled", "requested", "gone")}
     await record_action(context, actor, "cancel many", f"{len(ids)} jobs", ids=ids[:100], filter=given, answers=counts)
-    return CancelledMany(**counts, ids=ids, scanned=scanned, dry_run=False, next=place)
+    return CancelledMany(**counts, ids=ids, scanned=scanned, dry_run=False, next=next_id)
 
 
 @router.get("/jobs/{job_id}/explain", responses=problems(404))
@@ -172,5 +172,5 @@ def _reasons(store: Store, actor: Actor, job: Job) -> list[str]:
     shown = job if sees_secrets(actor) else redact_job(job)
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
     backlog = store.backlog([job.queue])[0]
-    place, workers = position_of(store, job), store.workers("", MAX_BATCH)
-    return [*reasons(shown, backlog, store.now(), place, workers, others=actor.tenant is None), spec.vector()]
+    position, workers = position_of(store, job), store.workers("", MAX_BATCH)
+    return [*reasons(shown, backlog, store.now(), position, workers, others=actor.tenant is None), spec.vector()]

@@ -136,8 +136,8 @@ async def commit(
     """Commit everything up to the offset for the group; returns its position."""
     await _require_log(context, actor, name, partition)
     where = (name, body.group, partition, body.offset)
-    place = await context.call(context.store.commit, *where, rewind=body.rewind, epoch=body.epoch)
-    return Committed(body.group, place)
+    position = await context.call(context.store.commit, *where, rewind=body.rewind, epoch=body.epoch)
+    return Committed(body.group, position)
 
 
 async def _require_log(context: ServerContext, actor: Actor, name: str, partition: int = 0) -> None:

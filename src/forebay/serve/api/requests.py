@@ -3,12 +3,12 @@
 Times are ISO 8601 with a zone, durations are seconds.
 """
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from forebay.core.instant import Duration, Instant, from_datetime, from_seconds
+from forebay.core.instant import Instant, from_datetime, from_seconds
 from forebay.core.job import Draft
 from forebay.core.limits import (
     ERROR_MESSAGE_LENGTH,
@@ -34,7 +34,7 @@ Name = Annotated[str, Meta(pattern=NAME_PATTERN, description="1 to 128 of A-Z a-
 Text = Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH, pattern=TEXT_PATTERN)]
 Moment = Annotated[datetime, Meta(tz=True, description="ISO 8601 with a zone, up to the year 2200")]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_DURATION.total_seconds(), description="seconds")]
-Lives = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
+Attempts = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
 Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 JobNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _LEASE: Final = "q83vEjRW…"
@@ -62,26 +62,26 @@ class NewJob(RequestModel, frozen=True):
     key: Annotated[Text, Meta(description="idempotency key, as the header Idempotency-Key")] | None = None
     tenant: Name | None = None
     subject: Text | None = None
-    max_attempts: Lives | None = None
+    max_attempts: Attempts | None = None
     meta: dict[str, str] | None = None
     cost: Annotated[int, Meta(ge=1, le=MAX_COST, description="slots of caps and rates that it uses")] | None = None
 
     def draft(self, handler: Handler | None, key: str | None, tenant: str | None, meta: dict[str, str] | None) -> Draft:
         """The checked draft; the handler of its kind supplies what the caller left out."""
-        queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
+        queue, max_attempts = (handler.queue, handler.max_attempts) if handler else ("default", None)
         return Draft(
             self.kind,
             None,
             queue if self.queue is None else self.queue,
             self.priority,
             _instant(self.run_at),
-            span_of("delay", self.delay),
+            from_seconds("delay", self.delay),
             _instant(self.deadline),
             _instant(self.expires_at),
             key,
             tenant,
             self.subject,
-            lives if self.max_attempts is None else self.max_attempts,
+            max_attempts if self.max_attempts is None else self.max_attempts,
             meta,
             json_of(self.payload),
             cost=self.cost or (handler.cost if handler else 1),
@@ -309,7 +309,7 @@ class PutSchedule(RequestModel, frozen=True):
     tenant: Name | None = None
     subject: Text | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
-    max_attempts: Lives | None = None
+    max_attempts: Attempts | None = None
     paused: bool = False
 
 
@@ -357,17 +357,9 @@ class Disown(RequestModel, frozen=True):
     member: Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-def span_of(field: str, seconds: float) -> Duration:
-    return from_seconds(field, seconds)
-
-
 def json_of(given: Raw | UnsetType) -> bytes:
     """The JSON value; null when it was left out."""
     return b"null" if isinstance(given, UnsetType) else bytes(given)
-
-
-def length_of(seconds: float) -> timedelta:
-    return timedelta(seconds=seconds)
 
 
 def _instant(moment: datetime | None) -> Instant | None:

@@ -11,6 +11,7 @@ a restart. A settle can be repeated when its response was lost: the result is th
 
 import random
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Dropped, Failed, Outcome, Verdict
 from forebay.serve.actor import Actor
 from forebay.serve.api.job_views import view_job
-from forebay.serve.api.requests import Claim, Extend, Reports, Settle, Settlements, length_of
+from forebay.serve.api.requests import Claim, Extend, Reports, Settle, Settlements
 from forebay.serve.api.responses import (
     ExtendedAll,
     ExtendedView,
@@ -56,7 +57,7 @@ async def claim(context: Context, actor: Worker, body: Json[Claim], request: Req
     wants = [Want(want.queue, want.count) for want in body.wants]
     owner = f"{body.owner}@{actor.name}" if body.owner else actor.name
     leases = await context.claim_polls.claim(
-        wants, owner, length_of(body.lease), body.wait, partial(wait_for_disconnect, request)
+        wants, owner, timedelta(seconds=body.lease), body.wait, partial(wait_for_disconnect, request)
     )
     return Leases([_lease_view(context, actor, lease) for lease in leases])
 
@@ -154,7 +155,7 @@ async def extend(context: Context, actor: Worker, body: Json[Extend]) -> Extende
 def _extended(context: ServerContext, tokens: Sequence[LeaseToken], seconds: float) -> dict[tuple[int, int], Lease]:
     """The renewed leases by fence; only leases that are still held are sent to the store."""
     held = [lease for lease in _leases(context, tokens) if lease.until]
-    return {lease.fence: lease for lease in context.store.extend(held, length_of(seconds))}
+    return {lease.fence: lease for lease in context.store.extend(held, timedelta(seconds=seconds))}
 
 
 @router.post("/progress", responses=problems(404))

@@ -37,11 +37,11 @@ def spark(values: Sequence[int | None], peak: int | None = None, width: int = WI
     scale = max(1, top if peak is None else peak)
     gap = width / max(1, len(values) - 1)
     stretches: list[list[tuple[float, float]]] = [[]]
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if value is None:
             stretches.append([])
         else:
-            stretches[-1].append((place * gap, height - _PAD - value / scale * (height - 2 * _PAD)))
+            stretches[-1].append((index * gap, height - _PAD - value / scale * (height - 2 * _PAD)))
     shown = [stretch for stretch in stretches if len(stretch) > 1]
     lines = [" ".join(f"{x:.1f},{y:.1f}" for x, y in stretch) for stretch in shown]
     areas = [

@@ -72,8 +72,8 @@ def rate(value: float) -> str:
     return number(value) if value >= 10 or not value else "<0.01" if value < 0.01 else f"{value:.2g}"
 
 
-def cut(text: str, most: int = MAX_TEXT) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def cut(text: str, limit: int = MAX_TEXT) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def clock(instant: Instant | None) -> str:

@@ -143,7 +143,7 @@ class History:
                         column.append(None)
                     continue
                 rows = [row for name, row in counts.items() if wanted is None or wanted(name)]
-                accepted, done, retried, dead = (sum(row[place] for row in rows) for place in range(4))
+                accepted, done, retried, dead = (sum(row[column] for row in rows) for column in range(4))
                 for column, value in zip(columns, (accepted, done, retried + dead), strict=True):
                     column.append(value)
         return Day(*map(tuple, columns))
@@ -168,9 +168,9 @@ class History:
             start = self._first if self._first is not None else self.followed.offset if self.followed else 0
         since = max((now // STEP - STEPS) * STEP, (max(self._written, default=0) + 1) * STEP)
         kept, _ = self._store.ledger_extent()
-        place = offset_at(self._store, since)
-        first = max(place, start - MAX_BACKFILL)
-        whole_from = since if kept < place == first else None
+        offset = offset_at(self._store, since)
+        first = max(offset, start - MAX_BACKFILL)
+        whole_from = since if kept < offset == first else None
         for entry in read_range(self._store, first, max(0, start - first)):
             with self._guard:
                 if whole_from is None:

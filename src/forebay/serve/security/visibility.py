@@ -90,9 +90,9 @@ def find(
     wanted = narrowed(actor, query)
     found: list[Job] = []
     scanned = size = 0
-    place: int | None = after if wanted is not None else None
-    while wanted is not None and place is not None:
-        page = store.browse(wanted, place, min(_STEP, limit))
+    position: int | None = after if wanted is not None else None
+    while wanted is not None and position is not None:
+        page = store.browse(wanted, position, min(_STEP, limit))
         for job in page.jobs:
             scanned += 1
             if sees_job(actor, job) and fits(job):
@@ -100,5 +100,5 @@ def find(
                 size += len(job.body) + len(job.result_body or b"")
             if len(found) == limit or scanned == MAX_SCANNED or size >= MAX_BYTES:
                 return found, scanned, page.next if job is page.jobs[-1] else job.id
-        place = page.next
+        position = page.next
     return found, scanned, None

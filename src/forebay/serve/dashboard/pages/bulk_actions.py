@@ -140,13 +140,13 @@ def _facts(found: BulkAction) -> dict[str, Any]:
     return {"filter": wanted, "rate": found.rate, "patch": found.patch}
 
 
-def _number(field: str, text: str, usual: float, most: float) -> float:
+def _number(field: str, text: str, default: float, maximum: float) -> float:
     if not text.strip():
-        return usual
+        return default
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= most:
-        raise Invalid(field, f"{text[:40]!r} is not in 0 … {most:g}", "write a number above 0 in that range")
+    if not 0 < value <= maximum:
+        raise Invalid(field, f"{text[:40]!r} is not in 0 … {maximum:g}", "write a number above 0 in that range")
     return value

@@ -118,8 +118,8 @@ def _why(cache: ViewCache, actor: Actor, found: Job, now: Instant) -> list[str]:
     backlog = cache.backlog(actor, found.queue)
     if backlog is None:
         return []
-    place = position_of(cache.store, found) if actor.tenant is None else Position()
-    sentences = reasons(found, backlog, now, place, cache.workers(), others=actor.tenant is None)[1:]
+    position = position_of(cache.store, found) if actor.tenant is None else Position()
+    sentences = reasons(found, backlog, now, position, cache.workers(), others=actor.tenant is None)[1:]
     return [redact_text(each) for each in sentences if not each.startswith("attempt ")]
 
 

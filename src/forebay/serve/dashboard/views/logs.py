@@ -26,12 +26,12 @@ class Extent(Struct, frozen=True):
 
 
 class PartitionRow(Struct, frozen=True):
-    """`place`: what the group committed last, -1 for nothing; `lag`: entries after that."""
+    """`position`: what the group committed last, -1 for nothing; `lag`: entries after that."""
 
     number: int
     first: int
     end: int
-    place: int | None
+    position: int | None
     lag: int | None
 
 
@@ -71,9 +71,9 @@ def log_view(store: Store, spec: QueueSpec, group: str | None, partition: int) -
     ends = store.extent(spec.name)
     rows = []
     for number, (first, end) in enumerate(ends[:PARTITIONS_SHOWN]):
-        place = store.position(spec.name, group, number) if group else None
-        lag = None if place is None else end - 1 - max(place, first - 1)
-        rows.append(PartitionRow(number, first, end, place, lag))
+        position = store.position(spec.name, group, number) if group else None
+        lag = None if position is None else end - 1 - max(position, first - 1)
+        rows.append(PartitionRow(number, first, end, position, lag))
     first, end = ends[partition]
     after = max(first - 1, end - 1 - ENTRIES_SHOWN)
     entries = store.read(spec.name, partition, after, ENTRIES_SHOWN) if end > first else []

@@ -147,13 +147,13 @@ def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, 
         looked.add(at)
         seen = False
         for entry in read_range(store, max(0, offset_at(store, at, extent) - 1), MAX_NEAR):
-            for place, span in enumerate(_spans_of(entry, job_id)):
-                found[entry.offset, place] = _moment(entry, span, job_id)
+            for index, span in enumerate(_spans_of(entry, job_id)):
+                found[entry.offset, index] = _moment(entry, span, job_id)
                 seeds += [moment for moment in (span.claimed_at, span.enqueued_at) if moment]
                 seen = seen or entry.record.at >= at
             if monotonic() >= until or (seen and entry.record.at > at):
                 break
-    return [found[place] for place in sorted(found)]
+    return [found[key] for key in sorted(found)]
 
 
 def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
