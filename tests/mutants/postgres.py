@@ -52,10 +52,24 @@ POSTGRES_MUTANTS = [
         (CONFORMANCE, "-k", "postgres-costs"),
     ),
     Mutant(
+        "postgres: statements are prepared behind a pooler",
+        f"{STORE}/connect.py",
+        "    if backend == connection.info.backend_pid:\n",
+        "    if True:\n",
+        ("tests/stores/test_postgres_prepared.py",),
+    ),
+    Mutant(
+        "postgres: hot calls are not prepared",
+        f"{STORE}/connect.py",
+        "prepare=isinstance(statement, Prepared)",
+        "prepare=False",
+        ("tests/stores/test_postgres_prepared.py",),
+    ),
+    Mutant(
         "postgres: a claim of one job goes the long way",
         f"{SCHEMA}/0006_claim.pre.sql",
-        "IF v_pack.pack IS NOT NULL THEN",
-        "IF false THEN",
+        "IF counts = '{1}' AND NOT tended",
+        "IF false AND NOT tended",
         ("tests/stores/test_postgres_lanes.py", "-k", "claim_of_one"),
     ),
     Mutant(
@@ -215,10 +229,9 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: the first answer counts only for an unchanged queue",
         f"{SCHEMA}/0003_enqueue.pre.sql",
-        "        RETURN QUERY SELECT c.first_id, c.at FROM forebay.call",
-        "        RETURN QUERY SELECT CASE WHEN EXISTS (SELECT FROM unnest(names, versions) AS u (name, version)"
-        " JOIN forebay.queue AS q ON q.name = u.name WHERE q.version <> u.version) THEN -1 ELSE c.first_id END, c.at"
-        " FROM forebay.call",
+        "coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = put.token), -1)",
+        "coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = put.token"
+        " AND forebay.is_current(names, versions)), -1)",
         (CUTS, "-k", "queue_has_changed"),
     ),
     Mutant(

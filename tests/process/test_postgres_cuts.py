@@ -35,7 +35,10 @@ def before(proxy: Proxy, pattern: bytes) -> Trap:
 
 
 def after(proxy: Proxy, pattern: bytes) -> Trap:
-    """A transaction has its own answer; a call is answered by its row."""
+    """A transaction has its own answer; a call is answered by its row.
+
+    A call is a prepared statement, whose name follows a zero byte where it is executed, and only there.
+    """
     return proxy.lose_reply(pattern, answer=b"COMMIT" if pattern == b"COMMIT" else b"SELECT")
 
 
@@ -85,7 +88,7 @@ def claimed(store: Store, count: int, queue: str = "default", lease: float = 20)
 @both_ways
 @pytest.mark.parametrize("count", [1, 50])
 def test_a_receipt_stands_for_one_job(store: Store, proxy: Proxy, cut: Cut, count: int) -> None:
-    with struck(cut(proxy, b"forebay.put(")):
+    with struck(cut(proxy, b"\0forebay.put(")):
         receipts = store.enqueue([Draft("k", number) for number in range(count)])
     assert [(job.id, job.payload) for job in everything(store)] == [
         (receipt.id, number) for number, receipt in enumerate(receipts)
@@ -95,7 +98,7 @@ def test_a_receipt_stands_for_one_job(store: Store, proxy: Proxy, cut: Cut, coun
 def test_a_call_that_is_repeated_when_its_queue_has_changed_adds_nothing(
     store: Store, proxy: Proxy, durable_url: str
 ) -> None:
-    trap = after(proxy, b"forebay.put(")
+    trap = after(proxy, b"\0forebay.put(")
     call = Task(lambda: store.enqueue([Draft("k", 1)]))
     assert trap.wait(PATIENCE)
     proxy.freeze()
@@ -121,7 +124,7 @@ def test_threads_that_share_a_commit_share_its_luck(store: Store, proxy: Proxy) 
     threads = [Thread(target=produce, args=(100 * number,)) for number in range(8)]
     for thread in threads:
         thread.start()
-    traps = sum((before, after)[number % 2](proxy, b"forebay.put(").wait(0.5) for number in range(12))
+    traps = sum((before, after)[number % 2](proxy, b"\0forebay.put(").wait(0.5) for number in range(12))
     proxy.disarm()
     for thread in threads:
         thread.join()
@@ -178,7 +181,7 @@ def test_a_settle_counts_once_and_is_answered_alike(store: Store, proxy: Proxy, 
     ids = [receipt.id for receipt in store.enqueue([Draft("k", number) for number in range(6)])]
     verdicts = [verdict for verdict, _, _ in VERDICTS]
     settlements = list(zip(claimed(store, 6), verdicts, strict=True))
-    with struck(cut(proxy, b"forebay.settle(")):
+    with struck(cut(proxy, b"\0forebay.settle(")):
         assert store.settle(settlements) == [Settled.APPLIED] * 6
     jobs = [job for job in store.get(ids) if job]
     assert [(job.state, job.attempt) for job in jobs] == [(state, attempt) for _, state, attempt in VERDICTS]
@@ -203,7 +206,7 @@ def test_a_late_settle_is_refused_however_often_it_is_sent(store: Store, proxy: 
     (job,) = store.get([receipt.id])
     assert job is not None
     assert (job.state, job.delivery) == (State.RUNNING, 2)
-    with struck(cut(proxy, b"forebay.settle(")):
+    with struck(cut(proxy, b"\0forebay.settle(")):
         assert store.settle([(lease, Ack())]) == [Settled.APPLIED]
 
 
@@ -211,7 +214,7 @@ def test_a_late_settle_is_refused_however_often_it_is_sent(store: Store, proxy: 
 def test_a_slot_is_given_back_once(store: Store, proxy: Proxy, cut: Cut) -> None:
     store.enqueue([Draft("k", number, queue="gated") for number in range(5)])
     first, second = claimed(store, 5, "gated")
-    with struck(cut(proxy, b"forebay.settle(")):
+    with struck(cut(proxy, b"\0forebay.settle(")):
         assert store.settle([(first, Ack())]) == [Settled.APPLIED]
     assert store.settle([(first, Ack())]) == [Settled.APPLIED]
     (third,) = claimed(store, 5, "gated")
@@ -225,7 +228,7 @@ def test_what_a_claim_took_and_nobody_heard_of_comes_back(store: Store, proxy: P
     """Though the process that lost it lives, claims and renews."""
     ids = {receipt.id for receipt in store.enqueue([Draft("k", number) for number in range(12)])}
     held = claimed(store, 3, lease=1)
-    with struck(cut(proxy, b"forebay.claim(")):
+    with struck(cut(proxy, b"\0forebay.claim(")):
         held += claimed(store, 3, lease=1)
     assert len(held) == 6
     deadline = time.monotonic() + PATIENCE
@@ -256,7 +259,7 @@ def test_a_tick_fires_once(store: Store, proxy: Proxy, cut: Cut) -> None:
 def test_a_lost_heartbeat_loses_no_lease(store: Store, proxy: Proxy, cut: Cut) -> None:
     store.enqueue([Draft("k", number) for number in range(4)])
     held = claimed(store, 4, lease=5)
-    with struck(cut(proxy, b"forebay.heartbeat(")):
+    with struck(cut(proxy, b"\0forebay.heartbeat(")):
         renewed = store.extend(held, seconds(60))
     assert [lease.fence for lease in renewed] == [lease.fence for lease in held]
     assert min(lease.until for lease in renewed) > max(lease.until for lease in held) + 50_000_000

@@ -21,7 +21,7 @@ from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.proxy import Proxy
 from forebay_proof.servers.wire import Trap
 
-PUT, COMMIT = b"forebay.put(", b"COMMIT"
+PUT, COMMIT = b"\0forebay.put(", b"COMMIT"
 
 
 def before(proxy: Proxy, pattern: bytes, outage: bool) -> Trap:

@@ -115,8 +115,8 @@ def test_lanes_are_refreshed_one_by_one(url: str, queue: str) -> None:
         assert large < 12 * small
 
 
-def test_a_claim_of_one_plain_job_is_one_look_and_one_step(url: str) -> None:
-    """Besides the call itself and two statements for the lock of its queue."""
+def test_a_claim_of_one_plain_job_is_two_statements(url: str) -> None:
+    """Besides the call itself: a statement that takes the job and one that packs it."""
     answer, plans = explained(url, CLAIM)
     assert answer == 1
-    assert len(plans) == 5
+    assert len(plans) == 3

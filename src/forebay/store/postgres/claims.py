@@ -21,7 +21,7 @@ from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job
 from forebay.core.lease import Fence, Heartbeat, Lease
 from forebay.core.limits import MAX_BATCH
-from forebay.store.postgres.connect import Rows, array_of
+from forebay.store.postgres.connect import Prepared, Rows, array_of
 from forebay.store.postgres.intake import take_inbox
 from forebay.store.postgres.maintenance import expire, forget_excess, sweep
 from forebay.store.postgres.queries import statement
@@ -49,15 +49,15 @@ CALL: Final = (
     "forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::integer[], %s::integer[], %s::boolean[], %s::text[], "
     "%s::integer[], %s::text[], %s::integer[], %s::integer[], %s::bigint[], %s::bigint[])"
 )
-_CLAIM: Final = f"SELECT * FROM {CALL}"
-_PROMOTE: Final = "SELECT p.*, forebay.counts_dead() FROM forebay.promote(%s::bigint, %s, %s) AS p"
+_CLAIM: Final = Prepared(f"SELECT * FROM {CALL}")
+_PROMOTE: Final = Prepared("SELECT p.*, forebay.counts_dead() FROM forebay.promote(%s::bigint, %s, %s) AS p")
 _CROWDED: Final = "SELECT forebay.crowded(%s)"
 _TRIM: Final = "SELECT forebay.trim_ledger(%s, %s) FROM forebay.number_ledger()"
 _HOLDER: Final = (
     "INSERT INTO forebay.holder (owner, seen_at) VALUES (%s, coalesce(%s::bigint, forebay.clock())) RETURNING id"
 )
-_HEARTBEAT: Final = "SELECT * FROM forebay.heartbeat(%s::bigint, %s, %s::bigint)"
-_EXTEND: Final = "SELECT * FROM forebay.extend(%s::bigint, %s::bigint, %s::bigint[])"
+_HEARTBEAT: Final = Prepared("SELECT * FROM forebay.heartbeat(%s::bigint, %s, %s::bigint)")
+_EXTEND: Final = Prepared("SELECT * FROM forebay.extend(%s::bigint, %s::bigint, %s::bigint[])")
 _RIPEN: Final = "SELECT forebay.ripen(%s, %s, %s)"
 _HAND_BACK: Final = (
     "SELECT forebay.hand_back(%s::bigint, %s::integer[], %s::integer[], %s::text[], %s::integer[], %s, %s::bigint[])"
@@ -422,7 +422,7 @@ class Claims:
             found = row.leases(owner)
             holder.hold(found)
             taken += found
-            self._run_sizes[found[0].job.queue] = row.n / row.runs
+            self._run_sizes[found[0].job.queue] = row.n / found[-1].ref.number
         return taken
 
     def _holder(self, owner: str) -> Holder:

@@ -1,15 +1,17 @@
 """Connections to the server: few, shared by all threads, replaced when they break; and Postgres's errors in our words.
 
-A call is one statement in autocommit, so it works through a pooler in transaction mode; nothing is prepared, no session
-state is kept. A connection that turns out to be dead, or to lead to a server that is read-only by now, is replaced and
-the call is made again once, if repeating it is safe; all else that goes wrong is `StoreFailed`. A deadlock or a
-serialisation failure changed nothing and is tried again, a bounded number of times. A connection that is lost during a
-commit leaves open whether it happened: the server is asked, as soon as it answers again, what became of it.
+A call is one statement in autocommit, so it works through a pooler in transaction mode; no session state is kept but
+prepared statements, and those only where no pooler is in between. A connection that turns out to be dead, or to lead to
+a server that is read-only by now, is replaced and the call is made again once, if repeating it is safe; all else that
+goes wrong is `StoreFailed`. A deadlock or a serialisation failure changed nothing and is tried again, a bounded number
+of times. A connection that is lost during a commit leaves open whether it happened: the server is asked, as soon as it
+answers again, what became of it.
 
 A statement that is not answered in time is such a loss: the server is asked to cancel it, and the connection is closed.
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +23,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import capabilities, pq
+from psycopg._preparing import Prepare, PrepareManager
+from psycopg._queries import PostgresQuery
 from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.types import TypeInfo
@@ -49,6 +53,10 @@ _CLASHES: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.Serialization
 _ELSEWHERE: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 """What another connection may not meet."""
 
+_PREPARED_ONLY: Final = 1 << 30
+"""Executions after which the driver prepares a statement that is not `Prepared`."""
+
+_CALLS: Final = re.compile(rb"forebay\.\w+\(")
 _JSON_OID: Final = 114
 _KEEPALIVE: Final[dict[str, Any]] = {
     "keepalives_idle": 15,
@@ -96,6 +104,12 @@ def _within(gen: PQGen[T], connection: Connection) -> PQGen[T]:
     except StopIteration as end:
         answer: T = end.value
         return answer
+
+
+class Prepared(str):
+    """A statement that a connection parses and plans once. For calls of functions: they have no plan to choose."""
+
+    __slots__ = ()
 
 
 class Json(bytes):
@@ -285,7 +299,13 @@ class Server(ConnectionPool[PooledConnection]):
                 deadline.pause()
 
     def _open(self) -> PooledConnection:
-        return PooledConnection(self.connect())
+        connection = self.connect()
+        try:
+            _allow_prepared(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return PooledConnection(connection)
 
     def _close_connection(self, connection: PooledConnection) -> None:
         connection.connection.close()
@@ -311,6 +331,31 @@ class _Progress(Generic[T]):
         self.answers: list[T] = []
 
 
+def _allow_prepared(connection: Connection) -> None:
+    """Prepare statements where the session is the server's own.
+
+    A pooler gives its clients process ids that it makes up. Behind it the next statement may meet another session,
+    which does not know what was prepared.
+    """
+    ((backend,),) = connection.execute("SELECT pg_backend_pid()")
+    if backend == connection.info.backend_pid:
+        connection._prepared = _Statements()
+        connection.prepare_threshold = _PREPARED_ONLY
+
+
+class _Statements(PrepareManager):
+    """Prepared statements are named by the functions that they call, so that the wire can be read.
+
+    No name is used twice: the driver forgets a statement that failed when it was first executed, the server does not.
+    """
+
+    def get(self, query: PostgresQuery, prepare: bool | None = None) -> tuple[Prepare, bytes]:
+        answer, name = super().get(query, prepare)
+        if answer is Prepare.SHOULD:
+            name = b"".join(_CALLS.findall(query.query)) + name
+        return answer, name
+
+
 def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: PooledConnection) -> T:
     connection = line.connection
     connection.execute("BEGIN")
@@ -329,7 +374,7 @@ def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: Poo
 
 def _fetch(statement: str, parameters: Sequence[Any], line: PooledConnection) -> Rows:
     cursor = line.cursor
-    cursor.execute(statement, parameters)
+    cursor.execute(statement, parameters, prepare=isinstance(statement, Prepared))
     return cursor.fetchall() if cursor.description else []
 
 

@@ -6,6 +6,7 @@ put into queues with rules waits in the inbox until a process that knows the rul
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -36,7 +37,7 @@ from forebay.engine.intake import (
 )
 from forebay.store.brokers import Spread
 from forebay.store.group_commit import Call, GroupCommit
-from forebay.store.postgres.connect import Json, array_of
+from forebay.store.postgres.connect import Json, Prepared, array_of
 from forebay.store.postgres.maintenance import bury, sweep_keys
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import (
@@ -58,11 +59,12 @@ from forebay.store.protocol import Receipt
 
 _PUT: Final = (
     "SELECT * FROM forebay.put(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], %s::integer[], "
+    "%s::integer[], "
     "%s::text[], %s::text[], %s::text[], %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[], "
     "%s::bigint[], %s::smallint[], %s::integer[], %s::bigint[], "
 )
-_MANY: Final = _PUT + "%b::json[], %b::json[])"
-_ONE: Final = _PUT + "ARRAY[%b::json], ARRAY[%b::json])"
+_MANY: Final = Prepared(_PUT + "%b::json[], %b::json[])")
+_ONE: Final = Prepared(_PUT + "ARRAY[%b::json], ARRAY[%b::json])")
 _STALE: Final = -1
 _NEXT_ID: Final = "SELECT nextval('forebay.job_id')"
 _LOCK_QUEUES: Final = statement("lock_queues")
@@ -182,15 +184,12 @@ class BatchInserter:
                     alone.update(queue.keys)
             return queue.stamp(draft)
 
-        counts, queues, classes, lanes, gates, *columns, facts, bodies = zip(
-            *[run.columns() for run in group(drafts, stamp)], strict=True
-        )
+        counts, *columns, facts, bodies = zip(*[run.columns() for run in group(drafts, stamp)], strict=True)
         one = len(bodies) == 1
         payloads = (facts[0], bodies[0]) if one else (list(facts), list(bodies))
         versions = array_of([queue.version for queue in known.values()])
         said = (self._session.at, uuid4(), array_of(sorted(alone)), array_of(known), versions)
-        named = (array_of(counts), array_of(queues), array_of(classes), array_of(lanes), array_of(gates))
-        parameters = (*said, *named, *map(array_of, columns), *payloads)
+        parameters = (*said, array_of(accumulate(counts)), *map(array_of, (counts, *columns)), *payloads)
         first = int(self._session.server.query(_ONE if one else _MANY, parameters, certain=True)[0][0])
         return None if first == _STALE else first
 

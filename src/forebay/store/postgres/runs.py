@@ -7,7 +7,6 @@ which never change. So a lease that knows its place needs no look-up to be settl
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -287,9 +286,6 @@ def errors_of(text: str | None) -> tuple[Failure, ...]:
     return () if text is None else _errors(text)
 
 
-_pack_bodies: Final = msgspec.json.Decoder(list[list[msgspec.Raw]]).decode
-_pack_facts: Final = msgspec.json.Decoder(list[list[Facts | None] | None]).decode
-_pack_errors: Final = msgspec.json.Decoder(list[tuple[Failure, ...]]).decode
 _places: Final = msgspec.json.Decoder(list[list[int]]).decode
 
 
@@ -400,10 +396,22 @@ class _Extent(Struct, array_like=True):
     max_attempts: int
     size: int
     expires_at: Instant | None
+    asked: bool
 
 
+class _Traits(Struct, array_like=True):
+    """What few members have."""
+
+    number: int
+    facts: list[Facts | None] | None
+    errors: tuple[Failure, ...]
+
+
+_NO_TRAITS: Final = _Traits(0, None, ())
 _spans: Final = msgspec.json.Decoder(list[_Span]).decode
 _extents: Final = msgspec.json.Decoder(list[_Extent]).decode
+_traits: Final = msgspec.json.Decoder(list[_Traits]).decode
+_pack_bodies: Final = msgspec.json.Decoder(list[list[msgspec.Raw]]).decode
 
 
 class PackRow(NamedTuple):
@@ -417,61 +425,51 @@ class PackRow(NamedTuple):
     beat: bool
     lead: int | None
     floor: int | None
-    last_due: Instant
     spans: str
     extents: str
-    facts: str | None
-    errors: str | None
+    traits: str | None
     bodies: str
-    asked: str | None
     places: str | None
-    runs: int
 
     def leases(self, owner: str) -> list[Held]:
         """In the order in which the jobs were handed out."""
-        spans = _spans(f"[{self.spans}]")
-        facts: Iterable[list[Facts | None] | None] = repeat(None, len(spans))
-        errors: Iterable[tuple[Failure, ...]] = repeat((), len(spans))
-        if self.facts is not None:
-            facts = _pack_facts(f"[{self.facts}]")
-        if self.errors is not None:
-            errors = _pack_errors(f"[{self.errors}]")
         found: list[Held] = []
         base = 0
+        traits = {} if self.traits is None else {own.number: own for own in _traits(f"[{self.traits}]")}
         members = zip(
-            spans, _extents(f"[{self.extents}]"), _pack_bodies(f"[{self.bodies}]"), facts, errors, strict=True
+            _spans(f"[{self.spans}]"), _extents(f"[{self.extents}]"), _pack_bodies(f"[{self.bodies}]"), strict=True
         )
-        for number, (span, extent, bodies, own, past) in enumerate(members, 1):
+        for number, (span, extent, bodies) in enumerate(members, 1):
             ref = Ref(self.pack, self.n, number, base, span.first + span.n - 1, span.n, span.delivery, self.beat)
-            skip = extent.size - span.n
+            skip, own = extent.size - span.n, traits.get(number, _NO_TRAITS)
             for at in range(span.n):
-                traits = NO_FACTS if own is None else own[skip + at] or NO_FACTS
+                facts = NO_FACTS if own.facts is None else own.facts[skip + at] or NO_FACTS
                 job = Job(
                     span.first + at,
                     span.queue,
-                    traits.kind or span.kind,
+                    facts.kind or span.kind,
                     bytes(bodies[skip + at]),
                     State.RUNNING,
-                    traits.priority,
+                    facts.priority,
                     span.enqueued_at,
                     span.due_at,
                     span.attempt,
                     extent.max_attempts,
                     span.delivery,
-                    traits.key,
-                    traits.tenant,
-                    traits.subject,
-                    traits.deadline,
+                    facts.key,
+                    facts.tenant,
+                    facts.subject,
+                    facts.deadline,
                     extent.expires_at,
-                    traits.meta,
+                    facts.meta,
                     owner,
                     span.claimed_at,
                     span.until,
                     None,
-                    self.asked is not None and self.asked[base + at] == "1",
-                    past,
+                    extent.asked,
+                    own.errors,
                     None,
-                    traits.cost,
+                    facts.cost,
                 )
                 found.append(Held(job, owner, span.until, ref))
             base += span.n

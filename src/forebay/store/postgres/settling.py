@@ -22,7 +22,7 @@ from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdic
 from forebay.core.record_builder import RecordBuilder
 from forebay.engine.settle import VERDICT_CODES, Transition, outlived, presumes_expiry, transition
 from forebay.store.postgres.claims import CALL, Claims
-from forebay.store.postgres.connect import array_of
+from forebay.store.postgres.connect import Prepared, array_of
 from forebay.store.postgres.intake import check_capacity
 from forebay.store.postgres.maintenance import forget, grave_of, left, remember, take_dead
 from forebay.store.postgres.queries import statement
@@ -47,7 +47,7 @@ SETTLE_CALL: Final = (
     "%s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::integer[], %s::text[], "
     "%s::json, %s::text)"
 )
-SETTLE: Final = f"SELECT {SETTLE_CALL}"
+SETTLE: Final = Prepared(f"SELECT {SETTLE_CALL}")
 _encode: Final = msgspec.json.Encoder().encode
 
 Item = tuple[int, Lease, Verdict]
@@ -70,7 +70,7 @@ _DEAD: Final = statement("dead")
 _REDRIVE: Final = statement("redrive")
 _FINISHED: Final = statement("finished")
 _FINISHED_IN: Final = statement("finished_in")
-_EXCHANGE: Final = (
+_EXCHANGE: Final = Prepared(
     f"WITH told AS MATERIALIZED (SELECT {SETTLE_CALL} AS applied) "
     "SELECT told.applied, (NULL::forebay.claimed).* FROM told "
     f"UNION ALL SELECT NULL, taken.* FROM told CROSS JOIN LATERAL {CALL} AS taken"

@@ -87,12 +87,12 @@ $$;
 
 -- What the ledger says of alike jobs: a span of core's, as the text of its JSON. Names need no quoting; `tail`: traits.
 CREATE FUNCTION forebay.span_of(
-    change text, first bigint, n integer, queue text, kind text, delivery integer, attempt integer, enqueued_at bigint,
-    due_at bigint, claimed_at bigint, until bigint, tail text
+    change text, first bigint, n integer, queue text, kind text, delivery integer, attempt integer, max_attempts integer,
+    enqueued_at bigint, due_at bigint, claimed_at bigint, until bigint, tail text
 ) RETURNS text LANGUAGE sql STABLE
 AS $$
     SELECT '["' || change || '",' || first || ',' || n || ',"' || queue || '","' || kind || '",' || delivery || ',' || attempt
-        || ',0,' || enqueued_at || ',' || due_at || ',' || claimed_at || ',' || until || tail || ']'
+        || ',' || max_attempts || ',' || enqueued_at || ',' || due_at || ',' || claimed_at || ',' || until || tail || ']'
 $$;
 
 -- Members of packs with the columns of a run, and what their pack knows of them. `base`: the place of the first job.

@@ -1,9 +1,11 @@
 -- Enqueue: what a process puts, keys that are taken by the state of their job, and the functions for people with psql
 -- and for programs in any language.
 
--- Put runs. Gates come as the JSON of their names. `first` -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer.
+-- Put runs. Gates come as the JSON of their names; `uptos`: how many jobs of the call there are up to the end of each run. `first`
+-- -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer. All of it is one
+-- statement, since for a single job starting statements costs most of the time.
 CREATE FUNCTION forebay.put(
-    at bigint, token uuid, v_alone integer[], names text[], versions integer[],
+    at bigint, token uuid, v_alone integer[], names text[], versions integer[], uptos integer[],
     counts integer[], queues text[], classes text[], lanes text[], gates text[], costs integer[], kinds text[], delays bigint[], run_ats bigint[],
     bases bigint[], timed smallint[], lives integer[], expiries bigint[], facts json[], bodies json[]
 ) RETURNS TABLE (first bigint, stamp bigint)
@@ -11,24 +13,14 @@ LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_pl
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint;
-    v_first bigint;
+    v_locked boolean := forebay.lock(v_alone, '{}');
+    v_now bigint := coalesce(at, forebay.clock());
+    v_first bigint := nextval('forebay.job_id');
     v_lane record;
 BEGIN
-    PERFORM forebay.lock(v_alone, '{}');
-    v_now := coalesce(at, forebay.clock());
-    v_first := nextval('forebay.job_id');
-    INSERT INTO forebay.call AS c VALUES (put.token, v_first, v_now) ON CONFLICT (token) DO NOTHING;
-    IF NOT FOUND THEN
-        RETURN QUERY SELECT c.first_id, c.at FROM forebay.call AS c WHERE c.token = put.token;
-        RETURN;
-    END IF;
-    IF NOT forebay.is_current(names, versions) THEN
-        DELETE FROM forebay.call AS c WHERE c.token = put.token;
-        RETURN QUERY SELECT -1::bigint, v_now;
-        RETURN;
-    END IF;
-    WITH born AS (
+    WITH call AS (
+        INSERT INTO forebay.call VALUES (put.token, v_first, v_now) ON CONFLICT (token) DO NOTHING RETURNING at
+    ), born AS (
         INSERT INTO forebay.run (
             last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, max_attempts, state, single, rank_timed,
             queue, lane, cls, kind, gates, facts, bodies
@@ -41,22 +33,34 @@ BEGIN
             r.timed, r.queue, r.lane, r.cls, r.kind,
             CASE WHEN r.gates IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(r.gates::jsonb)) END, r.facts, r.bodies
         FROM (
-            SELECT u.*, sum(u.n) OVER (ORDER BY u.place) AS upto,
-                CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
+            SELECT u.*, CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
             FROM unnest(
-                counts, queues, classes, lanes, gates, costs, kinds, delays, run_ats, bases, timed, lives, expiries, facts, bodies
-            ) WITH ORDINALITY AS u (
-                n, queue, cls, lane, gates, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies, place
+                uptos, counts, queues, classes, lanes, gates, costs, kinds, delays, run_ats, bases, timed, lives, expiries, facts,
+                bodies
+            ) AS u (
+                upto, n, queue, cls, lane, gates, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies
             )
         ) AS r
+        WHERE EXISTS (SELECT FROM call) AND NOT EXISTS (
+            SELECT FROM unnest(names, versions) AS u (name, version) LEFT JOIN forebay.queue AS q ON q.name = u.name
+            WHERE coalesce(q.version, 0) <> u.version
+        )
         RETURNING last_id, n, queue, kind, max_attempts, due_at, facts
+    ), told AS (
+        INSERT INTO forebay.ledger (at, verb, spans)
+        SELECT v_now, 'enqueue', ('[' || string_agg(forebay.span_of(
+            'accepted', b.last_id - b.n + 1, b.n, b.queue, b.kind, 0, 0, b.max_attempts, v_now, b.due_at, 0, 0,
+            coalesce(',' || b.facts::text, '')
+        ), ',') || ']')::json
+        FROM born AS b, forebay.ledger_rule AS l WHERE l.recording
+        HAVING count(*) > 0
     )
-    INSERT INTO forebay.ledger (at, verb, spans)
-    SELECT v_now, 'enqueue', json_agg(json_build_array(
-        'accepted', b.last_id - b.n + 1, b.n, b.queue, b.kind, 0, 0, b.max_attempts, v_now, b.due_at, 0, 0, b.facts
-    ) ORDER BY b.last_id)
-    FROM born AS b, forebay.ledger_rule AS l WHERE l.recording
-    HAVING count(*) > 0;
+    SELECT v_first, v_now INTO put.first, put.stamp FROM born LIMIT 1;
+    IF NOT FOUND THEN
+        DELETE FROM forebay.call AS c WHERE c.token = put.token AND c.first_id = v_first;
+        RETURN QUERY SELECT coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = put.token), -1), v_now;
+        RETURN;
+    END IF;
     IF v_alone <> '{}' THEN
         FOR v_lane IN
             SELECT u.queue, array_agg(DISTINCT u.lane) AS lanes FROM unnest(queues, lanes) AS u (queue, lane)
@@ -65,7 +69,7 @@ BEGIN
             PERFORM forebay.refresh(v_now, v_lane.queue, v_lane.lanes);
         END LOOP;
     END IF;
-    RETURN QUERY SELECT v_first, v_now;
+    RETURN NEXT;
 END
 $$;
 

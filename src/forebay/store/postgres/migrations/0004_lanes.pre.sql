@@ -5,16 +5,18 @@
 -- specs are still those that it knows: a new spec is written under the old locks and the new ones. Claims and settles of
 -- plain queues take the lock of the queue beside each other, so that a new spec counts what really runs.
 
-CREATE FUNCTION forebay.lock(v_alone integer[], v_beside integer[]) RETURNS void LANGUAGE plpgsql
+-- Returns true. Called in an assignment, which unlike a PERFORM is no statement of its own; so are the locks of plain queues.
+CREATE FUNCTION forebay.lock(v_alone integer[], v_beside integer[]) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
     v_key integer;
+    v_locked text;
 BEGIN
     IF cardinality(v_alone) = 0 THEN
         FOREACH v_key IN ARRAY v_beside LOOP
-            PERFORM pg_advisory_xact_lock_shared(1178748739, v_key);
+            v_locked := pg_advisory_xact_lock_shared(1178748739, v_key);
         END LOOP;
-        RETURN;
+        RETURN true;
     END IF;
     PERFORM CASE WHEN k.alone THEN pg_advisory_xact_lock(1178748739, k.key)
         ELSE pg_advisory_xact_lock_shared(1178748739, k.key) END
@@ -23,6 +25,7 @@ BEGIN
             SELECT unnest(v_alone) AS key, true AS alone UNION ALL SELECT unnest(v_beside), false
         ) AS u GROUP BY u.key ORDER BY u.key
     ) AS k;
+    RETURN true;
 END
 $$;
 
@@ -43,8 +46,8 @@ CREATE FUNCTION forebay.begin(at bigint, v_alone integer[], names text[], versio
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM forebay.lock(v_alone, '{}');
-    RETURN CASE WHEN forebay.is_current(names, versions) THEN coalesce(at, forebay.clock()) END;
+    RETURN CASE WHEN CASE WHEN forebay.lock(v_alone, '{}') THEN forebay.is_current(names, versions) END
+        THEN coalesce(at, forebay.clock()) END;
 END
 $$;
 

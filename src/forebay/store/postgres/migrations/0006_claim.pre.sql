@@ -19,12 +19,13 @@ BEGIN
 END
 $$;
 
--- A pack as its holder reads it, an element a member in each list of JSON, whose brackets are left out: `spans` as the ledger has them, `extents` with the
--- attempts that are allowed, the size and the expiry. `lead`, `floor`: the smallest ranks below zero and above; `places`: those
--- of the jobs in the claim, where lanes gave them, else NULL: they are in order. `last_due`: of its jobs.
+-- A pack as its holder reads it, in lists of JSON whose brackets are left out, an element a member: `spans` as the ledger has
+-- them; `extents` with the attempts that are allowed, the size, the expiry and whether a cancellation was requested; `bodies`.
+-- `traits`: of the few members that have any, the number, facts and errors; NULL: there are none. `lead`, `floor`: the smallest
+-- ranks below zero and above; `places`: those of the jobs in the claim, where lanes gave them, else NULL: they are in order.
 CREATE TYPE forebay.claimed AS (
-    flag integer, stamp bigint, want integer, pack bigint, n integer, beat boolean, lead bigint, floor bigint, last_due bigint,
-    spans text, extents text, facts text, errors text, bodies text, asked text, places text, runs integer
+    flag integer, stamp bigint, want integer, pack bigint, n integer, beat boolean, lead bigint, floor bigint, spans text,
+    extents text, traits text, bodies text, places text
 );
 
 CREATE FUNCTION forebay.nothing(flag integer, stamp bigint) RETURNS forebay.claimed LANGUAGE plpgsql IMMUTABLE
@@ -259,7 +260,9 @@ BEGIN
                 FROM unnest(t_runs, t_places) AS t (run, place) GROUP BY t.run
             ), started AS (
                 DELETE FROM forebay.run AS j USING taken AS t WHERE j.ctid = t.run AND j.n = cardinality(t.places)
-                RETURNING t.run, forebay.member_of(j) AS member, t.places::text AS places
+                RETURNING j.last_id, j.line, forebay.member_of(j) AS member, t.places::text AS places
+            ), line AS (
+                INSERT INTO forebay.running_line SELECT s.line, s.last_id FROM started AS s WHERE s.line IS NOT NULL
             )
             SELECT take.members || array_agg(s.member), take.places || array_agg(s.places)
             INTO members, places FROM started AS s;
@@ -336,116 +339,133 @@ BEGIN
 END
 $$;
 
--- What a claim took from a queue becomes a pack; the caller reads it from the answer.
-CREATE FUNCTION forebay.pack_up(
-    v_now bigint, v_until bigint, me integer, v_beat boolean, want integer, v_queue text, v_members forebay.member[], v_places text[]
-) RETURNS forebay.claimed
+-- Take the next job of a plain queue, if that is all there is to do: the version is current, nothing is to be looked after, and
+-- the next job is a run by itself. Else NULL: the long way finds out. One statement, since for a single job starting
+-- statements costs most of the time; the settings are the caller's.
+CREATE FUNCTION forebay.take_one(v_now bigint, v_queue text, v_version integer, v_lead bigint, v_floor bigint)
+RETURNS forebay.member[]
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_row forebay.claimed;
-    v_all record;
+    v_members forebay.member[];
 BEGIN
-    SELECT sum(m.n) AS n, count(*) AS runs, min(m.last_id - m.n + 1) AS first, max(m.last_id) AS last,
-        bool_and(m.lane = '' AND m.line IS NULL) AS plain, min(m.rank) FILTER (WHERE m.rank < 0) AS lead,
-        min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.span_of(
-            'claimed', m.last_id - m.n + 1, m.n, v_queue, m.kind, m.delivery, m.attempt, m.enqueued_at, m.due_at,
-            greatest(v_now, m.due_at), v_until,
-            CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END
-        ), ',') AS spans,
-        string_agg('[' || m.max_attempts || ',' || m.size || ',' || coalesce(m.expires_at::text, 'null') || ']', ',') AS extents,
-        CASE WHEN count(m.facts) > 0 THEN string_agg(coalesce(m.facts::text, 'null'), ',') END AS facts,
-        CASE WHEN count(m.errors) > 0 THEN string_agg(coalesce(m.errors, '[]'), ',') END AS errors,
-        string_agg(m.bodies::text, ',') AS bodies,
-        CASE WHEN bool_or(m.asked) THEN string_agg(repeat(CASE WHEN m.asked THEN '1' ELSE '0' END, m.n), '') END AS asked
-    INTO v_all FROM unnest(v_members) AS m;
-    INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, beat, plain, queue, ids, asked, members)
-    VALUES (
-        v_until, v_now, v_all.n, me, v_beat, v_all.plain, v_queue, int8range(v_all.first, v_all.last, '[]'),
-        v_all.asked::bit varying, v_members
-    )
-    RETURNING id INTO v_row.pack;
-    IF NOT v_all.plain THEN
-        INSERT INTO forebay.running_line SELECT m.line, m.last_id FROM unnest(v_members) AS m WHERE m.line IS NOT NULL;
-    END IF;
-    v_row := ROW(
-        0, v_now, want, v_row.pack, v_all.n, v_beat, v_all.lead, v_all.floor, v_all.last_due, v_all.spans, v_all.extents,
-        v_all.facts, v_all.errors, v_all.bodies, v_all.asked, translate(array_to_string(v_places, ','), '{}', '[]'), v_all.runs
-    )::forebay.claimed;
-    RETURN v_row;
-END
-$$;
-
--- Hand out the next job of a plain queue, if that is all there is to do: no version has changed, nothing is to be looked
--- after, and the next job is a run by itself. Else NULL: `claim` finds out. One statement that looks and one that takes, since
--- for a single job starting statements costs most of the time. The rows are those of `pack_up`; the settings are the caller's.
-CREATE FUNCTION forebay.claim_one(
-    v_now bigint, v_until bigint, me integer, v_queue text, v_version integer, v_lead bigint, v_floor bigint
-) RETURNS forebay.claimed
-LANGUAGE plpgsql
-AS $$
-#variable_conflict use_column
-DECLARE
-    v_row forebay.claimed;
-    v_beat boolean;
-    v_owner text;
-BEGIN
-    SELECT coalesce(h.until <= v_until, false), h.owner INTO v_beat, v_owner
-    FROM (SELECT) AS one LEFT JOIN forebay.holder AS h ON h.id = me LEFT JOIN forebay.queue AS q ON q.name = v_queue
-    WHERE coalesce(q.version, 0) = v_version AND coalesce(q.paused_until, 0) <= v_now AND coalesce(q.whole, '[]') = '[]'
-        AND NOT coalesce(q.laned, false) AND (SELECT true FROM forebay.lane AS l WHERE l.queue = v_queue LIMIT 1) IS NULL
-        AND (SELECT true FROM forebay.run AS r WHERE r.expires_at IS NOT NULL AND r.expires_at <= v_now LIMIT 1) IS NULL
-        AND (SELECT true FROM forebay.inbox LIMIT 1) IS NULL AND (
-            SELECT true FROM forebay.run AS r WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now LIMIT 1
-        ) IS NULL;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
-    WITH first AS MATERIALIZED (
+    WITH ordinary AS MATERIALIZED (
+        SELECT FROM (SELECT) AS one LEFT JOIN forebay.queue AS q ON q.name = v_queue
+        WHERE coalesce(q.version, 0) = v_version AND coalesce(q.paused_until, 0) <= v_now AND coalesce(q.whole, '[]') = '[]'
+            AND NOT coalesce(q.laned, false) AND (SELECT true FROM forebay.lane AS l WHERE l.queue = v_queue LIMIT 1) IS NULL
+            AND (SELECT true FROM forebay.run AS r WHERE r.expires_at IS NOT NULL AND r.expires_at <= v_now LIMIT 1) IS NULL
+            AND (SELECT true FROM forebay.inbox LIMIT 1) IS NULL AND (
+                SELECT true FROM forebay.run AS r WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now LIMIT 1
+            ) IS NULL
+    ), first AS MATERIALIZED (
         SELECT r.ctid, r.n, r.line FROM forebay.run AS r
-        WHERE r.state = 1 AND r.queue = v_queue AND r.lane = '' AND r.rank >= coalesce(v_lead, -9223372036854775808)
+        WHERE EXISTS (SELECT FROM ordinary) AND r.state = 1 AND r.queue = v_queue AND r.lane = ''
+            AND r.rank >= coalesce(v_lead, -9223372036854775808)
             AND r.rank < CASE WHEN v_floor IS NULL THEN 9223372036854775807 ELSE 0 END
             AND (r.expires_at IS NULL OR r.expires_at > v_now)
         ORDER BY r.rank, r.last_id LIMIT 1 FOR UPDATE SKIP LOCKED
     ), later AS MATERIALIZED (
         SELECT r.ctid, r.n, r.line FROM forebay.run AS r
-        WHERE v_floor IS NOT NULL AND NOT EXISTS (SELECT FROM first) AND r.state = 1 AND r.queue = v_queue AND r.lane = ''
-            AND r.rank >= v_floor AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        WHERE v_floor IS NOT NULL AND EXISTS (SELECT FROM ordinary) AND NOT EXISTS (SELECT FROM first) AND r.state = 1
+            AND r.queue = v_queue AND r.lane = '' AND r.rank >= v_floor AND (r.expires_at IS NULL OR r.expires_at > v_now)
         ORDER BY r.rank, r.last_id LIMIT 1 FOR UPDATE SKIP LOCKED
-    ), taken AS (
-        DELETE FROM forebay.run AS r WHERE r.ctid = (
-            SELECT h.ctid FROM (SELECT * FROM first UNION ALL SELECT * FROM later) AS h WHERE h.n = 1 AND h.line IS NULL
-        )
-        RETURNING r.*, forebay.member_of(r) AS member, forebay.span_of(
-            'claimed', r.last_id, 1, r.queue, r.kind, r.delivery + 1, r.attempt + 1, r.enqueued_at, r.due_at,
-            greatest(v_now, r.due_at), v_until,
-            CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - 1, 1) ELSE '' END
-        ) AS span
-    ), pack AS (
-        INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, beat, plain, queue, ids, asked, members)
-        SELECT v_until, v_now, 1, me, v_beat, true, v_queue, int8range(t.last_id, t.last_id, '[]'),
-            CASE WHEN t.asked THEN B'1' END, ARRAY[t.member]
-        FROM taken AS t RETURNING id
-    ), told AS (
-        INSERT INTO forebay.ledger (at, verb, owner, spans)
-        SELECT greatest(v_now, t.due_at), 'claim', v_owner, ('[' || t.span || ']')::json
-        FROM taken AS t, forebay.ledger_rule AS l WHERE l.recording
     )
-    SELECT 0, v_now, 1, p.id, 1, v_beat, CASE WHEN t.rank < 0 THEN t.rank END, CASE WHEN t.rank >= 0 THEN t.rank END, t.due_at,
-        t.span, '[' || t.max_attempts || ',' || t.size || ',' || coalesce(t.expires_at::text, 'null') || ']', t.facts::text,
-        t.errors, t.bodies::text, CASE WHEN t.asked THEN '1' END, NULL, 1
-    INTO v_row FROM taken AS t, pack AS p;
-    RETURN v_row;
+    DELETE FROM forebay.run AS r WHERE r.ctid = (
+        SELECT h.ctid FROM (SELECT * FROM first UNION ALL SELECT * FROM later) AS h WHERE h.n = 1 AND h.line IS NULL
+    )
+    RETURNING ARRAY[forebay.member_of(r)] INTO v_members;
+    RETURN v_members;
+END
+$$;
+
+-- Take the next jobs of a queue without lanes, as many as its gates let through. `v_rows`: how many runs the caller expects to
+-- need, so that no more are locked than are taken. `v_lead`, `v_floor`: where to begin among jobs that lead (ranks below zero)
+-- and among the others; NULL: at the front. An old snapshot keeps dead entries in the index, and walking over all of them
+-- would take longer and longer. The settings are the caller's.
+CREATE FUNCTION forebay.take_plain(
+    v_now bigint, v_queue text, v_gated boolean, v_need integer, v_rows integer, v_lead bigint, v_floor bigint
+) RETURNS forebay.member[]
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_got integer;
+    v_whole integer;
+    v_fits bigint;
+    v_spent bigint := 0;
+    v_from bigint := coalesce(v_lead, -9223372036854775808);
+    v_to bigint := CASE WHEN v_floor IS NULL THEN 9223372036854775807 ELSE 0 END;
+    v_runs tid[];
+    v_sizes integer[];
+    v_costs integer[];
+    v_members forebay.member[];
+    g_names text[]; g_stamped integer[]; g_slots integer[]; g_steps bigint[]; g_rooms bigint[];
+BEGIN
+    IF v_gated THEN
+        SELECT array_agg(g.name), array_agg(g.stamped), array_agg(g.slots), array_agg(g.step), array_agg(g.room)
+        INTO g_names, g_stamped, g_slots, g_steps, g_rooms FROM forebay.whole_gates(v_now, v_queue) AS g;
+    END IF;
+    v_rows := least(v_rows, v_need);
+    WHILE v_need > 0 LOOP
+        SELECT array_agg(c.ctid), array_agg(c.n), array_agg(c.cost) INTO v_runs, v_sizes, v_costs
+        FROM (
+            SELECT r.ctid, r.n, r.cost FROM forebay.run AS r
+            WHERE r.state = 1 AND r.queue = v_queue AND r.lane = '' AND r.rank >= v_from AND r.rank < v_to
+                AND (r.expires_at IS NULL OR r.expires_at > v_now)
+            ORDER BY r.rank, r.last_id LIMIT v_rows FOR UPDATE SKIP LOCKED
+        ) AS c;
+        v_got := coalesce(cardinality(v_runs), 0);
+        v_whole := 0;
+        WHILE v_whole < v_got LOOP
+            v_fits := v_need;
+            IF v_gated THEN
+                FOR g IN 1 .. cardinality(g_names) LOOP
+                    v_fits := least(v_fits, forebay.fitting(g_rooms[g], g_slots[g], v_costs[v_whole + 1]));
+                END LOOP;
+                v_fits := least(v_fits, v_sizes[v_whole + 1]);
+                v_spent := v_spent + v_fits * v_costs[v_whole + 1];
+                FOR g IN 1 .. cardinality(g_names) LOOP
+                    g_rooms[g] := g_rooms[g] - v_fits * v_costs[v_whole + 1];
+                END LOOP;
+            END IF;
+            EXIT WHEN v_sizes[v_whole + 1] > v_fits;
+            v_whole := v_whole + 1;
+            v_need := v_need - v_sizes[v_whole];
+        END LOOP;
+        IF v_whole > 0 THEN
+            WITH taken AS (
+                DELETE FROM forebay.run AS r WHERE r.ctid = ANY (v_runs[:v_whole])
+                RETURNING r.rank, r.last_id, r.line, forebay.member_of(r) AS member
+            ), line AS (
+                INSERT INTO forebay.running_line SELECT t.line, t.last_id FROM taken AS t WHERE t.line IS NOT NULL
+            )
+            SELECT v_members || array_agg(t.member ORDER BY t.rank, t.last_id) INTO v_members FROM taken AS t;
+        END IF;
+        IF v_whole < v_got THEN
+            -- Some of the next run, or nothing: the queue has come to what it may give.
+            IF v_fits > 0 THEN
+                v_members := v_members || forebay.split(v_runs[v_whole + 1], v_fits::integer);
+            END IF;
+            v_need := 0;
+        END IF;
+        IF v_got < v_rows THEN
+            EXIT WHEN v_to > 0;
+            v_from := v_floor;
+            v_to := 9223372036854775807;
+        END IF;
+        v_rows := least(v_need, v_rows * 4);
+    END LOOP;
+    IF v_spent > 0 THEN
+        PERFORM forebay.use_gates(v_now, g_names, g_stamped, g_steps, array_fill(v_spent, ARRAY[cardinality(g_names)]));
+    END IF;
+    RETURN v_members;
 END
 $$;
 
 -- Hand out. A row may say instead: 1, something is to be looked after first; 2, a spec has changed; 3, a queue has lanes of
 -- an older spec, so that its lock is needed alone. Nothing has been handed out then.
--- `alone`: by want, whether the lock of its queue is. `rows`: how many runs the caller expects to need for a want, so that no
--- more are locked than are taken.
--- `leads`, `floors`: where to begin among those who lead (ranks below zero) and among the others; NULL: at the front.
--- An old snapshot keeps dead entries in the index, and walking over all of them would take longer and longer.
+-- `alone`: by want, whether the lock of its queue is. `rows`, `leads`, `floors`: as in `take_plain`. What is taken for a want becomes a pack.
 CREATE FUNCTION forebay.claim(
     at bigint, tended boolean, me integer, span bigint, v_alone integer[], v_beside integer[], alone boolean[],
     names text[], versions integer[], classes text[], counts integer[], rows integer[], leads bigint[], floors bigint[]
@@ -455,146 +475,106 @@ SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint;
-    v_until bigint;
+    v_locked boolean := forebay.lock(v_alone, v_beside);
+    v_now bigint := coalesce(at, forebay.clock());
+    v_until bigint := v_now + span;
     v_queue record;
-    v_need integer;
-    v_rows integer;
-    v_got integer;
-    v_whole integer;
-    v_fits bigint;
-    v_spent bigint;
-    v_beat boolean;
-    v_owner text;
-    v_from bigint;
-    v_to bigint;
-    v_runs tid[];
-    v_sizes integer[];
-    v_costs integer[];
     v_members forebay.member[];
     v_places text[];
-    g_names text[]; g_stamped integer[]; g_slots integer[]; g_steps bigint[]; g_rooms bigint[];
-    v_pack forebay.claimed;
-    v_last_due bigint;
-    v_spans text;
+    -- All that was taken, the wants, and the places of the jobs of each; `t_firsts`: the numbers of its first
+    -- member and of that of the next.
+    t_members forebay.member[];
+    t_wants integer[] := '{1}';
+    t_firsts integer[] := '{1,2}';
+    t_places text[] := '{NULL}';
 BEGIN
-    PERFORM forebay.lock(v_alone, v_beside);
-    v_now := coalesce(at, forebay.clock());
-    v_until := v_now + span;
     IF counts = '{1}' AND NOT tended AND NOT alone[1] AND classes[1] IS NULL THEN
-        v_pack := forebay.claim_one(v_now, v_until, me, names[1], versions[1], leads[1], floors[1]);
-        IF v_pack.pack IS NOT NULL THEN
-            RETURN NEXT v_pack;
+        t_members := forebay.take_one(v_now, names[1], versions[1], leads[1], floors[1]);
+    END IF;
+    IF t_members IS NULL THEN
+        IF NOT tended AND forebay.stirs(v_now) THEN
+            RETURN NEXT forebay.nothing(1, v_now);
+            RETURN;
+        END IF;
+        SELECT bool_or(coalesce(q.version, 0) <> u.version) AS changed, bool_or(NOT u.alone AND (
+            SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1
+        )) AS laned INTO v_queue
+        FROM unnest(names, versions, alone) AS u (name, version, alone) LEFT JOIN forebay.queue AS q ON q.name = u.name;
+        IF v_queue.changed OR v_queue.laned THEN
+            RETURN NEXT forebay.nothing(CASE WHEN v_queue.changed THEN 2 ELSE 3 END, v_now);
+            RETURN;
+        END IF;
+        t_wants := '{}';
+        t_firsts := '{1}';
+        t_places := '{}';
+        FOR i IN 1 .. cardinality(names) LOOP
+            CONTINUE WHEN counts[i] = 0;
+            SELECT q.paused_until, q.whole <> '[]' AS gated, q.laned OR alone[i] AND (
+                SELECT true FROM forebay.lane AS l WHERE l.queue = names[i] LIMIT 1
+            ) AS laned INTO v_queue FROM forebay.queue AS q WHERE q.name = names[i];
+            CONTINUE WHEN v_queue.paused_until > v_now;
+            IF EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 3 AND r.queue = names[i] AND r.due_at <= v_now) THEN
+                PERFORM forebay.ripen(v_now, names[i], 1000);
+            END IF;
+            v_places := NULL;
+            IF v_queue.laned THEN
+                SELECT t.members, t.places INTO v_members, v_places FROM forebay.take(v_now, names[i], classes[i], counts[i]) AS t;
+            ELSE
+                CONTINUE WHEN classes[i] <> '';
+                v_members := forebay.take_plain(v_now, names[i], v_queue.gated, counts[i], rows[i], leads[i], floors[i]);
+            END IF;
+            CONTINUE WHEN v_members IS NULL;
+            t_wants := t_wants || i;
+            t_places := t_places || translate(array_to_string(v_places, ','), '{}', '[]');
+            t_members := t_members || v_members;
+            t_firsts := t_firsts || cardinality(t_members) + 1;
+        END LOOP;
+        IF t_members IS NULL THEN
             RETURN;
         END IF;
     END IF;
-    IF NOT tended AND (
-        EXISTS (SELECT FROM forebay.run AS r WHERE r.expires_at IS NOT NULL AND r.expires_at <= v_now)
-        OR EXISTS (SELECT FROM forebay.inbox)
-    ) THEN
-        RETURN NEXT forebay.nothing(1, v_now);
-        RETURN;
-    END IF;
-    SELECT bool_or(coalesce(q.version, 0) <> u.version) AS changed, bool_or(NOT u.alone AND (
-        SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1
-    )) AS laned INTO v_queue
-    FROM unnest(names, versions, alone) AS u (name, version, alone) LEFT JOIN forebay.queue AS q ON q.name = u.name;
-    IF v_queue.changed OR v_queue.laned THEN
-        RETURN NEXT forebay.nothing(CASE WHEN v_queue.changed THEN 2 ELSE 3 END, v_now);
-        RETURN;
-    END IF;
-    -- A heartbeat that reaches beyond the new leases must not make them last longer than they say.
-    SELECT h.until <= v_until, h.owner INTO v_beat, v_owner FROM forebay.holder AS h WHERE h.id = me;
-    v_beat := coalesce(v_beat, false);
-    FOR i IN 1 .. cardinality(names) LOOP
-        CONTINUE WHEN counts[i] = 0;
-        SELECT q.paused_until, q.whole <> '[]' AS gated, q.laned OR alone[i] AND (
-            SELECT true FROM forebay.lane AS l WHERE l.queue = names[i] LIMIT 1
-        ) AS laned INTO v_queue FROM forebay.queue AS q WHERE q.name = names[i];
-        CONTINUE WHEN v_queue.paused_until > v_now;
-        v_need := counts[i];
-        v_members := NULL;
-        v_places := NULL;
-        v_spent := 0;
-        IF EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 3 AND r.queue = names[i] AND r.due_at <= v_now) THEN
-            PERFORM forebay.ripen(v_now, names[i], 1000);
-        END IF;
-        IF v_queue.laned THEN
-            SELECT t.members, t.places INTO v_members, v_places FROM forebay.take(v_now, names[i], classes[i], v_need) AS t;
-            v_need := 0;
-        END IF;
-        CONTINUE WHEN v_need > 0 AND classes[i] <> '';
-        IF v_need > 0 AND v_queue.gated THEN
-            SELECT array_agg(g.name), array_agg(g.stamped), array_agg(g.slots), array_agg(g.step), array_agg(g.room)
-            INTO g_names, g_stamped, g_slots, g_steps, g_rooms FROM forebay.whole_gates(v_now, names[i]) AS g;
-        END IF;
-        v_rows := least(rows[i], v_need);
-        v_from := coalesce(leads[i], -9223372036854775808);
-        v_to := CASE WHEN floors[i] IS NULL THEN 9223372036854775807 ELSE 0 END;
-        WHILE v_need > 0 LOOP
-            SELECT array_agg(c.ctid), array_agg(c.n), array_agg(c.cost) INTO v_runs, v_sizes, v_costs
-            FROM (
-                SELECT r.ctid, r.n, r.cost FROM forebay.run AS r
-                WHERE r.state = 1 AND r.queue = names[i] AND r.lane = '' AND r.rank >= v_from AND r.rank < v_to
-                    AND (r.expires_at IS NULL OR r.expires_at > v_now)
-                ORDER BY r.rank, r.last_id LIMIT v_rows FOR UPDATE SKIP LOCKED
-            ) AS c;
-            v_got := coalesce(cardinality(v_runs), 0);
-            v_whole := 0;
-            WHILE v_whole < v_got LOOP
-                v_fits := v_need;
-                IF v_queue.gated THEN
-                    FOR g IN 1 .. cardinality(g_names) LOOP
-                        v_fits := least(v_fits, forebay.fitting(g_rooms[g], g_slots[g], v_costs[v_whole + 1]));
-                    END LOOP;
-                    v_fits := least(v_fits, v_sizes[v_whole + 1]);
-                    v_spent := v_spent + v_fits * v_costs[v_whole + 1];
-                    FOR g IN 1 .. cardinality(g_names) LOOP
-                        g_rooms[g] := g_rooms[g] - v_fits * v_costs[v_whole + 1];
-                    END LOOP;
-                END IF;
-                EXIT WHEN v_sizes[v_whole + 1] > v_fits;
-                v_whole := v_whole + 1;
-                v_need := v_need - v_sizes[v_whole];
-            END LOOP;
-            IF v_whole > 0 THEN
-                WITH taken AS (
-                    DELETE FROM forebay.run AS r WHERE r.ctid = ANY (v_runs[:v_whole])
-                    RETURNING r.rank, r.last_id, forebay.member_of(r) AS member
-                )
-                SELECT v_members || array_agg(t.member ORDER BY t.rank, t.last_id) INTO v_members FROM taken AS t;
-            END IF;
-            IF v_whole < v_got THEN
-                -- Some of the next run, or nothing: the queue has come to what it may give.
-                IF v_fits > 0 THEN
-                    v_members := v_members || forebay.split(v_runs[v_whole + 1], v_fits::integer);
-                END IF;
-                v_need := 0;
-            END IF;
-            IF v_got < v_rows THEN
-                EXIT WHEN v_to > 0;
-                v_from := floors[i];
-                v_to := 9223372036854775807;
-            END IF;
-            v_rows := least(v_need, v_rows * 4);
-        END LOOP;
-        IF v_spent > 0 THEN
-            PERFORM forebay.use_gates(
-                v_now, g_names, g_stamped, g_steps, array_fill(v_spent, ARRAY[cardinality(g_names)])
-            );
-        END IF;
-        IF v_members IS NOT NULL THEN
-            v_pack := forebay.pack_up(v_now, v_until, me, v_beat, i, names[i], v_members, v_places);
-            RETURN NEXT v_pack;
-            v_spans := coalesce(v_spans || ',', '') || v_pack.spans;
-            v_last_due := greatest(v_last_due, v_pack.last_due);
-        END IF;
-    END LOOP;
-    -- What fell due and was made ready by others after this call began is taken no earlier than it was due.
-    IF v_spans IS NOT NULL THEN
+    -- A heartbeat that reaches beyond the new leases must not make them last longer than they say. What fell due and was made
+    -- ready by others after this call began is taken no earlier than it was due.
+    RETURN QUERY
+    WITH taken AS MATERIALIZED (
+        SELECT u.want, u.places, u.members, names[u.want] AS queue, nextval('forebay.pack_id_seq') AS pack, h.owner,
+            coalesce(h.until <= v_until, false) AS beat, m.*
+        FROM (
+            SELECT t_wants[i] AS want, t_places[i] AS places,
+                CASE WHEN cardinality(t_wants) = 1 THEN t_members ELSE t_members[t_firsts[i]:t_firsts[i + 1] - 1] END AS members
+            FROM generate_series(1, cardinality(t_wants)) AS i
+        ) AS u
+        LEFT JOIN forebay.holder AS h ON h.id = me
+        CROSS JOIN LATERAL (
+            SELECT sum(m.n)::integer AS n, min(m.last_id - m.n + 1) AS first, max(m.last_id) AS last,
+                bool_and(m.lane = '' AND m.line IS NULL) AS plain, min(m.rank) FILTER (WHERE m.rank < 0) AS lead,
+                min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.span_of(
+                    'claimed', m.last_id - m.n + 1, m.n, names[u.want], m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
+                    greatest(v_now, m.due_at), v_until,
+                    CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END
+                ), ',') AS spans,
+                string_agg('[' || m.max_attempts || ',' || m.size || ',' || coalesce(m.expires_at::text, 'null')
+                    || CASE WHEN m.asked THEN ',true]' ELSE ',false]' END, ',') AS extents,
+                string_agg('[' || m.ordinality || ',' || coalesce(m.facts::text, 'null') || ',' || coalesce(m.errors, '[]') || ']', ',')
+                    FILTER (WHERE m.facts IS NOT NULL OR m.errors IS NOT NULL) AS traits,
+                string_agg(m.bodies::text, ',') AS bodies,
+                string_agg(repeat(CASE WHEN m.asked THEN '1' ELSE '0' END, m.n), '') AS asked
+            FROM unnest(u.members) WITH ORDINALITY AS m
+        ) AS m
+    ), pack AS (
+        INSERT INTO forebay.pack (id, lease_until, claimed_at, n, holder, beat, plain, queue, ids, asked, members)
+        OVERRIDING SYSTEM VALUE
+        SELECT t.pack, v_until, v_now, t.n, me, t.beat, t.plain, t.queue, int8range(t.first, t.last, '[]'),
+            CASE WHEN strpos(t.asked, '1') > 0 THEN t.asked::bit varying END, t.members
+        FROM taken AS t
+    ), told AS (
         INSERT INTO forebay.ledger (at, verb, owner, spans)
-        SELECT greatest(v_now, v_last_due), 'claim', v_owner, ('[' || v_spans || ']')::json
-        FROM forebay.ledger_rule AS l WHERE l.recording;
-    END IF;
+        SELECT greatest(v_now, max(t.last_due)), 'claim', min(t.owner), ('[' || string_agg(t.spans, ',') || ']')::json
+        FROM taken AS t, forebay.ledger_rule AS l WHERE l.recording
+        HAVING count(*) > 0
+    )
+    SELECT 0, v_now, t.want, t.pack, t.n, t.beat, t.lead, t.floor, t.spans, t.extents, t.traits, t.bodies,
+        t.places
+    FROM taken AS t;
 END
 $$;

@@ -44,8 +44,7 @@ DECLARE
     v_freed forebay.freed[];
     v_spans text;
 BEGIN
-    PERFORM forebay.lock(v_alone, v_beside);
-    IF NOT forebay.is_current(names, versions) THEN
+    IF NOT (CASE WHEN forebay.lock(v_alone, v_beside) THEN forebay.is_current(names, versions) END) THEN
         RETURN NULL;
     END IF;
     v_now := coalesce(at, forebay.clock());
@@ -68,7 +67,7 @@ BEGIN
         array_agg(ROW(m.queue, m.lane, m.line, m.gates, m.cost * m.n, m.last_id)::forebay.freed)
             FILTER (WHERE v_alone <> '{}' OR NOT m.plain),
         string_agg(forebay.span_of(
-            'acked', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, m.enqueued_at, m.due_at,
+            'acked', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
             greatest(m.claimed_at, m.due_at), 0, m.kinds
         ), ',')
     INTO v_done, v_holders, v_freed, v_spans FROM member AS m;
@@ -305,8 +304,7 @@ DECLARE
     v_now bigint;
     v_freed forebay.freed[];
 BEGIN
-    PERFORM forebay.lock(v_alone, v_beside);
-    IF NOT forebay.is_current(names, versions) THEN
+    IF NOT (CASE WHEN forebay.lock(v_alone, v_beside) THEN forebay.is_current(names, versions) END) THEN
         RETURN NULL;
     END IF;
     v_now := coalesce(at, forebay.clock());
@@ -330,7 +328,7 @@ BEGIN
     ), told AS (
         INSERT INTO forebay.ledger (at, verb, spans)
         SELECT v_now, 'hand_back', ('[' || string_agg(forebay.span_of(
-            'released', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, m.enqueued_at, m.due_at,
+            'released', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
             m.since, m.due_at,
             CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END
         ), ',' ORDER BY m.last_id) || ']')::json

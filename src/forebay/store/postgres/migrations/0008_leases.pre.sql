@@ -11,7 +11,7 @@ BEGIN
     RETURN QUERY UPDATE forebay.pack AS p SET lease_until = v_now + span, beat = false WHERE p.id = ANY (packs) RETURNING p.id;
     INSERT INTO forebay.ledger (at, verb, spans)
     SELECT v_now, 'extend', ('[' || string_agg(forebay.span_of(
-        'extended', r.last_id - r.n + 1 + j.skip, j.n, r.queue, r.kind, r.delivery, r.attempt, r.enqueued_at, r.due_at,
+        'extended', r.last_id - r.n + 1 + j.skip, j.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
         r.claimed_at, v_now + span,
         CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n + j.skip, j.n) ELSE '' END
     ), ',' ORDER BY r.last_id, j.skip) || ']')::json
