@@ -8,6 +8,7 @@ drain/        a backlog worked off; over-…: ours by theirs
 drain_unlike/ the same where each job is a row of its own            bulk/      many jobs put at once, batches of 1,000
 end_to_end/   enqueue and process together, batches of 100, a depth of 20,000; failing: 5 % on their first attempt
 single/       64 threads, a job a call                               single_enqueue/ one thread, a job a call
+aenqueue/     1,000 coroutines of one loop, a job a call             single_claim/   one thread, claims of one job
 latency/      from the call to the handler, an idle worker; 80-percent: calls at four fifths of end_to_end
 fleet/        8 processes, 64 jobs at once in each                   scheduled/ how late due jobs start
 depth/        claims on a deep backlog beside a shallow one          sweep/     jobs a claim, and claimers at once

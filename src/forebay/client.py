@@ -47,6 +47,8 @@ from forebay.work.signature import Signature
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    from forebay.async_enqueue import AsyncEnqueue
+
 DEFAULT_URL = "sqlite:///forebay.db"
 
 RESULT_WAIT: Final = 30.0
@@ -143,9 +145,7 @@ class Bound(Generic[P]):
         return self._app.take_in(self.draft(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
-        import asyncio
-
-        return await asyncio.to_thread(self._app.take_in, self.draft(*args, **kwargs))
+        return await self._app.atake_in(self.draft(*args, **kwargs))
 
     def enqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue in your own transaction: the job is there when it commits. See docs/transactions.md."""
@@ -185,6 +185,7 @@ class Forebay:
         self._clock = clock
         self._store: Store | None = None
         self._waiters: ThreadPoolExecutor | None = None
+        self._async_enqueue: AsyncEnqueue | None = None
         self._opening = Lock()
 
     @property
@@ -293,12 +294,14 @@ class Forebay:
     def take_in(self, draft: Draft) -> JobReceipt:
         """Enqueue one draft, as it is."""
         (taken,) = self.store.enqueue([draft])
-        return JobReceipt(taken.id, taken.durable, taken.duplicate, taken.merged, taken.copies, draft.kind, self)
+        return self._receipt(taken, draft)
 
     async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> JobReceipt:
-        import asyncio
+        return await self.atake_in(self._draft(kind, payload, _settings(kind, settings)))
 
-        return await asyncio.to_thread(self.enqueue, kind, payload, **settings)
+    async def atake_in(self, draft: Draft) -> JobReceipt:
+        """As `take_in`, for coroutines: those that call at the same time share one call of the store."""
+        return self._receipt(await self._for_coroutines().put(draft), draft)
 
     def enqueue_in(self, connection: object, kind: str, payload: Json = None, **settings: Any) -> int:
         """The plain form, in your own transaction: the job's id; the job is there when that commits."""
@@ -410,6 +413,21 @@ class Forebay:
     def explain(self, job_id: int) -> list[str]:
         """Why the job is where it is, in sentences."""
         return explain(self.store, job_id)
+
+    def _receipt(self, taken: Receipt, draft: Draft) -> JobReceipt:
+        return JobReceipt(taken.id, taken.durable, taken.duplicate, taken.merged, taken.copies, draft.kind, self)
+
+    def _enqueue_all(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """On the store as it is then: it may be opened by this, or anew."""
+        return self.store.enqueue(drafts)
+
+    def _for_coroutines(self) -> "AsyncEnqueue":
+        with self._opening:
+            if self._async_enqueue is None:
+                from forebay.async_enqueue import AsyncEnqueue
+
+                self._async_enqueue = AsyncEnqueue(self._enqueue_all)
+            return self._async_enqueue
 
     def _draft(self, kind: str, payload: Json, settings: Settings) -> Draft:
         handler = self.registry.get(kind)

@@ -50,7 +50,9 @@ ROOMS = {
     "forebay.cli": ["forebay", "forebay.*"],
     "forebay.core": [],
     "forebay.engine": ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.brokers"],
+    "forebay.async_enqueue": ["forebay.core", "forebay.store.protocol"],
     "forebay.client": [
+        "forebay.async_enqueue",
         *FACADE,
         "forebay.store.streams",
         "forebay.explain",
