@@ -385,6 +385,8 @@ MUTANTS = [
         "self._loop.call_later(_GATHER, self._flush_gathered)",
         "self._flush_gathered()",
         ("tests/unit/test_pool.py", "-k", "finished_together"),
+    ),
+    Mutant(
         "aenqueue: a call is made again though it may have happened",
         "src/forebay/async_enqueue.py",
         "            whole = not isinstance(error, ForebayError) or isinstance(error, StoreFailed | Closed)\n",
