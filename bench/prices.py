@@ -18,7 +18,16 @@ from typing import Final
 from bench.measure import arguments
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
-from forebay_proof.bench import GUARANTEES, PLAIN, UNLIKE, Load, Price, lanes_latency, parked_price, prices
+from forebay_proof.bench.guarantees import (
+    GUARANTEES,
+    PLAIN,
+    UNLIKE,
+    Price,
+    Rounds,
+    lanes_latency,
+    parked_price,
+    prices,
+)
 from forebay_proof.servers.postgres import PostgresServer
 
 MANY: Final = 100_000
@@ -37,27 +46,27 @@ def name_of(price: Price) -> str:
     return name if price.base == PLAIN.name else f"{name}/{price.base}"
 
 
-def measured(store: Store, only: str, load: Load, many: int) -> Iterator[Price]:
+def measured(store: Store, only: str, rounds: Rounds, many: int) -> Iterator[Price]:
     """One after the other; a queue without the guarantee beside each."""
     name = store.capabilities.name
     for base in (PLAIN, UNLIKE):
         ending = "" if base is PLAIN else f"/{base.name}"
         wanted = [each for key, each in GUARANTEES.items() if only in f"{name}/{key}{ending}" and each is not base]
-        yield from prices(store, wanted, load, base)
+        yield from prices(store, wanted, rounds, base)
     if only in f"{name}/parked":
-        yield parked_price(store, many, load)
+        yield parked_price(store, many, rounds)
 
 
 def main() -> None:
     args = arguments(__doc__)
-    load = Load(jobs=500, rounds=2) if args.quick else Load(jobs=5_000, rounds=7)
+    rounds = Rounds(jobs=500, pairs=2) if args.quick else Rounds(jobs=5_000, pairs=7)
     many = MANY // 10 if args.quick else MANY
     with stores() as opened:
         for store in opened:
-            for price in measured(store, args.only, load, many):
+            for price in measured(store, args.only, rounds, many):
                 show(price, as_json=args.json)
             if args.only in f"{store.capabilities.name}/lanes":
-                show_lanes(store.capabilities.name, *lanes_latency(store, many, load), as_json=args.json)
+                show_lanes(store.capabilities.name, *lanes_latency(store, many, rounds), as_json=args.json)
             store.close()
 
 

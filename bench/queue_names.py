@@ -1,23 +1,26 @@
-"""What a server answers, how long it takes and how large it is when a store has very many queue names.
+"""How long a server takes to answer, and how much it sends, when a store has very many queue names.
 
     python -m bench.queue_names                     100,000 names, on SQLite and on Postgres
-    python -m bench.queue_names --names 1000 --stores sqlite
+    python -m bench.queue_names --quick --only sqlite    1,000 names
 
 Each name holds one ready job. The server is the real one, in a process of its own; every figure is the first and the
 slowest of five requests. Memory is the growth of the server's resident set from its start to the end of the requests.
 """
 
-import argparse
+import itertools
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 
 import httpx
 
+from bench.crew.cell import Cell, Values
+from bench.measure import Figure, arguments, run
 from forebay.core.job import Draft
 from forebay.serve.actor import Role
 from forebay.serve.security.keys import Created, mint, write_entries
@@ -26,6 +29,8 @@ from forebay_proof.processes import rss_bytes
 from forebay_proof.servers.postgres import PostgresServer
 
 ROUTES = ("/queues", "/stats", "/metrics", "/ui/")
+REQUESTS = 5
+UNITS = {"first": "s", "slowest": "s", "size": "bytes"}
 
 
 @contextmanager
@@ -53,39 +58,49 @@ def fill(url: str, names: int) -> str:
     return text
 
 
-def measure(name: str, url: str, names: int) -> None:
+def answers(url: str, names: int) -> Values:
+    """Seconds and bytes of each route, and by how many MiB the server grew."""
     key = fill(url, names)
+    found: dict[str, float] = {}
     with served(url) as (address, pid):
         time.sleep(5)
-        before = rss_bytes([pid]) / 2**20
+        before = rss_bytes([pid])
         with httpx.Client(base_url=address, timeout=300, trust_env=False) as client:
             client.post("/ui/login", data={"key": key}, headers={"Origin": address})
             for route in ROUTES:
                 headers = {} if route.startswith("/ui") else {"Authorization": f"Bearer {key}"}
-                times, size = [], 0
-                for _ in range(5):
+                times = []
+                for _ in range(REQUESTS):
                     began = time.perf_counter()
                     answer = client.get(route, headers=headers)
                     times.append(time.perf_counter() - began)
                     assert answer.status_code == 200, (route, answer.status_code)
-                    size = len(answer.content)
-                print(f"{name:10} {route:10} first {times[0]:8.3f} s  slowest {max(times):8.3f} s  {size:>12,} bytes")
-        print(
-            f"{name:10} memory     {before:.0f} MiB, grown by {rss_bytes([pid]) / 2**20 - before:.0f} MiB", flush=True
-        )
+                    found[f"{route}/size"] = len(answer.content)
+                found[f"{route}/first"], found[f"{route}/slowest"] = times[0], max(times)
+        found["/memory"] = (rss_bytes([pid]) - before) / 2**20
+    return found
+
+
+def figures(stack: ExitStack, names: int) -> list[Figure]:
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-bench-"))
+    server = stack.enter_context(PostgresServer())
+    files = itertools.count()
+    stores = {"sqlite": lambda: f"sqlite:///{folder}/jobs-{next(files)}.db", "postgres": server.create_database}
+    units = {f"{route}/{key}": unit for route in ROUTES for key, unit in UNITS.items()} | {"/memory": "MiB"}
+    found = []
+    for store, url in stores.items():
+        cell = Cell(store, lambda url=url: answers(url(), names))  # type: ignore[misc]
+        for key, unit in units.items():
+            name = f"{store}{key}"
+            baseline = None if store == "sqlite" else f"sqlite{key}"
+            found.append(Figure(name, unit, partial(cell.read, key, name), baseline))
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", type=int, default=100_000)
-    parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"], choices=["sqlite", "postgres"])
-    options = parser.parse_args()
-    if "sqlite" in options.stores:
-        with tempfile.TemporaryDirectory() as folder:
-            measure("sqlite", f"sqlite:///{folder}/jobs.db", options.names)
-    if "postgres" in options.stores:
-        with PostgresServer() as server:
-            measure("postgres", server.create_database(), options.names)
+    args = arguments(__doc__)
+    with ExitStack() as stack:
+        run(figures(stack, 1_000 if args.quick else 100_000), rounds=1, only=args.only, as_json=args.json)
 
 
 if __name__ == "__main__":

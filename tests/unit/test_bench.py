@@ -7,9 +7,9 @@ import pytest
 from bench.plain_job import files_passed
 from forebay.cli import main
 from forebay.store.memory.store import MemoryStore
-from forebay_proof.bench import GUARANTEES, Load, parked_price, prices
+from forebay_proof.bench.guarantees import GUARANTEES, Rounds, parked_price, prices
 
-LOAD = Load(jobs=40, rounds=2, batch=20)
+LOAD = Rounds(jobs=40, pairs=2, batch=20)
 
 
 def test_every_guarantee_has_a_price() -> None:

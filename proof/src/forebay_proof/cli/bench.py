@@ -14,7 +14,7 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
-from forebay_proof.bench import GUARANTEES, Load, Price, parked_price, prices
+from forebay_proof.bench.guarantees import GUARANTEES, Price, Rounds, parked_price, prices
 
 _HEADINGS: Final = ("store", "with", "costs", "least", "most", "jobs/s", "plain jobs/s")
 
@@ -51,12 +51,12 @@ def _stores(urls: list[str] | None) -> Iterator[Iterator[Store]]:
 
 def _bench(call: Call) -> int:
     args = call.args
-    load = Load(args.jobs, args.rounds, args.batch)
+    rounds = Rounds(args.jobs, args.rounds, args.batch)
     found: list[Price] = []
     with _stores(args.store) as stores:
         for store in stores:
             try:
-                for price in _all(store, args.wanted, args.parked, load):
+                for price in _all(store, args.wanted, args.parked, rounds):
                     found.append(price)
                     if call.screen.as_json:
                         call.screen.emit(msgspec.to_builtins(price))
@@ -69,10 +69,10 @@ def _bench(call: Call) -> int:
     return OK
 
 
-def _all(store: Store, wanted: list[str], parked: int | None, load: Load) -> Iterator[Price]:
-    yield from prices(store, [GUARANTEES[name] for name in wanted], load)
+def _all(store: Store, wanted: list[str], parked: int | None, rounds: Rounds) -> Iterator[Price]:
+    yield from prices(store, [GUARANTEES[name] for name in wanted], rounds)
     if parked is not None:
-        yield parked_price(store, parked, load)
+        yield parked_price(store, parked, rounds)
 
 
 def _row(price: Price) -> tuple[object, ...]:
