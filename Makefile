@@ -78,49 +78,49 @@ cover: servers ## which lines and branches the tests do not reach
 	@$(PY) -m coverage report
 
 lines: setup ## count lines by room
-	@$(PY) -m bench.lines
+	@$(PY) -m forebay_proof.bench.lines
 
 bench: setup ## measure the in-process store
-	@$(PY) -m bench.memory $(ARGS)
+	@$(PY) -m forebay_proof.bench.memory $(ARGS)
 
 bench-sqlite: setup ## measure the SQLite store, beside huey if it is installed
-	@$(PY) -m bench.sqlite $(ARGS)
+	@$(PY) -m forebay_proof.bench.sqlite $(ARGS)
 
 bench-worker: setup ## measure the worker: cost a job, idle, recovery after kill -9, import
-	@$(PY) -m bench.worker $(ARGS)
+	@$(PY) -m forebay_proof.bench.worker $(ARGS)
 
 bench-postgres: setup $(if $(PEERS),$(PEERED)/.ready) ## measure the Postgres store; PEERS=1 gets the peers beside it
-	@$(PY) -m bench.postgres $(ARGS)
+	@$(PY) -m forebay_proof.bench.postgres $(ARGS)
 
 bench-redis: setup $(if $(PEERS),$(PEERED)/.ready $(METER)) ## measure the Redis store; PEERS=1 gets the peers beside it
-	@$(PY) -m bench.redis $(ARGS)
+	@$(PY) -m forebay_proof.bench.redis $(ARGS)
 
 bench-stores: setup ## measure the four stores side by side
-	@$(PY) -m bench.stores $(ARGS)
+	@$(PY) -m forebay_proof.bench.stores $(ARGS)
 
 bench-latency: setup $(if $(PEERS),$(PEERED)/.ready) ## measure from call to handler; PEERS=1 gets the peers beside it
-	@$(PY) -m bench.latency $(ARGS)
+	@$(PY) -m forebay_proof.bench.latency $(ARGS)
 
 bench-ledger: setup ## measure what the ledger costs the embedded stores
-	@$(PY) -m bench.ledger $(ARGS)
+	@$(PY) -m forebay_proof.bench.ledger $(ARGS)
 
 bench-spark: setup ## measure Spark reading, seeding and following a store
-	@$(PY) -m bench.spark_io $(ARGS)
+	@$(PY) -m forebay_proof.bench.spark_io $(ARGS)
 
 bench-audit: setup ## measure the audit command on two million jobs, beside DuckDB
-	@$(PY) -m bench.audit $(ARGS)
+	@$(PY) -m forebay_proof.bench.audit $(ARGS)
 
 bench-http: setup ## measure the HTTP API on Postgres: single jobs, batches, idle workers
-	@$(PY) -m bench.http $(ARGS)
+	@$(PY) -m forebay_proof.bench.http $(ARGS)
 
 bench-metrics: setup ## measure what counting and watching cost a store
-	@$(PY) -m bench.metrics $(ARGS)
+	@$(PY) -m forebay_proof.bench.metrics $(ARGS)
 
 bench-prices: setup ## measure what each guarantee costs on each store, beside a plain queue
-	@$(PY) -m bench.prices $(ARGS)
+	@$(PY) -m forebay_proof.bench.prices $(ARGS)
 
 bench-dashboard: setup ## measure the dashboard's pages on a million jobs
-	@$(PY) -m bench.dashboard $(ARGS)
+	@$(PY) -m forebay_proof.bench.dashboard $(ARGS)
 
 lab: setup ## run the ten experiments and write their report (ARGS='--scale full --results DIR')
 	@$(PY) -m forebay lab all $(ARGS)
@@ -144,7 +144,7 @@ lock: $(PY) ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade takes
 
 clean: ## remove all that make has made
 	@rm -rf $(VENV) $(PEERED) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist
-	@find src proof tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src proof tests examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(STAMP): $(PY) $(LOCK) pyproject.toml proof/pyproject.toml
 	@echo "setup: installing the pinned dependencies"

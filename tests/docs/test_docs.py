@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.plain_job import files_passed
 from forebay import NAMED
+from forebay_proof.bench.plain_job import files_passed
 from forebay_proof.conformance import cases
 
 ROOT = Path(__file__).parents[2]

@@ -40,7 +40,7 @@ from tests.mutants.sqlite import SQLITE_MUTANTS  # noqa: E402
 from tests.mutants.transactions import TRANSACTION_MUTANTS  # noqa: E402
 from tests.mutants.watching import WATCHING_MUTANTS  # noqa: E402
 
-PARTS = ("src", "proof", "tests", "bench", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
+PARTS = ("src", "proof", "tests", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
 WORKERS = 2
 PATIENCE_SECONDS = 300
 TESTS_FAILED = 1

@@ -143,7 +143,7 @@ def test_a_python_that_goes_along_as_an_archive_is_run(cluster: Cluster, tmp_pat
 @pytest.mark.nightly
 @pytest.mark.timeout(3_600)
 def test_two_million_jobs_are_proved_on_a_cluster(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
-    from bench.audit_data import write
+    from forebay_proof.bench.audit_data import write
 
     write(spark, tmp_path, 2_000_000)
     evidence = ("--receipts", "receipts", "--effects", "effects", "--drained", "--json")

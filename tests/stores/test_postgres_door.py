@@ -7,7 +7,6 @@ from threading import Event
 import psycopg
 import pytest
 
-from bench.plain_job import files_passed
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.policy import Priority
@@ -15,6 +14,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Receipt
 from forebay.testing.clock import ManualClock
+from forebay_proof.bench.plain_job import files_passed
 from forebay_proof.conformance.racing import Task
 from tests.stores.tables import Tables
 

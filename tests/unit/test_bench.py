@@ -1,13 +1,18 @@
 """The bench runs what it says it runs, and leaves nothing behind."""
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from bench.plain_job import files_passed
 from forebay.cli import main
 from forebay.store.memory.store import MemoryStore
 from forebay_proof.bench.guarantees import GUARANTEES, Rounds, parked_price, prices
+from forebay_proof.bench.plain_job import files_passed
+from forebay_proof.cli.bench import BENCHMARKS
 
 LOAD = Rounds(jobs=40, pairs=2, batch=20)
 
@@ -30,16 +35,34 @@ def test_parked_jobs_are_put_there_and_taken_away() -> None:
 
 
 def test_the_command_prints_a_table_and_knows_its_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--with", "key,cap", "--jobs", "20", "--rounds", "1", "--batch", "10"]) == 0
-    told = capsys.readouterr()
-    assert [line.split()[:2] for line in told.out.splitlines()[1:]] == [
+    assert main(["bench", "guarantees", "--with", "key,cap", "--jobs", "20", "--rounds", "1", "--batch", "10"]) == 0
+    shown = capsys.readouterr()
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [
         ["memory", "key"],
         ["memory", "cap"],
         ["sqlite", "key"],
         ["sqlite", "cap"],
     ]
-    assert main(["bench", "--with", "magic"]) == 2
+    assert main(["bench", "guarantees", "--with", "magic"]) == 2
     assert "there is no such guarantee" in capsys.readouterr().err
+
+
+def test_figures_are_objects_with_a_name_a_value_a_spread_and_a_baseline() -> None:
+    options = "--with cap --jobs 20 --rounds 2 --batch 10 --store memory:// --json"
+    for command in (f"bench guarantees {options}", "bench run ledger --quick --json --only memory/batch-100"):
+        done = subprocess.run(
+            [sys.executable, "-m", "forebay", *command.split()], capture_output=True, check=True, timeout=120
+        )
+        figures = {figure["name"]: figure for figure in map(msgspec.json.decode, done.stdout.splitlines())}
+        for figure in figures.values():
+            assert {"name", "value", "unit", "spread", "baseline", "ratio"} <= figure.keys()
+            assert figure["spread"][0] <= figure["value"] <= figure["spread"][1]
+        assert [figure["baseline"] for figure in figures.values()][-1] in (*figures, "memory/plain")
+
+
+def test_every_benchmark_that_the_command_knows_is_there() -> None:
+    assert all(importlib.util.find_spec(f"forebay_proof.bench.{module}") for module in BENCHMARKS.values())
+    assert main(["bench", "run", "magic"]) == 2
 
 
 @pytest.mark.parametrize("scheme", ["memory://", "sqlite:///"])

@@ -90,7 +90,7 @@ ROOMS = {
     "forebay.vault": ["forebay.core"],
     "forebay.work": [*CONTRACT, "forebay.tracing"],
     "forebay_proof": [],
-    "forebay_proof.bench": [*CONTRACT, "forebay_proof.histogram"],
+    "forebay_proof.bench": ["forebay", "forebay.*", "forebay_proof.*"],
     "forebay_proof.cli": ["forebay.*", "forebay_proof.*"],
     "forebay_proof.lab": [
         *("forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"),
@@ -116,6 +116,9 @@ DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
     "forebay.core": PURE,
+    "forebay_proof.bench": DECLARED
+    | set("asyncpg celery dramatiq duckdb fastapi httpx huey litestar pgqueuer procrastinate psutil psycopg".split())
+    | set("pydantic pyspark redis uvicorn uvloop".split()),
     "forebay_proof.lab": DECLARED | {"numpy", "playwright", "psutil", "psycopg", "pyarrow", "pyspark", "redis"},
     "forebay.serve": DECLARED
     | {"fastapi", "jinja2", "jwt", "prometheus_client", "pydantic_core", "starlette", "uvicorn"},

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-PYTHON = ("src", "proof", "tests", "bench", "examples")
+PYTHON = ("src", "proof", "tests", "examples")
 
 FILE_LINES = 600
 FUNCTION_LINES = 60

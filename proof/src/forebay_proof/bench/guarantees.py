@@ -108,6 +108,24 @@ class Price(Struct, frozen=True):
     plain_rate: float
     rate: float
 
+    @property
+    def name(self) -> str:
+        name = f"{self.store}/{self.guarantee.rpartition(' ')[2]}"
+        return name if self.base == PLAIN.name else f"{name}/{self.base}"
+
+    def figure(self) -> dict[str, Any]:
+        """As every benchmark prints its figures."""
+        baseline = f"{self.store}/{self.base}"
+        spread = [self.least, self.most]
+        return {
+            "name": self.name,
+            "value": self.ratio,
+            "unit": "×",
+            "spread": spread,
+            "baseline": baseline,
+            "ratio": self.ratio,
+        }
+
 
 def prices(store: Store, guarantees: Iterable[Guarantee], rounds: Rounds, base: Guarantee = PLAIN) -> Iterator[Price]:
     """One after the other. The store's own queues are left alone; those of the bench are empty afterwards."""

@@ -1,5 +1,7 @@
-"""`bench`: what each guarantee costs on each store, as a ratio to a plain queue in the same run."""
+"""`bench guarantees`: what each guarantee costs, beside a plain queue; `bench run`: every other benchmark."""
 
+import subprocess
+import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +9,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import msgspec
-
 from forebay.cli.argtypes import count
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import OK
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay_proof.bench.guarantees import GUARANTEES, Price, Rounds, parked_price, prices
+
+BENCHMARKS: Final = {
+    **{
+        name: name
+        for name in "memory sqlite postgres redis stores worker latency ledger http metrics dashboard".split()
+    },
+    "prices": "prices",
+    "queue-names": "queue_names",
+    "spark": "spark_io",
+    "audit": "audit",
+}
+"""The module of each, by its name."""
 
 _HEADINGS: Final = ("store", "with", "costs", "least", "most", "jobs/s", "plain jobs/s")
 
@@ -27,7 +39,7 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _arguments(parser: ArgumentParser) -> None:
+def _guarantee_arguments(parser: ArgumentParser) -> None:
     every = ",".join(GUARANTEES)
     parser.add_argument(
         "--store",
@@ -49,7 +61,7 @@ def _stores(urls: list[str] | None) -> Iterator[Iterator[Store]]:
         yield (open_store(url) for url in named)
 
 
-def _bench(call: Call) -> int:
+def _guarantees(call: Call) -> int:
     args = call.args
     rounds = Rounds(args.jobs, args.rounds, args.batch)
     found: list[Price] = []
@@ -59,7 +71,7 @@ def _bench(call: Call) -> int:
                 for price in _all(store, args.wanted, args.parked, rounds):
                     found.append(price)
                     if call.screen.as_json:
-                        call.screen.emit(msgspec.to_builtins(price))
+                        call.screen.emit(price.figure())
                     else:
                         call.screen.note(f"{price.store}: {price.guarantee} … {price.ratio:.2f}×")
             finally:
@@ -80,18 +92,51 @@ def _row(price: Price) -> tuple[object, ...]:
     return price.store, price.guarantee, *ratios, f"{price.rate:,.0f}", f"{price.plain_rate:,.0f}"
 
 
+def _run_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", choices=sorted(BENCHMARKS), help="which one")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
+    parser.add_argument("--only", metavar="TEXT", help="only figures whose name contains this (and their baselines)")
+
+
+def _run(call: Call) -> int:
+    """In a process of its own, as `make bench-…` does: a benchmark measures its own CPU time and memory."""
+    args = call.args
+    command = [sys.executable, "-m", f"forebay_proof.bench.{BENCHMARKS[args.name]}"]
+    command += ["--quick"] if args.quick else []
+    command += ["--json"] if call.screen.as_json else []
+    command += ["--only", args.only] if args.only else []
+    return subprocess.run(command, check=False).returncode
+
+
 COMMANDS = (
-    Command(
+    Group(
         "bench",
-        "what each guarantee costs, beside a plain queue in the same run",
-        _bench,
-        """
-forebay bench
-forebay bench --with fair,rate,order,cap,key,bounded --jobs 5000
-forebay bench --store postgresql:///jobs --with order --json
-forebay bench --with cap --parked 100000
+        "what each part of Forebay costs, beside a baseline in the same run",
+        (
+            Command(
+                "guarantees",
+                "what each guarantee costs, beside a plain queue in the same run",
+                _guarantees,
+                """
+forebay bench guarantees
+forebay bench guarantees --with fair,rate,order,cap,key,bounded --jobs 5000
+forebay bench guarantees --store postgresql:///jobs --with order --json
+forebay bench guarantees --with cap --parked 100000
 """,
-        _arguments,
-        takes_store=False,
+                _guarantee_arguments,
+                takes_store=False,
+            ),
+            Command(
+                "run",
+                "one benchmark; with --json, one object a figure: name, value, unit, spread, baseline, ratio",
+                _run,
+                """
+forebay bench run memory --quick
+forebay bench run postgres --quick --only drain --json
+""",
+                _run_arguments,
+                takes_store=False,
+            ),
+        ),
     ),
 )

@@ -1,0 +1,57 @@
+"""Does depth cost? Claims of a hundred on a deep backlog beside a shallow one, in rows of a hundred jobs and of one."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final
+
+from forebay import Want, open_store
+from forebay.core.outcome import Ack
+from forebay_proof.bench.crew.cell import Cell, Values, latencies
+from forebay_proof.bench.measure import Figure
+from forebay_proof.bench.pg import backlog
+from forebay_proof.bench.pg.server import Bench
+from forebay_proof.histogram import Histogram
+from forebay_proof.load.claimer import LEASE
+from forebay_proof.load.mix import email_drafts
+from forebay_proof.load.payloads import BATCH
+
+SHALLOW: Final = 10_000
+
+
+def claims(bench: Bench, depth: int, rows_of: int, cycles: int) -> Values:
+    """Each cycle puts as many as it takes, so the depth stays. The first tenth of the cycles does not count."""
+    with bench.database() as database:
+        backlog.seed(database, depth, rows_of)
+        database.settle_down()
+        found = Histogram()
+        with closing(open_store(database.url)) as store:
+            for number in range(cycles):
+                store.enqueue(email_drafts(BATCH, unlike=rows_of == 1))
+                began = time.perf_counter()
+                leases = store.claim([Want("default", BATCH)], "bench", LEASE)
+                if number >= cycles // 10:
+                    found.add(time.perf_counter() - began)
+                store.settle([(lease, Ack()) for lease in leases])
+        return latencies("claim", found)
+
+
+def figures(bench: Bench, deep: int, cycles: int) -> list[Figure]:
+    found: list[Figure] = []
+    for kind, rows_of in (("runs", BATCH), ("singles", 1)):
+        for depth in (SHALLOW, deep):
+            name = f"depth/{kind}-{_short(depth)}"
+            base = "" if depth == SHALLOW else f"depth/{kind}-{_short(SHALLOW)}"
+            cell = Cell(name, _measuring(bench, depth, rows_of, cycles))
+            for key in ("claim-p50", "claim-p99"):
+                goal = "≤ 1.3 ×" if base and key == "claim-p50" else ""
+                found.append(cell.figure(key, f"{base}/{key}" if base else None, goal))
+    return found
+
+
+def _short(count: int) -> str:
+    return f"{count // 1_000_000}M" if count >= 1_000_000 else f"{count // 1_000}k"
+
+
+def _measuring(bench: Bench, depth: int, rows_of: int, cycles: int) -> Callable[[], Values]:
+    return lambda: claims(bench, depth, rows_of, cycles)

@@ -1,0 +1,199 @@
+"""Enqueue and process together: flat out beside pgbench, a fleet, scheduled jobs, and for minutes."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from forebay_proof.bench.crew import ours
+from forebay_proof.bench.crew.cell import (
+    CLIENT,
+    CPU,
+    DEAD,
+    LEFT,
+    OFFERED,
+    RATE,
+    SERVER,
+    WAL,
+    Cell,
+    Values,
+    latencies,
+    ratio,
+)
+from forebay_proof.bench.crew.drain import COSTS
+from forebay_proof.bench.crew.flow import CALLS, MAX_START, WARM_UP, Flow, at_share, flowing, together
+from forebay_proof.bench.crew.processes import Clients
+from forebay_proof.bench.measure import Figure
+from forebay_proof.bench.pg import backlog
+from forebay_proof.bench.pg.pgbench import ceiling, find_pgbench
+from forebay_proof.bench.pg.server import Bench, Database
+from forebay_proof.load.app import QUEUE
+from forebay_proof.load.mix import MIXES
+from forebay_proof.load.payloads import BULK
+from forebay_proof.tally import LATE
+
+_FLEET: Final = 8
+_MAX_FLEET: Final = 60_000
+"""Jobs a second that no fleet here works off."""
+
+_SCHEDULED_RATE: Final = 1_000
+_THREADS: Final = 64
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """In seconds, and how many jobs."""
+
+    window: float
+    bucket: float
+    buckets: int
+    threads: int
+    backlog: int
+
+
+def fleet(bench: Bench, lengths: Lengths) -> Values:
+    """One producer feeds them all: mostly a measure of how little the idle ones disturb it."""
+    with flowing(bench, size=ours.DEFAULTS, processes=_FLEET) as flow:
+        return flow.measured(lengths.window)
+
+
+def fleet_flat_out(bench: Bench, lengths: Lengths) -> Values:
+    """On a backlog that outlasts the window."""
+    with bench.database() as database, Clients() as clients:
+        backlog.seed(database, round(_MAX_FLEET * (2 * WARM_UP + lengths.window)))
+        database.settle_down()
+        ours.start_worker(database, clients, ours.DEFAULTS, _FLEET)
+        workers = clients.tallies("worker")
+        clients.wait_until(lambda: workers.busy() >= _FLEET, MAX_START, "every process at work")
+        time.sleep(WARM_UP)
+        values = Flow(database, clients).measured(lengths.window)
+        left = database.number(backlog.LEFT)
+        clients.stop()
+        return {**values, LEFT: left}
+
+
+def scheduled(bench: Bench, lengths: Lengths) -> Values:
+    """How late jobs start that were due at some time, while a deep backlog is worked off and kept deep."""
+    with bench.database() as database, Clients() as clients:
+        backlog.seed(database, lengths.backlog)
+        database.settle_down()
+        ours.start_load(database, clients, batch=BULK)
+        ours.start_worker(database, clients, ours.FLOW)
+        ours.start_load(database, clients, mix=MIXES["delayed"], rate=_SCHEDULED_RATE)
+        late = clients.tallies("worker")
+        clients.wait_until(lambda: late.histogram(LATE).total > 0, MAX_START, "the first due job")
+        time.sleep(WARM_UP)
+        values = Flow(database, clients).measured(lengths.window)
+        left = database.number(backlog.LEFT)
+        clients.stop()
+        return {**values, LEFT: left}
+
+
+def threads(bench: Bench, jobs: int) -> Values:
+    with bench.database() as database, Clients() as clients:
+        ours.prepare(database)
+        report = ours.run_load(database, clients, jobs, batch=1, threads=_THREADS)
+        return {RATE: jobs / report.seconds, **latencies("enqueue", report.latency)}
+
+
+def for_minutes(bench: Bench, lengths: Lengths) -> Values:
+    with flowing(bench) as flow:
+        rates = _buckets(flow, lengths, lengths.buckets, "flat")
+        third = len(rates) // 3
+        return {
+            RATE: sum(rates) / len(rates),
+            "lowest": min(rates),
+            "end-over-start": sum(rates[-third:]) / sum(rates[:third]),
+            **flow.database.traces(),
+        }
+
+
+def with_snapshot(bench: Bench, lengths: Lengths) -> Values:
+    """First without, for a third of the time; then a transaction of the same database holds its snapshot."""
+    with flowing(bench) as flow:
+        third = lengths.buckets // 3
+        free = _buckets(flow, lengths, third, "no snapshot")
+        with psycopg.connect(flow.database.url) as holder:
+            holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            holder.execute("SELECT count(*) FROM forebay.queue")
+            held = _buckets(flow, lengths, lengths.buckets, "snapshot held")
+            traces = flow.database.traces()
+        return {
+            "free": sum(free) / len(free),
+            "held": sum(held) / len(held),
+            "held-end": sum(held[-third:]) / third,
+            **traces,
+        }
+
+
+def _buckets(flow: Flow[Database], lengths: Lengths, count: int, what: str) -> list[float]:
+    rates = [flow.measured(lengths.bucket)[RATE] for _ in range(count)]
+    shown = " ".join(f"{rate:,.0f}" for rate in rates)
+    print(f"{what}, jobs/s in buckets of {lengths.bucket:g} s: {shown}", file=sys.stderr, flush=True)
+    return rates
+
+
+def figures(bench: Bench, lengths: Lengths) -> list[Figure]:
+    flat_out = Cell("end_to_end/forebay", lambda: together(bench, lengths.window))
+    failing = Cell(
+        "end_to_end/forebay-failing", lambda: together(bench, lengths.window, mix=MIXES["flaky"], queue=QUEUE)
+    )
+    all_of_it = (*COSTS, *CALLS, DEAD)
+    found: list[Figure] = []
+    base = None
+    if find_pgbench() is not None:
+        bare = Cell("end_to_end/pgbench", lambda: ceiling(bench, lengths.window))
+        found += bare.figures((CPU, SERVER, CLIENT, WAL))
+        base = "end_to_end/pgbench"
+    found += flat_out.figures(all_of_it, base, rate="≥ 50,000 and ≥ 0.6 ×")
+    silent = Cell("end_to_end/forebay-without-ledger", lambda: together(bench, lengths.window, ledger=False))
+    found += silent.figures(COSTS, "end_to_end/forebay", rate="≤ 1.1 ×")
+    found += failing.figures(all_of_it, "end_to_end/forebay", rate="≥ 0.85 ×")
+    found.append(ratio("failing/none", [failing], [flat_out], "≥ 0.85"))
+    single = Cell("single/enqueue-64-threads", lambda: threads(bench, lengths.threads))
+    found += single.figures(("enqueue-p50", "enqueue-p99"), rate="≥ 8,000", enqueue_p99="< 25")
+    name = "latency/80-percent"
+    eased = Cell(name, lambda: at_share(bench, lengths.window, lambda: flat_out.read(RATE, name)))
+    found += eased.figures((OFFERED, *COSTS, *CALLS), claim_p99="< 10")
+    many = Cell("fleet/8x64", lambda: fleet_flat_out(bench, lengths))
+    found += many.figures((*COSTS, "claim-p50", "claim-p99", LEFT), rate="≥ 30,000", claim_p99="< 15")
+    fed = Cell("fleet/8x64-fed-by-one", lambda: fleet(bench, lengths))
+    found += fed.figures((*COSTS, "claim-p50", "claim-p99"), "fleet/8x64")
+    return found
+
+
+def scheduled_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
+    late = Cell(f"scheduled/backlog-{lengths.backlog // 1000}k", lambda: scheduled(bench, lengths))
+    return late.figures(("late-p50", "late-p99", "claim-p99", LEFT), late_p99="< 100")
+
+
+def flat_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
+    return _figures(
+        Cell("flat/forebay", lambda: for_minutes(bench, lengths)),
+        ("flat/forebay", RATE, "jobs/s", None, ""),
+        ("flat/lowest-bucket", "lowest", "jobs/s", "flat/forebay", ""),
+        ("flat/last-third-over-first", "end-over-start", "×", None, "≥ 0.9"),
+        ("flat/dead", DEAD, "rows", None, ""),
+    )
+
+
+def snapshot_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
+    return _figures(
+        Cell("snapshot/held", lambda: with_snapshot(bench, lengths)),
+        ("snapshot/free", "free", "jobs/s", None, ""),
+        ("snapshot/held", "held", "jobs/s", "snapshot/free", "≥ 0.8 ×"),
+        ("snapshot/held-last-third", "held-end", "jobs/s", "snapshot/free", "≥ 0.8 ×"),
+        ("snapshot/dead", DEAD, "rows", None, ""),
+    )
+
+
+def _figures(cell: Cell, *reads: tuple[str, str, str, str | None, str]) -> list[Figure]:
+    """Of (name, key, unit, baseline, goal)."""
+    return [Figure(name, unit, _reading(cell, key, name), base, goal) for name, key, unit, base, goal in reads]
+
+
+def _reading(cell: Cell, key: str, name: str) -> Callable[[], float]:
+    return lambda: cell.read(key, name)

@@ -1,0 +1,225 @@
+"""Jobs and events between Forebay and Spark: reading, seeding, streaming.
+
+    make setup && .venv/bin/python -m forebay_proof.bench.spark_io --quick
+    .venv/bin/python -m forebay_proof.bench.spark_io --jobs 5000000 --rounds 1 --only seed
+
+    read/postgres      jobs a second from Postgres into Spark, all columns
+    seed/postgres      generated jobs a second into Postgres through the sink, all in
+    seed/python        MiB of the Python processes of the last seeding at their peak, driver and tasks
+    seed/java          MiB of the JVM, likewise; most of it is heap that Java has not given back
+    stream/catch-up    events a second from the ledger into the events of a lake, as `forebay pipeline run` brings them
+    stream/task        µs of CPU an event of what a task does there: read records, make columns, write files
+    stream/parquet     events a second from the ledger through the data source into Spark's Parquet sink, AvailableNow
+    stream/steady      seconds a micro-batch of that sink, 95th percentile, while 10,000 events a second happen
+
+A session is started and warmed up before; the server is one of our own on this machine.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+
+import psutil
+from pyspark.sql import SparkSession
+
+from forebay.core.job import Draft
+from forebay.core.outcome import Ack
+from forebay.spark.generate import jobs, seed_store
+from forebay.spark.lake import Lake
+from forebay.spark.landing import land
+from forebay.spark.options import Reading
+from forebay.spark.pipeline import Pipeline, check_ledger
+from forebay.spark.reading import Part
+from forebay.spark.session import spark_session
+from forebay.store.open import open_store
+from forebay.store.protocol import Want
+from forebay_proof.bench.measure import Figure, run
+from forebay_proof.histogram import percentile
+from forebay_proof.processes import tree_of
+from forebay_proof.servers.postgres import PostgresServer
+
+STEADY_RATE = 10_000
+STEADY_SECONDS = 20
+LOOK_SECONDS = 0.5
+
+
+class Memory:
+    """How much this process and those that it started hold, looked at now and then: the most of it, in MiB."""
+
+    def __init__(self) -> None:
+        self.python = self.java = 0.0
+        self._over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Memory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            held = {"python": 0.0, "java": 0.0}
+            for process in tree_of([os.getpid()]):
+                with suppress(psutil.NoSuchProcess):
+                    if (name := process.name()) != "postgres":
+                        held["java" if name == "java" else "python"] += process.memory_full_info().pss / 2**20
+            self.python, self.java = max(self.python, held["python"]), max(self.java, held["java"])
+
+
+class Ground:
+    """One server, one session, fresh databases."""
+
+    def __init__(self, server: PostgresServer, spark: SparkSession, folder: Path, count: int) -> None:
+        self.server = server
+        self.spark = spark
+        self.folder = folder
+        self.count = count
+        self._full: str | None = None
+        self._lived: str | None = None
+        self._runs = 0
+        self.memory = Memory()
+
+    def fresh(self) -> Path:
+        self._runs += 1
+        return self.folder / f"run{self._runs}"
+
+    def full(self) -> str:
+        """A database with that many jobs that wait."""
+        if self._full is None:
+            self._full = self.server.create_database()
+            seed_store(jobs(self.spark, self.count, 7), self._full)
+        return self._full
+
+    def lived(self) -> str:
+        """A database whose jobs have been claimed and done: three events a job."""
+        if self._lived is None:
+            self._lived = self.server.create_database()
+            seed_store(jobs(self.spark, self.count // 2, 7), self._lived)
+            store = open_store(self._lived)
+            while leases := store.claim([Want("default", 1_000)], "bench", timedelta(minutes=5)):
+                store.settle([(lease, Ack()) for lease in leases])
+            store.close()
+        return self._lived
+
+    def read(self) -> float:
+        url = self.full()
+        began = time.perf_counter()
+        self.spark.read.format("forebay").options(url=url).load().write.format("noop").mode("overwrite").save()
+        return self.count / (time.perf_counter() - began)
+
+    def seed(self) -> float:
+        url = self.server.create_database()
+        with Memory() as self.memory:
+            seeded = seed_store(jobs(self.spark, self.count, 7), url)
+        self.server.drop_database(url)
+        assert seeded.jobs == self.count
+        return seeded.jobs / seeded.seconds
+
+    def catch_up(self) -> float:
+        url = self.lived()
+        lake = Lake.of(self.fresh(), url)
+        began = time.perf_counter()
+        done = Pipeline(self.spark, lake, url).run(tables=False)
+        return done.events / (time.perf_counter() - began)
+
+    def task(self) -> float:
+        url = self.lived()
+        lake = Lake.of(self.fresh(), url)
+        reading = Reading.of({"url": url, "table": "events"})
+        first, following = check_ledger(url, lake.contents())
+        began = time.process_time()
+        files = land(lake, reading, Part(0, first, following))
+        took = time.process_time() - began
+        return 1e6 * took / sum(file.rows for file in files)
+
+    def parquet(self) -> float:
+        url, ground = self.lived(), self.fresh()
+        events = self.spark.readStream.format("forebay").options(url=url, table="events").load()
+        began = time.perf_counter()
+        query = events.writeStream.format("parquet").options(
+            path=str(ground / "t"), checkpointLocation=str(ground / "c")
+        )
+        started = query.trigger(availableNow=True).start()
+        started.awaitTermination()
+        took = time.perf_counter() - began
+        seen: int = sum(progress["numInputRows"] for progress in started.recentProgress)
+        return seen / took
+
+    def steady(self) -> float:
+        url, ground = self.server.create_database(), self.fresh()
+        events = self.spark.readStream.format("forebay").options(url=url, table="events").load()
+        writer = events.writeStream.format("parquet").options(
+            path=str(ground / "t"), checkpointLocation=str(ground / "c")
+        )
+        stop, made = Event(), [0]
+        producer = Thread(target=lambda: made.__setitem__(0, _produce(url, stop)), daemon=True)
+        query = writer.start()
+        producer.start()
+        time.sleep(STEADY_SECONDS)
+        stop.set()
+        producer.join()
+        query.processAllAvailable()
+        batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+        query.stop()
+        seen = sum(progress["numInputRows"] for progress in batches)
+        assert seen == made[0], f"{seen} events of {made[0]}"
+        assert seen >= 0.9 * STEADY_RATE * STEADY_SECONDS, f"only {seen} events were made"
+        lengths: list[float] = [progress["durationMs"]["triggerExecution"] / 1e3 for progress in batches[3:]]
+        return percentile(lengths, 95)
+
+
+def _produce(url: str, stop: Event) -> int:
+    """Jobs that are enqueued, claimed and done, so that about so many events a second happen."""
+    store = open_store(url)
+    made, began = 0, time.perf_counter()
+    while not stop.is_set():
+        store.enqueue([Draft("k", {"seq": number}) for number in range(200)])
+        leases = store.claim([Want("default", 200)], "bench", timedelta(minutes=1))
+        store.settle([(lease, Ack()) for lease in leases])
+        made += 600
+        stop.wait(max(0.0, made / STEADY_RATE - (time.perf_counter() - began)))
+    store.close()
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure instead of the table")
+    parser.add_argument("--only", default="", help="only figures whose name contains this")
+    parser.add_argument(
+        "--jobs", type=int, default=2_000_000, help="to read and to seed; half of them live for streams"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    count = given.jobs // (10 if given.quick else 1)
+    with PostgresServer() as server, tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder:
+        spark = spark_session(conf={"spark.local.dir": folder, "spark.sql.streaming.numRecentProgressUpdates": "10000"})
+        ground = Ground(server, spark, Path(folder), count)
+        warm = Ground(server, spark, Path(folder, "warm"), 20_000)
+        for work in (warm.seed, warm.read, warm.catch_up, warm.task, warm.parquet):
+            work()
+        figures = [
+            Figure("read/postgres", "jobs/s", ground.read, goal=">= 250,000"),
+            Figure("seed/postgres", "jobs/s", ground.seed, goal=">= 80,000"),
+            Figure("seed/python", "MiB", lambda: ground.memory.python),
+            Figure("seed/java", "MiB", lambda: ground.memory.java),
+            Figure("stream/catch-up", "events/s", ground.catch_up, goal=">= 400,000"),
+            Figure("stream/task", "µs", ground.task),
+            Figure("stream/parquet", "events/s", ground.parquet),
+            Figure("stream/steady", "s", ground.steady, goal="<= 1"),
+        ]
+        run(figures, rounds=2 if given.quick else given.rounds, only=given.only, as_json=given.json)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
