@@ -142,7 +142,7 @@ PLANTED: list[tuple[Checker, list[ChangeSet], str]] = [
     (owners, [claim(1), retry(1), claim(1, 1)], "delivery 1 after 1"),
     (owners, [claim(1), retry(1), claim(1, 2), ack(1, 1)], "the holder is 2"),
     (owners, [claim(1), ack(1), ack(1)], "the holder is None"),
-    (owners, [claim(1), retry(1), jobs(0, Change.EXTENDED, 1, until=9)], "nobody holds it"),
+    (owners, [claim(1), retry(1), jobs(0, Change.EXTENDED, 1, until=9)], "it has no holder"),
     (owners, [claim(1), jobs(0, Change.CANCELLED, 1)], "cancelled while delivery 1"),
     (owners, [claim(1), jobs(0, Change.EXPIRED, 1)], "expired while delivery 1"),
     (attempts, [accept(born(1, lives=1)), claim(1), retry(1), claim(1, 2)], "life 2 of 1"),

@@ -1,4 +1,4 @@
-"""Disks for tests: one that lives in memory and can lose its power, one that fails on demand.
+"""Disks for tests: one in memory that can lose its power, one that fails on demand.
 
 Promise. `MemoryDisk` keeps apart what a program reads back and what a power cut leaves.
 A write is durable after `sync` of its file, a new, renamed or deleted name only after

@@ -4,7 +4,7 @@ A plan says for each call what goes wrong. `scripted` names the calls, `seeded` 
 full account of a failure. `history` keeps what happened, verb by verb.
 
     refused     the call is not performed; `ConnectionLost`
-    reply lost  the call is performed, but the caller does not hear of it; `ReplyLost`
+    reply lost  the call is performed, but the caller gets no answer; `ReplyLost`
     delayed     time passes first (`delay`), then the call is performed
     duplicated  the call is performed twice, as by a network that sends again; the second reply arrives
     crashed     the call is performed, then the caller is cut off for good; `ReplyLost`, later `ConnectionLost`
@@ -64,7 +64,7 @@ class ConnectionLost(ConnectionError):
 
 
 class ReplyLost(ConnectionError):
-    """The call may have had its effect; nobody knows until it is repeated."""
+    """The call may have had its effect; that is unknown until it is repeated."""
 
 
 Plan: TypeAlias = Callable[[str], Fault]

@@ -2,7 +2,7 @@
 
     conservation  every accepted job ends once, in one state, and nothing ends that was never accepted
     owners        one holder at a time, fences only grow, and only the current holder settles
-    attempts      lives are counted exactly: never more than `max_attempts`, and none are left when a failure kills
+    attempts      attempts are counted exactly: never more than `max_attempts`, and none are left when a failure kills
     key_order     in a line one at a time, smallest unfinished id first
     shares        while all classes have work, each gets its weight, to one start
     early         nothing is handed out before it is due, nor after it has expired

@@ -1,7 +1,7 @@
-"""Attempts: a claim costs a life, a release gives it back, a redrive gives all of them; nobody has more than stamped.
+"""Attempts: a claim costs one, a release gives it back, a redrive gives all back; no job has more than stamped.
 
-A job that failures killed died with exactly `max_attempts` lives used. Handlers may give up sooner (`Dropped`); the
-ledger does not tell such a death from another, so the caller names the kinds of errors by which handlers gave up.
+A job that died of failures has used exactly `max_attempts`. Handlers may give up sooner (`Dropped`); the
+ledger does not distinguish these deaths, so the caller names the kinds of errors by which handlers gave up.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,7 +37,7 @@ def attempts(changes: Sequence[ChangeSet], *, dropped: Collection[str] = ()) -> 
                     case Change.DIED:
                         kind = "" if each.error is None else each.error.kind
                         if kind not in dropped and spent != allowed:
-                            report(place, job_id, f"died after {spent} of {allowed} lives: {kind}")
+                            report(place, job_id, f"died after {spent} of {allowed} attempts: {kind}")
                     case _:
                         pass
     return found

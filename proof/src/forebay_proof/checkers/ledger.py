@@ -79,7 +79,7 @@ class _Story:
                 self.offsets.append(offset)
 
     def _knows(self, offset: int, record: Record, span: JobRange, place: int) -> bool:
-        """Whether the job is to be judged; what only the ledger's spans can tell is judged here."""
+        """Whether the job is to be checked; what only the ledger's spans show is checked here."""
         job_id = span.first + place
         if span.change == Change.ACCEPTED:
             self._deliveries[job_id] = 0

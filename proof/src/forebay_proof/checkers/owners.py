@@ -38,7 +38,7 @@ class _Holders:
                 held.pop(job_id, None)
             elif each.change in _OF_A_HOLDER:
                 if job_id not in held:
-                    yield job_id, f"{each.change}, but nobody holds it"
+                    yield job_id, f"{each.change}, but it has no holder"
             elif job_id in held:
                 yield job_id, f"{each.change} while delivery {held[job_id]} is out"
 

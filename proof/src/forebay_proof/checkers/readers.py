@@ -1,7 +1,7 @@
 """Readers of logs: a partition has one owner a group at a time, changes hands only when it is free, and in a new epoch.
 
-A partition is free when nobody owns it or its owner's time is over. Epochs only grow, and who keeps a partition keeps
-its epoch. A group's share is not judged here: it depends on who calls when.
+A partition is free when it has no owner or its owner's time is over. Epochs only grow, and a member that keeps a
+partition keeps its epoch. A group's share is not checked here: it depends on when its members call.
 """
 
 from collections.abc import Sequence

@@ -45,7 +45,7 @@ def _arguments(parser: ArgumentParser) -> None:
         "--for", type=duration, dest="limit", metavar="DURATION", help="so long, instead of the plan's counts"
     )
     parser.add_argument(
-        "--audit", choices=("quick", "spark"), default="quick", help="who judges besides (default: quick)"
+        "--audit", choices=("quick", "spark"), default="quick", help="the audit besides (default: quick)"
     )
     parser.add_argument(
         "--report", metavar="DIR", help="leave every strike, receipts, effects, logs and the table there"

@@ -56,7 +56,7 @@ class HeadlineResult(Struct, frozen=True, kw_only=True):
 
 
 class Headline(Struct, frozen=True, kw_only=True):
-    """`kill_every` 0: nobody is killed. `spark`: the audit on Spark too. `picture`: of the dashboard, half way."""
+    """`kill_every` 0: no worker is killed. `spark`: the audit on Spark too. `picture`: of the dashboard, half way."""
 
     trial: Trial
     kill_every: float = 30.0
@@ -119,8 +119,8 @@ class Headline(Struct, frozen=True, kw_only=True):
             row(f"open files, {word}", result.descriptors[place], "files")
         row("kills", result.kills, "kills")
         row("exit code", outcome.exit_code, "")
-        for who, cores in outcome.cpu.items():
-            row(f"cpu of {who}", cores, "cores")
+        for part, cores in outcome.cpu.items():
+            row(f"cpu of {part}", cores, "cores")
         for name in ("accepted", "effects", "dead", "lost", "unfinished", "doubled", "redelivered", "unknown"):
             row(name, getattr(verdict, name), "jobs")
             if result.spark is not None:

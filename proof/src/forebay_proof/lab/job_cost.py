@@ -110,7 +110,7 @@ def _claimed(store: Store, leases: list[Lease], batch: int, jobs: int) -> None:
 
 
 class _Clock:
-    """What a phase took, by who spent it."""
+    """What a phase took, by process."""
 
     def __init__(self, lab_server: LabServer, jobs: int) -> None:
         self._lab_server = lab_server
@@ -187,7 +187,7 @@ def _wait_until_empty(app: Forebay) -> None:
 
 
 def _shares(profile: Path) -> dict[str, float]:
-    """By group, of the CPU that was profiled; what is built in counts for who calls it."""
+    """By group, of the CPU that was profiled; what is built in counts for its caller."""
     spent: dict[str, float] = defaultdict(float)
     stats: dict[Any, Any] = pstats.Stats(str(profile)).stats  # type: ignore[attr-defined]
     for (file, _, _), (_, _, own, _, callers) in stats.items():

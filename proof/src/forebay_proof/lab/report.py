@@ -1,7 +1,7 @@
 """The lab's report: Spark reads the Parquet of the results and groups it, and one HTML page shows what it says.
 
 Of every experiment: what was believed, what the figures say about it, plots, all figures with their spread, and what
-bounds them. Everything is in the results: the page can be made anew from them alone, by whoever has them.
+bounds them. Everything is in the results: the page can be made again from them alone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -133,7 +133,7 @@ def _schema(sort: str) -> "pa.Schema":
 
 
 def machine() -> dict[str, object]:
-    """Where and with what this runs, for whoever wants to repeat it."""
+    """The machine and the versions of this run, so that it can be repeated."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -3,7 +3,7 @@
     outcome = Trial(store="postgres", rate=10_000, seconds=60).run(folder)
     outcome.verdict.answer, outcome.acked_rate, outcome.cpu
 
-While the load lasts, whoever is given as `disturb` is called again and again: a place for kills. After it the queue is
+While the load lasts, `disturb` is called again and again: it may kill workers. After it the queue is
 drained; what is still open when the patience is over is `unfinished` in the verdict.
 """
 

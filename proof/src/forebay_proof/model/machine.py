@@ -2,7 +2,7 @@
 
     TestMine = StoreMachine.for_store(open_mine).TestCase
 
-`open_mine(clock)` opens an empty store on that clock and tells how to crash it (`lockstep.Opened`). Answers and every
+`open_mine(clock)` opens an empty store on that clock and has a way to crash it (`lockstep.Opened`). Answers and every
 visible field are compared after every step, queues after most; at the end the store is healed, drained and must be
 empty, and the checkers read its ledger.
 
@@ -128,7 +128,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert not found, "\n".join(map(str, found))
 
     def _judge_ledger(self) -> None:
-        """What the store itself wrote down: legal lives, of exactly the jobs that the model knows."""
+        """The ledger of the store has legal histories, of exactly the jobs that the model has."""
         store = self.lockstep.store
         if not store.ledger_rule().on:
             return
@@ -147,12 +147,12 @@ class StoreMachine(RuleBasedStateMachine):
             for place in range(span.n)
         }
         accepted = self.lockstep.model.intake.accepted
-        assert sorted(last) == accepted, f"the ledger tells of {sorted(last)}, accepted were {accepted}"
+        assert sorted(last) == accepted, f"the ledger has {sorted(last)}, accepted were {accepted}"
         running = {
             job_id for job_id, change in last.items() if change in (Change.CLAIMED, Change.EXTENDED, Change.ASKED)
         }
         held = {item.job.id for item in self.lockstep.model.jobs.in_state(State.RUNNING)}
-        assert running == held, f"the ledger says that {sorted(running)} run, the model {sorted(held)}"
+        assert running == held, f"by the ledger {sorted(running)} run, by the model {sorted(held)}"
 
     def _advance(self, span: int) -> None:
         self._begin()
@@ -191,7 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
     @plays(JOBS)
     @rule(pick=PICK, count=st.integers(2, 6), delay=DELAY)
     def enqueue_alike(self, pick: int, count: int, delay: int) -> None:
-        """A store may keep them as one until somebody tells them apart."""
+        """A store may keep them in one row until a verb splits them."""
         queue = self._queue(pick)
         self._begin().enqueue([Draft("k", number, queue=queue, delay=delay) for number in range(count)])
 
@@ -475,7 +475,7 @@ class StoreMachine(RuleBasedStateMachine):
     @plays("dear", "pace", "paces", "stock", "turns")
     @rule(count=FEW)
     def start(self, count: int) -> None:
-        """All that share a cap or a rate ask at once."""
+        """Claims on all queues that share a cap or a rate, in one call."""
         queues = [queue for queue in self.queues if queue in ("dear", "pace", "paces", "stock", "turns")]
         self._begin().claim([Want(queue, count) for queue in queues], "starter", seconds(5))
 

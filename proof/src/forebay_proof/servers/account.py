@@ -1,4 +1,4 @@
-"""As whom a server runs: Postgres and PgBouncer refuse root, and build machines and containers often are root.
+"""The account of a server: Postgres and PgBouncer refuse root, and build machines and containers often are root.
 
 Promise. `settle` returns an account under which the program starts and can write into the directory. An ordinary user
 runs it as itself. Root tries, in this order, and takes what works:
@@ -8,7 +8,7 @@ runs it as itself. Root tries, in this order, and takes what works:
     3. the user nobody with a copy of the program, where nobody may not read it (a checkout below root's own folder)
 
 It tries by doing, since kernels, containers and mount options forbid these in more ways than can be asked for. When
-none works, `ServerUnavailable` tells what each of them said.
+none works, `ServerUnavailable` lists the error of each.
 """
 
 import os

@@ -1,7 +1,7 @@
 """`PgBouncer`: a real PgBouncer in transaction mode in front of a `PostgresServer`, to test what breaks behind one.
 
 Promise. Every transaction may run on another session: what is kept in a session (LISTEN, advisory locks, SET, prepared
-statements) is lost or found by somebody else, as in production. Prepared statements stay unsupported also in versions
+statements) is lost or met by another client, as in production. Prepared statements stay unsupported also in versions
 that could carry them, so that tests do not depend on the version. Any database of the server can be reached, also one
 that is made later. It ends as the other servers do.
 

@@ -17,7 +17,7 @@ everything but a power cut, because what was written survives kill -9 in the ker
 as in production: for benchmarks, and for tests of faults, which should meet the real times.
 
 What can go wrong: `ServerUnavailable` if there is no server or root cannot run it, `ServerFailed` with the log if it
-does not do what it is told.
+does not obey.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ _DURABLE: Final = {"fsync": "on", "full_page_writes": "on"}
 
 
 class Stop(Enum):
-    """How a server ends: told to end all sessions, told to drop everything, or without being asked."""
+    """How a server ends: by ending all sessions, by dropping everything, or by kill -9."""
 
     FAST = signal.SIGINT
     IMMEDIATE = signal.SIGQUIT
@@ -167,7 +167,7 @@ class PostgresServer(Server):
         super().close()
 
     def create_database(self, template: str | None = None) -> str:
-        """The URL of a fresh database: empty, or a copy of the one with this URL or name, which nobody may be using."""
+        """The URL of a fresh database: empty, or a copy of the one with this URL or name, which must not be in use."""
         name = f"forebay_{secrets.token_hex(8)}"
         source = "template0" if template is None else database_of(template)
         self._execute("CREATE DATABASE {} TEMPLATE {}", name, source)
@@ -175,7 +175,7 @@ class PostgresServer(Server):
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop it, and whoever is connected to it."""
+        """Drop it, with all connections to it."""
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", database_of(url))
         self._databases.discard(database_of(url))
 

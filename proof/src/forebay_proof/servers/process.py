@@ -41,7 +41,7 @@ class ServerFailed(RuntimeError):
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on now. Another process may take it first: who starts, checks."""
+    """A port on loopback that is free now. Another process may take it first: its server then fails to start."""
     for port in random.sample(_PORTS, _PORT_TRIES):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -88,7 +88,7 @@ class Keep:
         user: tuple[int, int] | None = None,
         end: Signals = SIGKILL,
     ) -> "Child":
-        """Start a process in the directory, as another user if told so; at the close it gets the signal `end`."""
+        """Start a process in the directory, as another user if one is given; at the close it gets the signal `end`."""
         path = self.directory / log
         request = {
             "run": [str(word) for word in argv],

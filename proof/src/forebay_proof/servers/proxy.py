@@ -1,6 +1,6 @@
-"""`Proxy`: a TCP proxy on loopback that breaks connections exactly where a test tells it to.
+"""`Proxy`: a TCP proxy on loopback that breaks connections exactly where a test wants it.
 
-Promise. `with Proxy(host, port) as proxy:` forwards every connection to `proxy.port`, byte for byte, until it is told
+Promise. `with Proxy(host, port) as proxy:` forwards every connection to `proxy.port`, byte for byte, until it is set
 otherwise. A call has taken effect when it returns. One thread does all the work, so what it does to one connection is
 in one order, and `close` ends it. At most `BUFFER_BYTES` are held for each direction of a connection.
 

@@ -15,7 +15,7 @@ enough for everything but a power cut, because what was written survives kill -9
 `durability=trusted`, which keeps a store from asking. `durable=True` syncs too, as in production.
 
 What can go wrong: `ServerUnavailable` if there is no server or root cannot run it, `ServerFailed` with the log if it
-does not do what it is told.
+does not obey.
 """
 
 import os

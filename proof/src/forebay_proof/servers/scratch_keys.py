@@ -1,4 +1,4 @@
-"""Keys of our own beside somebody's, on the same Redis server: a prefix for each use, and nothing of it is left."""
+"""Scratch keys in a Redis server that is in use: a prefix for each use, and nothing of it is left."""
 
 from secrets import token_hex
 from urllib.parse import parse_qsl, urlencode, urlsplit

@@ -40,7 +40,7 @@ class Case:
         return not own or any(one.applied for one in sent if one not in own)
 
     def excused(self, delivery: Delivery, processes: dict[str, list[tuple[int, int]]]) -> bool:
-        """Whether something happened to its holder, or to everybody, that explains a lease running out."""
+        """Whether a fault of its holder, or of the whole world, explains that the lease ran out."""
         if delivery.fence not in self.evidence.received:
             return True
         since = delivery.ended - (delivery.until - delivery.claimed_at) - _REAPED_WITHIN

@@ -1,8 +1,8 @@
 """One process's connection to the store: requests and replies get lost, come twice or late, and the store may be gone.
 
-Promise: a `ConnectionLost` call had no effect, a `ReplyLost` one may have had. What a process is told (leases, lost
-leases, answers to settles, slots of schedules) is written down as evidence when it is told, what it asks for when it
-asks. A process that dies or is stopped while it waits for an answer dies or goes on there.
+Promise: a `ConnectionLost` call had no effect, a `ReplyLost` one may have had. What a process receives (leases,
+lost leases, answers to settles, slots of schedules) is recorded as evidence when it is received, what it sends when it
+is sent. A process that is killed or stopped while it waits for an answer ends or continues there.
 
 Authority: `faults` draws what happens to a call; the store_process says whether the store can be reached.
 """

@@ -44,7 +44,7 @@ class Start(Struct):
 
 
 class Sent(Struct):
-    """A verdict on its way to the store: who sent it, in which role, whether it has an error and counted."""
+    """A verdict on its way to the store: sender, role, whether it has an error and was applied."""
 
     sender: str
     role: str
@@ -56,10 +56,10 @@ class Sent(Struct):
 
 
 class Exit(Struct, frozen=True):
-    """A process that drained: when it was told, when it was gone, and whether all its verdicts were written."""
+    """A process that drained: when it was asked to, when it was gone, and whether all its verdicts were written."""
 
     owner: str
-    told_at: int
+    asked_at: int
     gone_at: int
     flushed: bool
     still_running: tuple[Fence, ...]

@@ -1,4 +1,4 @@
-"""The ledger of a run, read once and put in order: who held what when, and how each delivery and each job ended.
+"""The ledger of a run, read once and put in order: holders and times, and how each delivery and each job ended.
 
 Promise: derived from the records alone; the checks hold it against what the simulation saw. Records that a power cut
 took back are not in it.

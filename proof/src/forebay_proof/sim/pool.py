@@ -234,7 +234,7 @@ class SimPool:
     def _stalled(self, run: Run, held: int) -> None:
         if self._process.alive and not run.over and run.lease.fence in self.marks:
             self._faults.count(Kind.HOLD)
-            # Where others sleep without the interpreter, nobody can tell who holds it.
+            # Where other threads sleep without the GIL, its holder cannot be identified.
             known = len(self._runs) == 1 or self._world.chance(0.5)
             self._evidence.stalls[self._process.name] = Stall(held / SECOND, run.lease.fence if known else None)
             self._die(run.lease.job.id)
@@ -247,9 +247,7 @@ class SimPool:
             world.violation("I17 suspects run in quarantine", f"{name} starts {lease.fence} in the wrong place")
         step_began = 0 if world.acting is None else world.acting.began
         if self._evidence.lost.get(lease.fence, step_began) < step_began:
-            world.violation(
-                "I2 no start with a lost lease", f"{name} was told that {lease.fence} is lost, and starts it"
-            )
+            world.violation("I2 no start with a lost lease", f"{name} starts {lease.fence} after it was reported lost")
         claimed_at = (lease.job.claimed_at or 0) - EPOCH - world.skew
         waited = lease.fence in self._quarantined
         if not waited and world.jumped_at < claimed_at and EPOCH + world.now + world.skew >= lease.until:

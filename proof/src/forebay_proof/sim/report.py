@@ -69,7 +69,7 @@ def story(result: Result) -> Iterator[str]:
     words = [f"({number}, " for number in jobs[:3]]
     about = [step for step in result.trace if any(word in step for word in words)]
     if about:
-        yield "  steps of the jobs concerned (µs, who, what):"
+        yield "  steps of the jobs concerned (µs, actor, step):"
         yield from (f"    {step}" for step in about[-_SHOWN:])
     first = next((place for place, step in enumerate(result.trace) if " VIOLATION " in step), len(result.trace))
     yield "  the last steps before:"

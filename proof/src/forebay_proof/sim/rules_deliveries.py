@@ -1,4 +1,4 @@
-"""Checks about deliveries: who held a job, who settled it, what it cost, and what the handler did meanwhile."""
+"""Checks about deliveries: holder, settlement, cost, and what the handler did meanwhile."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -43,13 +43,13 @@ def fencing(case: Case) -> Iterator[str]:
     for delivery in case.index.deliveries.values():
         word = case.verdict(delivery)
         if word and not any(sent.verdict == word for sent in case.evidence.sent.get(delivery.fence, [])):
-            yield f"{delivery.fence} ended by {word}, which nobody sent"
+            yield f"{delivery.fence} ended by {word}, which was never sent"
     for fence, words in case.evidence.applied.items():
         turn_of = case.index.deliveries.get(fence)
         ended = "" if turn_of is None else case.verdict(turn_of)
         for word in words:
             if word != ended:
-                yield f"{fence} was told that {word} counts, the ledger has {ended or 'nothing'} for it"
+                yield f"{fence} was answered that {word} was applied, the ledger has {ended or 'nothing'} for it"
 
 
 def verdicts_kept(case: Case) -> Iterator[str]:
@@ -99,7 +99,7 @@ def lives_counted(case: Case) -> Iterator[str]:
 
 
 def _of_stalled(stall: Stall, delivery: Delivery, sent: Sent) -> Iterator[str]:
-    """The one that held the interpreter is charged alone; where that is not known, nobody is."""
+    """Only the job that held the GIL is charged; where it is not known, none is."""
     if sent.role not in ("supervisor", "reaper") or not sent.applied or delivery.suspicious:
         return
     charged = sent.verdict != "Release"
@@ -169,19 +169,19 @@ def drains(case: Case) -> Iterator[str]:
 
     A process that is gone with all its verdicts written holds nothing.
     """
-    told = {gone.owner: gone.told_at for gone in case.evidence.exits}
+    asked = {gone.owner: gone.asked_at for gone in case.evidence.exits}
     for start in case.evidence.starts.values():
         delivery = case.index.deliveries.get(start.fence)
-        begun = delivery is not None and delivery.began <= told.get(start.owner, 0)
-        if start.owner in told and start.at > told[start.owner] + (_SLOW_CALL if begun else _DRAIN_GRACE):
-            yield f"{start.owner} started {start.fence} {start.at - told[start.owner]} µs after it was told to drain"
+        begun = delivery is not None and delivery.began <= asked.get(start.owner, 0)
+        if start.owner in asked and start.at > asked[start.owner] + (_SLOW_CALL if begun else _DRAIN_GRACE):
+            yield f"{start.owner} started {start.fence} {start.at - asked[start.owner]} µs after its drain began"
     for gone in case.evidence.exits:
         if gone.flushed and gone.still_running:
             yield f"{gone.owner} is gone and still holds {list(gone.still_running)}"
 
 
 def poison_pays(case: Case) -> Iterator[str]:
-    """A killer kills no more processes than it has attempts, and those for which nobody saw that it had begun."""
+    """A job that kills its worker kills one process an attempt, and those in which its start was not seen."""
     for job_id, deaths in case.evidence.poison_deaths.items():
         history = case.index.histories.get(job_id)
         if history is None:

@@ -123,7 +123,7 @@ def no_resurrection(case: Case) -> Iterator[str]:
 
 
 def one_redrive(case: Case) -> Iterator[str]:
-    """The calls that were told they moved a job are no more than the times it died."""
+    """No more redrives of a job were answered as done than the times it died."""
     for job_id, count in case.evidence.redriven.items():
         history = case.index.histories.get(job_id)
         deaths = 0 if history is None else history.ends.count("dead")
@@ -158,7 +158,7 @@ def each_tick_once(case: Case) -> Iterator[str]:
             yield f"{name} fired {tick} {count} times"
     for (name, tick), count in case.evidence.fires.items():
         if count > 1:
-            yield f"{count} tickers were told that they fired {name} {tick}"
+            yield f"{count} tickers were answered that they fired {name} {tick}"
     for name, rule in SCHEDULES:
         ticks = case.index.ticks.get(name, [])
         if ticks != sorted(ticks):

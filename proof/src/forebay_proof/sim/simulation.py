@@ -1,4 +1,4 @@
-"""One run: chaos for a while, then healing, then a drain of everybody, then the checks.
+"""One run: faults for a while, then recovery, then a drain of all processes, then the checks.
 
 Promise: `simulate(seed)` gives the same result for the same seed and options, on every machine and in every process.
 The safety phase lets everything go wrong. The healing ends all faults; from then on every accepted job must end within

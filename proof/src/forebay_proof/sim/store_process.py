@@ -35,7 +35,7 @@ _NEVER: Final = 2**62
 
 
 class StoreClock:
-    """The store's own clock: the world's, and what it was moved by. Nobody sleeps on it."""
+    """The store's own clock: the world's, and what it was moved by. No thread sleeps on it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -83,7 +83,7 @@ class PowerDisk(FaultyDisk):
 
 
 class QuickJournal(CompactingJournal):
-    """Compacts when it is told to, without breathing."""
+    """Compacts when it is called, without a pause."""
 
     def _unhurried(self, items: "Iterable[T]", per_breath: int) -> "Iterator[T]":
         return iter(items)

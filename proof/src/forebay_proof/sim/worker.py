@@ -1,7 +1,7 @@
 """One simulated worker process: the real claimer, settler, renewer, reaper, promoter and ticker, stepped by the world.
 
 Promise: the roles are the ones that run in production, unchanged, each an actor of its own; only the pool is simulated
-and the connection bad. `crash` is kill -9: roles and handlers vanish where they stand, the marks tell what had
+and the connection bad. `crash` is kill -9: roles and handlers vanish at once, the start marks show what had
 started. `drain` is SIGTERM, in the steps of the real worker. A `WorkerSlot` is what a supervisor keeps filled: it
 reclaims the jobs of a dead process by its marks, where it sees the death, and starts the next one after a pause.
 
@@ -54,7 +54,7 @@ class SimContext:
         self.workers: dict[str, SimWorker] = {}
 
     def marks_seen_from(self, machine: int, owner: str) -> ProcessMarks | None:
-        """The start marks of a process, where somebody on this machine can read them."""
+        """The start marks of a process, where another process of this machine can read them."""
         worker = self.workers.get(owner)
         if worker is None or worker.machine != machine:
             return None
@@ -119,7 +119,7 @@ class SimWorker(Process):
         roles = (self.settler, renewer, reaper, promoter, ticker, self.claimer)
         self._actors = {role.name: Actor(world, self, role.name, role.step) for role in roles}
         around.evidence.troubles[owner] = self.trouble
-        self.told_at: int | None = None
+        self.asked_at: int | None = None
         self._interrupted_at: int | None = None
 
     def start(self) -> None:
@@ -144,9 +144,9 @@ class SimWorker(Process):
 
     def drain(self) -> None:
         """SIGTERM."""
-        if self.told_at is not None or not self.alive:
+        if self.asked_at is not None or not self.alive:
             return
-        self.told_at = self._world.now
+        self.asked_at = self._world.now
         self._world.record(f"{self.name} drains")
         self.claimer.close()
         self.pool.release_pending()
@@ -155,12 +155,12 @@ class SimWorker(Process):
 
     def _look(self) -> None:
         """The steps of a drain: the last claim, let it finish, hand back the rest, write every verdict, be gone."""
-        world, told_at = self._world, self.told_at or 0
+        world, asked_at = self._world, self.asked_at or 0
         again, claiming = True, self._actors["claimer"].busy
-        if claiming and world.now < told_at + _MAX_CLAIM:
+        if claiming and world.now < asked_at + _MAX_CLAIM:
             pass
         elif self._interrupted_at is None:
-            if self.pool.idle or world.now >= told_at + self._options.drain_timeout.total_seconds() * SECOND:
+            if self.pool.idle or world.now >= asked_at + self._options.drain_timeout.total_seconds() * SECOND:
                 self.pool.interrupt_all()
                 self._interrupted_at = world.now
         elif self.pool.idle or world.now >= self._interrupted_at + _MAX_INTERRUPTED:
@@ -181,7 +181,7 @@ class SimWorker(Process):
             jobs = self._around.store_process.store.browse(Query(state=State.RUNNING), 0, 1_000).jobs
             fences = [(job.id, job.delivery) for job in jobs if job.owner == self.name]
             running = [fence for fence in fences if fence in evidence.received]
-        evidence.exits.append(Exit(self.name, self.told_at or 0, self._world.now, flushed, tuple(running)))
+        evidence.exits.append(Exit(self.name, self.asked_at or 0, self._world.now, flushed, tuple(running)))
         self._world.record(f"{self.name} is gone, flushed={flushed}")
         self._on_gone(False)
 

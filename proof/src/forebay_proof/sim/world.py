@@ -1,14 +1,14 @@
-"""The simulated world: one virtual clock, one heap of things to come, one source of chance, one trace.
+"""The simulated world: one virtual clock, one heap of events, one random source, one trace.
 
 Promise: everything that happens follows from the seed. Time stands still while an action runs and jumps to the next
 one; two actions of the same instant come in an order drawn from the seed. `linger` lets time pass in the middle of a
-call: others act meanwhile, as they would while one thread waits for its answer. Lingering nests, so whoever began to
-wait last goes on first; it never makes anybody faster.
+call: others act meanwhile, as they would while one thread waits for its answer. Lingering nests, so the call
+that began to wait last continues first; it never makes a call faster.
 
-Authority: the seed. No wall clock, no thread, no set is asked for a decision.
+Authority: the seed. No decision depends on a wall clock, a thread or the order of a set.
 
-What can go wrong: an exception that is neither a connection's nor Forebay's own is a bug of whoever raised it, and is
-noted as a violation; a process that died in the middle of a call is unwound by `Killed` when its turn comes.
+What can go wrong: an exception that is neither a connection's nor Forebay's own is a bug where it was raised, and is
+recorded as a violation; a process that died in the middle of a call is unwound by `Killed` when its turn comes.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ _LONGEST_PAUSE: Final = SECOND
 
 
 class Killed(BaseException):
-    """The process of whoever waits here is no more."""
+    """The process that waits here was killed."""
 
 
 class Hopeless(BaseException):
@@ -93,7 +93,7 @@ class Trace:
 
 
 class World:
-    """Where everybody lives. `skew` is how far the store's clock is ahead of the others, since `jumped_at`."""
+    """The state that all actors share. `skew`: how far the store's clock is ahead of the others, since `jumped_at`."""
 
     def __init__(self, seed: int, *, keep: bool = False) -> None:
         self.random = Random(seed)
@@ -120,8 +120,8 @@ class World:
         return task
 
     def record(self, line: str) -> None:
-        who = "" if self.acting is None else self.acting.name
-        self.trace.add(f"{self.now} {who} {line}")
+        actor = "" if self.acting is None else self.acting.name
+        self.trace.add(f"{self.now} {actor} {line}")
 
     def violation(self, rule: str, text: str) -> None:
         self.record(f"VIOLATION {rule}: {text}")

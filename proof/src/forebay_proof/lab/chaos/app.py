@@ -45,7 +45,7 @@ __all__ = ["fb"]
 
 @fb.job(queue=QUEUE)
 def dies_after_effect(seq: int, ctx: Context) -> None:
-    """The first run has its effect and is killed before anybody hears of it."""
+    """The first run has its effect and is killed before it is acknowledged."""
     started(seq, ctx)
     effect(seq, ctx)
     if ctx.fence[1] == 1:
@@ -128,4 +128,4 @@ if os.environ.get("LAB_TICKS"):
     @fb.cron("* * * * * *", name="lab-tick", catch_up="all(60)")
     @fb.job(queue="lab-ticks")
     async def tick() -> None:
-        """The ledger tells of each slot."""
+        """The ledger records each slot."""

@@ -188,7 +188,7 @@ class FailSync(Fault, frozen=True):
             raise Impossible(f"strace may not trace here: {done.stderr.strip()[:200]}")
         said = WriterReport.of(done.stdout)
         bite = judged(scene, said, place, f"fsync {number} failed: {said.failures[:1]}")
-        return Bite(met > 0, bite.what if said.failures else f"fsync {number} failed, nobody noticed", acks=bite.acks)
+        return Bite(met > 0, bite.what if said.failures else f"fsync {number} failed unnoticed", acks=bite.acks)
 
 
 class SecondOwner(Fault, frozen=True):

@@ -95,7 +95,7 @@ def _said(scene: Scene) -> int:
 
 
 class TakeConnections(Fault, frozen=True):
-    """Somebody else takes every connection that the server has, and keeps them for a while."""
+    """Another client takes every connection that the server has, and keeps them for a while."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("postgres",)
     lasts: float = 2.0

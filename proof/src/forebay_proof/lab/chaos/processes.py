@@ -132,7 +132,7 @@ class SkewClock(Fault, frozen=True):
 
 
 class FlapDependency(Fault, frozen=True):
-    """What handlers depend on is down, and up again. Nobody may be given up for it."""
+    """What handlers depend on is down, and up again. No job may become a dead letter for it."""
 
     lasts: float = 3.0
 

@@ -27,7 +27,7 @@ def client_of(scene: Scene) -> "Iterator[redis.Redis]":
 
 
 class KillClients(Fault, frozen=True):
-    """CLIENT KILL of everybody; with `scripts`, the server forgets its scripts, too (NOSCRIPT)."""
+    """CLIENT KILL of all clients; with `scripts`, the server forgets its scripts, too (NOSCRIPT)."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("redis",)
     scripts: bool = False

@@ -252,7 +252,7 @@ class Runner:
             scene.say(f"{len(ticks)} slots fired")
 
     def _keep_lives(self, entries: list[LedgerEntry], jobs: set[int | None]) -> None:
-        """What the ledger tells of these jobs, for whoever looks into it."""
+        """The ledger's entries of these jobs, for the investigation."""
         with (self.scene.directory / "lives.ndjson").open("wb") as out:
             for entry in entries:
                 for span in entry.record.spans:

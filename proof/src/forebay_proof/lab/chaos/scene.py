@@ -139,7 +139,7 @@ class Scene:
         return [receipt.id for receipt in receipts]
 
     def seqs(self, count: int) -> range:
-        """So many that nobody else sends."""
+        """So many seqs that no producer uses."""
         with self._told:
             first, self._next = self._next, self._next + count
         return range(first, first + count)
@@ -173,7 +173,7 @@ class Scene:
             time.sleep(_LOOK_EVERY)
 
     def steady(self, seq: int) -> bool:
-        """A job of the load that does not fail by itself: it starts again only if somebody stopped it."""
+        """A job of the load that does not fail by itself: it starts again only if a fault stopped it."""
         return seq >= LOAD_FIRST and self._mix.kind(self.plan.seed, seq) not in _UNSTEADY
 
     def environment(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Faults of the wire between the store and everybody who uses it, through a proxy: cut, silent, slow, half open."""
+"""Faults of the network between the store and its clients, through a proxy: cut, silent, slow, half open."""
 
 import time
 from random import Random
@@ -114,5 +114,5 @@ class HalfOpenListener(Fault, frozen=True):
         replaced = wire.speaking(_LISTEN)
         wire.unmute()
         if self.lasts >= 20 and not replaced:
-            scene.blame(f"nobody listens anew {self.lasts:g} s after {count} listeners fell silent")
+            scene.blame(f"no listener is back {self.lasts:g} s after {count} listeners fell silent")
         return Bite(count > 0, f"{count} listeners silent for {self.lasts:g} s, {replaced} new ones meanwhile")

@@ -25,7 +25,7 @@ _WITHOUT: Final = {
     "sqlite": ("nothing", "a-core", "workers"),
 }
 _RATES: Final = {"quick": (2_000, 8_000), "full": (2_500, 5_000, 10_000, 15_000, 20_000)}
-_MOST: Final = {"postgres": 80_000, "redis": 80_000, "sqlite": 30_000}
+_MAX_RATE: Final = {"postgres": 80_000, "redis": 80_000, "sqlite": 30_000}
 _FLAT: Final = 0.5
 """Seconds' worth of jobs by which a depth may grow in a window and still count as flat."""
 
@@ -35,7 +35,7 @@ def _cases(scale: Scale) -> list[Case]:
     stores = {"postgres": ("nothing", "a-core", "sync"), "redis": ("nothing",)} if scale == "quick" else _WITHOUT
     cases = []
     for store, suspects in stores.items():
-        jobs = round(_MOST[store] * (seconds + 2 * warm_up))
+        jobs = round(_MAX_RATE[store] * (seconds + 2 * warm_up))
         for suspect in suspects:
             settings = {**_SHAPE, "without": suspect, "jobs": jobs, "seconds": seconds, "warm_up": warm_up}
             takes = seconds + 6 + jobs / 80_000

@@ -78,7 +78,7 @@ def _run(case: Case, stage: Stage) -> None:
 
 
 def _letters(stage: Stage, jobs: object, poison: set[int]) -> None:
-    """Every poison is a dead letter with exactly its lives used, and nobody else is."""
+    """Every poison is a dead letter with exactly its attempts used, and no other job is."""
     lives = MAX_ATTEMPTS["poison"]
     dead = {job.payload["seq"]: job for job in jobs}  # type: ignore[attr-defined]
     stage.record("poison not dead", len(poison - dead.keys()), "jobs")
