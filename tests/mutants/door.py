@@ -2,9 +2,9 @@
 
 from tests.mutants.guards import MEMORY, SCHEMA, Mutant
 
-_MEMORY = ("tests/stores/test_conformance.py", "-k", "memory and (routing or quiet or unique or sheds)")
-_SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (quiet or unique or sheds)")
-_POSTGRES = ("tests/stores/test_conformance.py", "-k", "postgres and (quiet or unique or sheds)")
+_MEMORY = ("tests/stores/test_conformance.py", "-k", "memory and (routing or quiet or unique or shedding)")
+_SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (quiet or unique or shedding)")
+_POSTGRES = ("tests/stores/test_conformance.py", "-k", "postgres and (quiet or unique or shedding)")
 _STAMP = "src/forebay/core/stamp.py"
 _SHEDDING = "src/forebay/core/shedding.py"
 _SQLITE_STORE = "src/forebay/store/sqlite"

@@ -268,6 +268,17 @@ def a_stale_lease_cannot_be_extended(h: Harness) -> None:
 
 
 @case
+def a_lease_of_an_earlier_delivery_cannot_be_extended_in_the_same_attempt(h: Harness) -> None:
+    h.one()
+    old = h.take(owner="old")
+    h.settle(old, Release())
+    new = h.take(owner="new")
+    assert new.job.attempt == old.job.attempt
+    assert h.store.extend([old], LONG) == []
+    assert _is_held_by(h, new)
+
+
+@case
 def a_reaped_job_is_lost_to_its_holder_before_the_next_claim(h: Harness) -> None:
     h.one()
     lease = h.take(lease_for=h.short_delta)
