@@ -22,8 +22,7 @@ from forebay.core.fingerprint import fingerprint_of
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import MAX_BATCH
-from forebay.core.patch import patched
-from forebay.core.payload import Json, encode_payload
+from forebay.core.payload import Json, encode_payload, patched
 from forebay.store.protocol import Query, Store
 
 MAX_RATE: Final = 1_000_000.0

@@ -6,7 +6,7 @@ _MEMORY = ("tests/stores/test_conformance.py", "-k", "memory and (routing or qui
 _SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (quiet or unique or shedding)")
 _POSTGRES = ("tests/stores/test_conformance.py", "-k", "postgres and (quiet or unique or shedding)")
 _STAMP = "src/forebay/core/stamp.py"
-_SHEDDING = "src/forebay/core/shedding.py"
+_SHEDDING = "src/forebay/engine/intake.py"
 _SQLITE_STORE = "src/forebay/store/sqlite"
 _POSTGRES_STORE = "src/forebay/store/postgres"
 

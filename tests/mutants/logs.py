@@ -7,43 +7,36 @@ _SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite-logs_")
 _POSTGRES = ("tests/stores/test_conformance.py", "-k", "postgres-logs_")
 _READERS = ("tests/stores/test_readers.py",)
 _SQL = "src/forebay/store/sql_logs.py"
-_DIVISION = "src/forebay/core/division.py"
+_RULES = "src/forebay/engine/logs.py"
 
 LOG_MUTANTS = [
     Mutant(
         "a partition is taken before its owner's lease is over",
-        _DIVISION,
+        _RULES,
         "(holding.member != member and holding.until <= now)",
         "holding.member != member",
         _MEMORY,
     ),
     Mutant(
         "an epoch stays when a partition changes hands",
-        _DIVISION,
+        _RULES,
         "holding.epoch if holding.member == member else holding.epoch + 1",
         "holding.epoch or 1",
         _MEMORY,
     ),
     Mutant(
         "nobody gives up more than its share",
-        _DIVISION,
+        _RULES,
         "if holding.member == member][:share]",
         "if holding.member == member]",
         _MEMORY,
     ),
     Mutant(
         "a commit in an old epoch",
-        f"{MEMORY}/logs.py",
-        "if epoch is not None and (holding.member is None or holding.epoch != epoch):",
-        "if epoch is not None and holding.member is None:",
-        _MEMORY,
-    ),
-    Mutant(
-        "a commit in an old epoch, in SQLite",
-        _SQL,
+        _RULES,
         "if epoch is not None and (member is None or current != epoch):",
         "if epoch is not None and member is None:",
-        _SQLITE,
+        _MEMORY,
     ),
     Mutant(
         "a commit in an old epoch, in Postgres",

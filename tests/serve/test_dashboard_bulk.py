@@ -11,7 +11,7 @@ import pytest
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, State
 from forebay.core.outcome import DeadLetter, Failure
-from forebay.core.patch import parse_patch, patched
+from forebay.core.payload import parse_patch, patched
 from forebay.serve.actor import Role
 from forebay.serve.security.operator_log import read_actions
 from forebay.serve.settings import ServeSettings

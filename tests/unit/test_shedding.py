@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.core.policy import Shed
-from forebay.core.shedding import Place, victims
+from forebay.engine.intake import RankedId, victims
 
 RANKS = st.lists(st.integers(-3, 3), max_size=8)
 
 
-def places(ranks: list[int], first: int = 1) -> list[Place]:
+def places(ranks: list[int], first: int = 1) -> list[RankedId]:
     return [(rank, job_id) for job_id, rank in enumerate(ranks, first)]
 
 

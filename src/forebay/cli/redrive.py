@@ -14,7 +14,7 @@ from forebay.core.humanize import many
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
-from forebay.core.patch import parse_patch
+from forebay.core.payload import parse_patch
 from forebay.redrive import Plan, RedriveRun, Step, chosen, run_redrive
 from forebay.store.protocol import Store
 

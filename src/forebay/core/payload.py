@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from forebay.core.errors import PayloadInvalid
+from forebay.core.errors import Invalid, PayloadInvalid
 from forebay.core.limits import MAX_INTEGER, MIN_INTEGER, PAYLOAD_BYTES, PAYLOAD_DEPTH
 
 Json: TypeAlias = Any
@@ -172,3 +172,29 @@ def _check_string(text: str) -> None:
 
 def _too_deep() -> _Refused:
     return _Refused(f"it is nested deeper than {PAYLOAD_DEPTH}", "flatten it")
+
+
+def parse_patch(text: str) -> dict[str, Any] | None:
+    """A JSON merge patch (RFC 7396); None for an empty text.
+
+    It must be an object: any other value would replace the payload.
+    """
+    if not text.strip():
+        return None
+    patch = decode_payload(check_body(text.encode()))
+    if not isinstance(patch, dict) or not patch:
+        raise Invalid("patch", "it is not a JSON object with members", 'write it like {"to": "ada@example.org"}')
+    return patch
+
+
+def patched(payload: Json, patch: Json) -> Json:
+    """The payload with the patch applied; neither is changed. A member replaces, null removes, objects merge."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(payload) if isinstance(payload, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = patched(result.get(name), value)
+    return result

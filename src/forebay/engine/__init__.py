@@ -1,5 +1,9 @@
 """The rules of a queue that do not depend on where its jobs are stored.
 
-lanes  which ready jobs a claim hands out: gates, classes and their turns
-order  the heap behind them
+intake   what a batch of drafts becomes: keys, merges, copies, capacity, shedding
+settle   which settles count, and what a verdict makes of a job
+control  which spec may replace which, and when a schedule fires
+lanes    which ready jobs a claim hands out: gates, classes and their turns
+order    the heap behind them
+logs     partitions of entries and of a group's members, and what may be committed
 """

@@ -16,6 +16,7 @@ before it plans returns them from `new_id`; `plan.put` takes a draft whose key i
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from forebay.core.entries import Entry, Replaced
@@ -24,8 +25,8 @@ from forebay.core.gate import lane_key
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, State
 from forebay.core.limits import MAX_INSTANT
+from forebay.core.outcome import SHED, Failure
 from forebay.core.policy import Bounded, Shed
-from forebay.core.shedding import Place, victims
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper, rank_at
 from forebay.store.brokers import Spread
@@ -35,6 +36,11 @@ from forebay.store.protocol import Receipt
 RETRY_AFTER_SECONDS: Final = 1.0
 KEYS_SWEPT: Final = 2
 """How many keys whose time has passed a store forgets for each draft that it accepts."""
+
+GAVE_WAY: Final = Failure(SHED, "it gave way to newer work in a full queue")
+
+RankedId = tuple[int, int]
+"""The rank of a job and its id: what is smaller goes first."""
 
 
 class KeyFact(NamedTuple):
@@ -83,7 +89,7 @@ class IntakeTables(Protocol):
     def depth(self, queue: str) -> int:
         """How many jobs of the queue have not ended."""
 
-    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[Place]:
+    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
         """Jobs that do not run, in the order in which they give way, at least `limit` of them if there are."""
 
 
@@ -203,6 +209,20 @@ def _plan_copies(plan: IntakePlan, spread: Spread, durable: bool) -> IntakePlan:
 def key_is_taken(stamper: Stamper, fact: KeyFact, state_of: Callable[[int], State | None], now: Instant) -> bool:
     """Whether a key still makes a draft a duplicate: until its window ends, or by the state that its job is in."""
     return stamper.key_counts(fact.until, state_of(fact.job_id) if fact.until >= MAX_INSTANT else None, now)
+
+
+def victims(shed: Shed, excess: int, resting: Iterable[RankedId], arriving: Sequence[RankedId]) -> list[int] | None:
+    """Ids of the `excess` jobs that die; None: there is no room to be made, and the call is refused.
+
+    `resting` are jobs that wait or are ready, never running ones: for the oldest by their ids, for the lowest the last
+    in rank first. No more of them are read than needed. Where the lowest of all is a job that arrives, none dies.
+    """
+    offered = list(islice(resting, excess))
+    if len(offered) < excess:
+        return None
+    if shed.who == "lowest" and arriving and max(arriving) > offered[-1]:
+        return None
+    return [job_id for _, job_id in offered]
 
 
 def excess_of(spec: QueueSpec, depth: int, count: int) -> int:

@@ -9,14 +9,21 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
-from zlib import crc32
 
-from forebay.core.division import Holding, divide, next_epoch
 from forebay.core.entries import LogEntry
-from forebay.core.errors import Invalid, OffsetGone, PartitionLost, WrongQueueKind
-from forebay.core.instant import Duration, Instant, micros
-from forebay.core.policy import Retained
+from forebay.core.errors import OffsetGone, WrongQueueKind
+from forebay.core.instant import Duration, Instant
 from forebay.core.spec import QueueSpec
+from forebay.engine.logs import (
+    Holding,
+    check_commit,
+    check_epoch,
+    divide,
+    next_epoch,
+    no_partition,
+    place_entries,
+    window_of,
+)
 from forebay.store.checks import check_offset
 from forebay.store.log import Owned, Standing
 
@@ -55,11 +62,7 @@ class SqlLogs:
         partitions = self._partitions("lock_partitions", log)
         following = [partition[2] for partition in partitions]
         instants = [max(now, partition[3]) for partition in partitions]
-        appended = []
-        for body, key in entries:
-            number = crc32(key.encode()) % len(partitions) if key else following.index(min(following))
-            appended.append(LogEntry(number, following[number], instants[number], body, key))
-            following[number] += 1
+        appended = place_entries(entries, following, instants)
         rows = [(partitions[one.partition][0], one.offset, one.at, one.key, one.body) for one in appended]
         self._execute_many(self._statement("append"), rows)
         for (place, _, was, _), new, at in zip(partitions, following, instants, strict=True):
@@ -82,12 +85,10 @@ class SqlLogs:
         self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None, now: Instant
     ) -> int:
         place, _, following, _ = self._partition(log, partition)
-        if type(offset) is not int or not -1 <= offset < following:
-            raise Invalid("offset", f"{offset!r} is not in -1 … {following - 1}", "commit what was read")
+        check_commit(offset, following)
         known = self._run("lock_reader", place, group).fetchone()
         position, member, current = known or (-1, None, 0)
-        if epoch is not None and (member is None or current != epoch):
-            raise PartitionLost(log, group, partition, epoch)
+        check_epoch(log, group, partition, epoch, member, current)
         if known is None:
             self._run("add_group", log, group, now)
         position = offset if rewind else max(position, offset)
@@ -232,8 +233,7 @@ class SqlLogs:
         if type(number) is int and 0 <= number <= _MAX_OFFSET:
             partition = self._run("partition", log, number).fetchone()
         if partition is None:
-            count = len(self._partitions("partitions", log))
-            raise Invalid("partition", f"{number!r} is not in 0 … {count - 1}", f"log {log!r} has no other")
+            raise no_partition(log, number, len(self._partitions("partitions", log)))
         return partition
 
     def _run(self, statement: str, *parameters: Any) -> Cursor:
@@ -260,7 +260,4 @@ def _standing(row: Sequence[Any], window: Duration | None, seen_at: Instant) -> 
 
 @lru_cache(maxsize=256)
 def _rule(spec: str) -> tuple[Duration | None, bool]:
-    """The window of a log, and whether those who lag behind it hold it open."""
-    retention = QueueSpec.from_json(spec).retention
-    assert isinstance(retention, Retained)
-    return None if retention.window is None else micros(retention.window), retention.lagging == "block"
+    return window_of(QueueSpec.from_json(spec))

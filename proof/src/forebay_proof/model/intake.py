@@ -12,8 +12,8 @@ from forebay.core.fanout import copies
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.policy import Bounded
-from forebay.core.shedding import GAVE_WAY, victims
 from forebay.core.stamp import Stamper, rank_at, rank_back
+from forebay.engine.intake import GAVE_WAY, victims
 from forebay.store.protocol import Receipt
 from forebay_proof.model.dead_letters import UNHELD, DeadLetterModel
 from forebay_proof.model.jobs import OPEN, Item, JobTable, require

@@ -24,8 +24,7 @@ from forebay.core.job import State
 from forebay.core.ledger import Change, Record, Trait
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.core.record_builder import TEND, RecordBuilder
-from forebay.core.shedding import GAVE_WAY
-from forebay.engine.intake import KEYS_SWEPT, KeyFact, birth_rank
+from forebay.engine.intake import GAVE_WAY, KEYS_SWEPT, KeyFact, birth_rank
 from forebay.engine.settle import MARK_CODES, attempts_after, errors_after, rank_after
 from forebay.store.memory.facts import Facts, Row
 

@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.core.changeset import LedgerChange, LogChange, StoredRecord
-from forebay.core.division import Holding
 from forebay.core.entries import Entry, Ingested, LogEntry, Merge
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Job, State
@@ -28,6 +27,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import rank_at
 from forebay.engine.intake import KeyFact
+from forebay.engine.logs import Holding
 from forebay.engine.settle import Mark
 from forebay.store.memory.heaps import Deadlines
 

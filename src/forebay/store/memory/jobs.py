@@ -19,9 +19,8 @@ from forebay.core.ledger import Change
 from forebay.core.outcome import Ack, Verdict
 from forebay.core.policy import Shed
 from forebay.core.record_builder import TEND
-from forebay.core.shedding import Place
 from forebay.core.stamp import Stamper
-from forebay.engine.intake import IntakePlan, KeyFact, MergeTarget, check_capacity, key_is_taken, plan_intake
+from forebay.engine.intake import IntakePlan, KeyFact, MergeTarget, RankedId, check_capacity, key_is_taken, plan_intake
 from forebay.engine.settle import plan_cancel, plan_settle, transition
 from forebay.store.memory.facts import Row
 from forebay.store.memory.heaps import rounded_up
@@ -153,7 +152,7 @@ class Intake:
     def depth(self, queue: str) -> int:
         return self._index.queue(queue).depth
 
-    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[Place]:
+    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
         return self._index.queue(queue).shed_order or ()
 
     def _checkpoint(self, source: str) -> Checkpoint | None:

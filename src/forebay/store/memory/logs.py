@@ -1,14 +1,20 @@
 """The verbs of retained logs: appending and reading, groups and the partitions that their members own, the window."""
 
 from collections.abc import Sequence
-from zlib import crc32
 
 from forebay.core.changeset import ChangeSet, LogChange
-from forebay.core.division import divide, next_epoch
 from forebay.core.entries import LogEntry
-from forebay.core.errors import Invalid, OffsetGone, PartitionLost, WrongQueueKind
-from forebay.core.instant import Duration, Instant, micros
-from forebay.core.policy import Retained
+from forebay.core.errors import OffsetGone, WrongQueueKind
+from forebay.core.instant import Duration, Instant
+from forebay.engine.logs import (
+    check_commit,
+    check_epoch,
+    divide,
+    next_epoch,
+    no_partition,
+    place_entries,
+    window_of,
+)
 from forebay.store.log import Owned, Standing
 from forebay.store.memory.facts import Partition
 from forebay.store.memory.session import Session, verb
@@ -23,13 +29,8 @@ class Logs:
 
     @verb
     def append(self, now: Instant, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
-        partitions = self._partitions(log)
-        following = [partition.next for partition in partitions]
-        entries = []
-        for body, key in pairs:
-            number = crc32(key.encode()) % len(partitions) if key else following.index(min(following))
-            entries.append(LogEntry(number, following[number], now, body, key))
-            following[number] += 1
+        following = [partition.next for partition in self._partitions(log)]
+        entries = place_entries(pairs, following, [now] * len(following))
         if entries:
             self._commit(now, LogChange(log, entries))
             self.session.index.queue(log).claimers.wake_all()
@@ -46,12 +47,9 @@ class Logs:
     def commit(
         self, now: Instant, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None
     ) -> int:
-        following = self._partition(log, partition).next
-        if type(offset) is not int or not -1 <= offset < following:
-            raise Invalid("offset", f"{offset!r} is not in -1 … {following - 1}", "commit what was read")
+        check_commit(offset, self._partition(log, partition).next)
         holding = self._logs.holding(log, group, partition)
-        if epoch is not None and (holding.member is None or holding.epoch != epoch):
-            raise PartitionLost(log, group, partition, epoch)
+        check_epoch(log, group, partition, epoch, holding.member, holding.epoch)
         position = offset if rewind else max(offset, self._logs.places.get((log, group, partition), -1))
         self._commit(now, LogChange(log, group=group, committed={partition: position}))
         return position
@@ -102,7 +100,7 @@ class Logs:
     def keep_windows(self, now: Instant, limit: int) -> None:
         """Entries that left their window are gone, but for those that a group still reads towards, if it may."""
         for log, partitions in self._logs.partitions.items():
-            window, blocks = self._rule(log)
+            window, blocks = window_of(self._specs[log])
             if window is None or limit < 1:
                 continue
             ends = [partition.next for partition in partitions]
@@ -115,7 +113,7 @@ class Logs:
         self.session.commit(ChangeSet(now, log=change))
 
     def _standing(self, log: str, group: str, number: int) -> Standing:
-        logs, (window, _) = self._logs, self._rule(log)
+        logs, (window, _) = self._logs, window_of(self._specs[log])
         partition, place = logs.partitions[log][number], (log, group, number)
         position = logs.places.get(place, -1)
         ahead = partition.read(max(position, partition.first - 1), 1)
@@ -149,12 +147,6 @@ class Logs:
             self._commit(now, LogChange(log, trimmed=trimmed))
         return limit - left
 
-    def _rule(self, log: str) -> tuple[Duration | None, bool]:
-        """The window of a log, and whether groups that lag behind hold it open."""
-        retention = self._specs[log].retention
-        assert isinstance(retention, Retained)
-        return None if retention.window is None else micros(retention.window), retention.lagging == "block"
-
     def _partitions(self, log: str) -> list[Partition]:
         partitions = self._logs.partitions.get(log)
         if partitions is None:
@@ -164,5 +156,5 @@ class Logs:
     def _partition(self, log: str, number: int) -> Partition:
         partitions = self._partitions(log)
         if type(number) is not int or not 0 <= number < len(partitions):
-            raise Invalid("partition", f"{number!r} is not in 0 … {len(partitions) - 1}", f"log {log!r} has no other")
+            raise no_partition(log, number, len(partitions))
         return partitions[number]

@@ -17,9 +17,9 @@ from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import MAX_AHEAD, MAX_DEPTH, MAX_INSTANT
 from forebay.core.policy import Bounded, Shed
-from forebay.core.shedding import Place
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
+from forebay.engine.intake import RankedId
 from forebay.engine.lanes import Front, GateState, Lane, Lanes, Numbered, ReadyJobs, closed_of, opening, room_of
 from forebay.store.memory.facts import Facts, Row
 from forebay.store.memory.heaps import LazyHeap
@@ -86,10 +86,10 @@ class ShedOrder:
         """As it was when it was added."""
         self._heap.forget(*self._key(row))
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[RankedId]:
         return ((-key, -job_id) if self._lowest else (key, job_id) for key, job_id, _ in self._heap.walk())
 
-    def _key(self, row: Row) -> Place:
+    def _key(self, row: Row) -> RankedId:
         return (-row.rank, -row.entry.id) if self._lowest else (0, row.entry.id)
 
 

@@ -22,15 +22,16 @@ from forebay.core.limits import BATCH_BYTES, MAX_BATCH, MAX_INSTANT
 from forebay.core.outcome import Failure
 from forebay.core.policy import Shed
 from forebay.core.record_builder import RecordBuilder
-from forebay.core.shedding import GAVE_WAY, Place
 from forebay.core.stamp import Stamper
 from forebay.engine.intake import (
+    GAVE_WAY,
     KEYS_SWEPT,
     Birth,
     IntakePlan,
     KeyFact,
     MergedDraft,
     MergeTarget,
+    RankedId,
     births,
     excess_of,
     queue_full,
@@ -303,7 +304,7 @@ class Batch:
         depth: int = self._unit.fetch(_DEPTH, (queue,))[0][0]
         return depth
 
-    def resting(self, queue: str, shed: Shed, limit: int) -> list[Place]:
+    def resting(self, queue: str, shed: Shed, limit: int) -> list[RankedId]:
         """The queue's row is locked, and it is bounded: the jobs that rest there are looked through.
 
         Claims take no such lock. What is being claimed this moment counts as running, and the next one gives way.
@@ -311,7 +312,7 @@ class Batch:
         found = self._unit.fetch(_RESTING[shed.who], (queue, queue, queue, limit + _SPARE))
         held = [list(column) for column in zip(*found, strict=True)][:2]
         still = set(self._unit.fetch(_HELD_STILL, held)) if found else set()
-        places: list[Place] = []
+        places: list[RankedId] = []
         for single, last_id, n, rank in found:
             if (single, last_id, n, rank) in still:
                 # From the back a run gets shorter at its end, which is its name.

@@ -13,15 +13,16 @@ from forebay.core.job import Draft, State
 from forebay.core.ledger import Change
 from forebay.core.limits import MAX_INSTANT, SOURCE_KEPT
 from forebay.core.policy import Shed
-from forebay.core.shedding import GAVE_WAY, Place
 from forebay.core.stamp import Stamper
 from forebay.engine.intake import (
+    GAVE_WAY,
     KEYS_SWEPT,
     Birth,
     IntakePlan,
     KeyFact,
     MergedDraft,
     MergeTarget,
+    RankedId,
     births,
     key_is_taken,
     plan_intake,
@@ -140,7 +141,7 @@ class Tables:
     def depth(self, queue: str) -> int:
         return self._unit.queue(queue).depth
 
-    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[Place]:
+    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
         rows = rows_of(self._unit.connection.execute(_RESTING[shed.who], (queue, limit)))
         self.doomed |= {row.id: row for row in rows}
         return [(row.rank, row.id) for row in rows]

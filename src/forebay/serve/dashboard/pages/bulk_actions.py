@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.job import State
-from forebay.core.patch import parse_patch, patched
+from forebay.core.payload import parse_patch, patched
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.bulk_actions import MAX_CHOSEN, MAX_RATE, ActionKind, BulkAction
 from forebay.serve.dashboard.live import answer, view_cache
