@@ -28,7 +28,7 @@ SPARK_MUTANTS = [
     ),
     Mutant(
         "spark: a partition that vanished is not missed",
-        f"{SPARK}/tries.py",
+        f"{SPARK}/retries.py",
         "    if head.digest == share.trial:\n",
         "    if head is not None:\n",
         SINK,

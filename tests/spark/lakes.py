@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from forebay.spark.lake import REVISION, DataFile, Lake
 from forebay.spark.landing import land
 from forebay.spark.options import Reading
-from forebay.spark.reading import Part
+from forebay.spark.reading import ReadRange
 
 
 def plain(lake: Lake, name: str) -> list[str]:
@@ -25,7 +25,7 @@ def places(lake: Lake) -> list[tuple[int, int]]:
 
 def landed(lake: Lake, url: str, start: int, end: int) -> list[DataFile]:
     """What one task does with these offsets."""
-    return land(lake, Reading.of({"url": url, "table": "events"}), Part(0, start, end))
+    return land(lake, Reading.of({"url": url, "table": "events"}), ReadRange(0, start, end))
 
 
 def brought(lake: Lake, url: str, end: int) -> None:

@@ -147,7 +147,7 @@ def _acked_unclaimed(g: Garden) -> None:
 def _claimed_twice(g: Garden) -> None:
     """Two workers have one delivery."""
     life = g.life().accept().claim().after(MS).claim(delivery=1, attempt=1).after(1).ack()
-    g.expect(life, "delivery_step", "lease_overlap", "miscounted_lives")
+    g.expect(life, "delivery_step", "lease_overlap", "miscounted_attempts")
 
 
 def _extended_by_another(g: Garden) -> None:
@@ -301,25 +301,25 @@ def _delivery_falls_back(g: Garden) -> None:
 
 
 def _attempt_of_none(g: Garden) -> None:
-    g.expect(g.life().accept().claim(attempt=0).after(1).ack(), "miscounted_lives")
+    g.expect(g.life().accept().claim(attempt=0).after(1).ack(), "miscounted_attempts")
 
 
 def _attempt_at_its_end(g: Garden) -> None:
     life = g.life().accept().claim(attempt=MAX_INT).after(1).retry().claim(attempt=2).after(1).ack()
-    g.expect(life, "miscounted_lives", "too_many_lives")
+    g.expect(life, "miscounted_attempts", "too_many_attempts")
 
 
 def _died_beyond(g: Garden) -> None:
-    g.expect(g.life(lives=2).accept().claim().after(1).die(attempt=3), "too_many_lives")
+    g.expect(g.life(lives=2).accept().claim().after(1).die(attempt=3), "too_many_attempts")
 
 
 def _miscounted_after_a_release(g: Garden) -> None:
-    g.expect(g.life().accept().claim().after(1).release().claim(attempt=2).after(1).ack(), "miscounted_lives")
+    g.expect(g.life().accept().claim().after(1).release().claim(attempt=2).after(1).ack(), "miscounted_attempts")
 
 
 def _miscounted_after_a_redrive(g: Garden) -> None:
     life = g.life().accept().claim().after(1).die(DROPPED).after(1).redrive().claim(attempt=2).after(1).ack()
-    g.expect(life, "miscounted_lives")
+    g.expect(life, "miscounted_attempts")
 
 
 def _claimed_before_its_birth(g: Garden) -> None:

@@ -55,8 +55,8 @@ _LIFE = {
     "early_claim": """change = 'claimed' AND (event_at < due_at
         OR (was IN ('accepted', 'retried', 'released', 'redriven') AND event_at < was_due))""",
     "delivery_step": "change = 'claimed' AND was IS NOT NULL AND coalesce(delivery, 0)::BIGINT - top <> 1",
-    "too_many_lives": "change IN ('claimed', 'died') AND attempt > lives",
-    "miscounted_lives": """change = 'claimed' AND coalesce(attempt, 0) <> CASE
+    "too_many_attempts": "change IN ('claimed', 'died') AND attempt > lives",
+    "miscounted_attempts": """change = 'claimed' AND coalesce(attempt, 0) <> CASE
         WHEN was IN ('accepted', 'redriven') THEN 1 WHEN was = 'released' THEN was_attempt
         WHEN was IN ('retried', 'claimed', 'extended') THEN coalesce(was_attempt, 0)::BIGINT + 1 END""",
     "died_early": "change = 'died' AND attempt < lives AND NOT list_contains($dropped, coalesce(error_kind, ''))",

@@ -274,8 +274,8 @@ def _swapped(g: Garden) -> None:
 
 def _attempt_beyond(g: Garden) -> None:
     life = g.life(lives=2).accept().claim(attempt=3).after(1).ack()
-    g.expect(life, "too_many_lives")
-    g.expect(life, "miscounted_lives")
+    g.expect(life, "too_many_attempts")
+    g.expect(life, "miscounted_attempts")
 
 
 def _unborn(g: Garden) -> None:
@@ -350,13 +350,13 @@ def _delivery_again(g: Garden) -> None:
     g.expect(life, "delivery_step")
 
 
-def _too_many_lives(g: Garden) -> None:
-    g.expect(g.life(lives=1).accept().claim().after(1).retry().claim().after(1).ack(), "too_many_lives")
+def _too_many_attempts(g: Garden) -> None:
+    g.expect(g.life(lives=1).accept().claim().after(1).retry().claim().after(1).ack(), "too_many_attempts")
 
 
 def _miscounted(g: Garden) -> None:
     life = g.life().accept().claim().after(1).retry().claim(attempt=1).after(1).ack()
-    g.expect(life, "miscounted_lives")
+    g.expect(life, "miscounted_attempts")
 
 
 def _died_early(g: Garden) -> None:
@@ -427,7 +427,7 @@ KINDS: list[Callable[[Garden], None]] = [
     *(_lost, _given_again, _unfinished, _undone, _unsent, _refused, _from_nowhere, _duplicated, _duplicated_unseen),
     *(_recovered, _repeated_effect, _redelivered, _unborn, _born_twice, _ended_twice, _cancelled_when_done),
     *(_unfenced, _resurrected, _stale_settle, _settled_open, _lease_overlap, _overlap_of_an_extended, _early_claim),
-    *(_early_retry, _delivery_step, _delivery_again, _too_many_lives, _miscounted, _died_early, _cancelled_running),
+    *(_early_retry, _delivery_step, _delivery_again, _too_many_attempts, _miscounted, _died_early, _cancelled_running),
     *(_purged_alive, _out_of_turn, _slot_twice, _ledger_gap, _conflict, _shed_and_run, _shed_running, _shed_twice),
     *(_copied_twice, _other_seq, _effect_of_dead, _taken_back_early, _swapped, _attempt_beyond),
 ]

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from forebay.spark.audit import Options
 from forebay.spark.lake import Lake
 from forebay.spark.landing import write_files
-from forebay.spark.proof import audit_lake
+from forebay.spark.proof import audit_lake, events_to_read
 from tests.answer import Run
 from tests.spark.cut_rounds import RUNNING, cut_faults
 from tests.spark.ground import worked
@@ -128,6 +128,8 @@ def test_the_command_relies_on_an_earlier_audit_and_whole_does_not(run: Run, tmp
     (verdict,) = run(*words, "--json").json
     assert (verdict["answer"], verdict["facts"]["jobs"], verdict["facts"]["effects"]) == ("PASS", 35, 35)
     assert (verdict["earlier"]["end"], verdict["earlier"]["new_events"]) == (6, 0)
+    tables, asked = ["receipts", "effects"], Options(drained=True)
+    assert [events_to_read(Lake.at("lake"), tables, asked, whole=whole) for whole in (False, True)] == [0, 105]
     plant(Lake.at("lake"))
     relying = run(*words, "--json")
     assert (relying.code, relying.json[0]["earlier"]["end"]) == (0, 6)

@@ -124,7 +124,7 @@ def test_every_check_is_asked_unless_told_otherwise(spark: SparkSession) -> None
     planted = {
         "_unfenced": "unfenced_effect",
         "_swapped": "resurrected",
-        "_attempt_beyond": "too_many_lives",
+        "_attempt_beyond": "too_many_attempts",
         "_lease_overlap": "lease_overlap",
     }
     garden = clean(seed=5, lives=2, redrives=False)
@@ -184,9 +184,9 @@ def test_gaps_of_a_log_are_found(spark: SparkSession, frames: Frames) -> None:
 
 def test_a_torn_record_is_a_gap(frames: Frames) -> None:
     torn = frames[0].filter("NOT (change = 'claimed' AND place = 1)")
-    ground = survey(torn)
-    (gap,) = gaps(torn, ground).collect()
-    assert (ground.ragged, gap.check, gap.offset, gap.note) == (1, "ledger_gap", 1, "4 jobs of 5")
+    extent = survey(torn)
+    (gap,) = gaps(torn, extent).collect()
+    assert (extent.ragged, gap.check, gap.offset, gap.note) == (1, "ledger_gap", 1, "4 jobs of 5")
 
 
 def test_a_record_that_lost_its_last_places_is_a_gap_where_records_tell_their_size(frames: Frames) -> None:

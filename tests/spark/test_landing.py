@@ -77,6 +77,6 @@ def test_events_that_lost_something_are_refused(
     rows = [row for row in told(url) if not lost(row)]
     batch = pa.RecordBatch.from_pylist(rows, flatten([], EVENTS).schema)
     end = told(url)[-1]["offset"] + 1
-    monkeypatch.setattr(landing, "read_part", lambda *_: iter([batch]))
+    monkeypatch.setattr(landing, "read_range", lambda *_: iter([batch]))
     with pytest.raises(ForebayError, match=complaint):
         landed(lake, url, 0, end)

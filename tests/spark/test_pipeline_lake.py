@@ -41,7 +41,7 @@ def test_a_lake_is_made_once_and_belongs_to_its_store(tmp_path: Path) -> None:
         Lake.of(tmp_path / "lake", "sqlite:////srv/other.db")
 
 
-@pytest.mark.parametrize("location", ["ftp://bucket/lake", "http://name:8020/lake", "s4://c/lake"])
+@pytest.mark.parametrize("location", ["ftp://bucket/lake", "hdfs://name:8020/lake", "gs://c/lake", "abfss://c@a/lake"])
 def test_a_scheme_that_no_client_knows_is_refused_by_name(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

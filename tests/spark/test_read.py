@@ -12,7 +12,7 @@ from forebay.core.job import Draft, State
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.spark.arrow import flatten
-from forebay.spark.jobs import JOBS, Wish, id_extent, job_batch, narrow
+from forebay.spark.jobs import JOBS, JobFilter, id_extent, job_batch, narrow
 from forebay.spark.options import Reading
 from forebay.spark.reading import split
 from forebay.spark.schemas import EVENTS
@@ -166,14 +166,14 @@ def test_a_schema_of_another_table_is_refused(spark: SparkSession, url: str) -> 
 
 
 def test_what_can_be_narrowed_exactly() -> None:
-    wish = Wish(Query())
-    assert narrow(wish, GreaterThan(("id",), 5)) == Wish(Query(), 6)
-    assert narrow(Wish(Query(), 6), LessThanOrEqual(("id",), 9)) == Wish(Query(), 6, 9)
-    assert narrow(wish, EqualTo(("id",), 9)) == Wish(Query(), 9, 9)
-    assert narrow(wish, EqualTo(("state",), "dead")) == Wish(Query(state=State.DEAD))
-    assert narrow(Wish(Query(queue="a")), EqualTo(("queue",), "b")) is None, "that is Spark's to find empty"
-    assert narrow(wish, EqualTo(("kind",), "no name!")) is None
-    assert narrow(wish, In(("queue",), ("a", "b"))) is None
+    chosen = JobFilter(Query())
+    assert narrow(chosen, GreaterThan(("id",), 5)) == JobFilter(Query(), 6)
+    assert narrow(JobFilter(Query(), 6), LessThanOrEqual(("id",), 9)) == JobFilter(Query(), 6, 9)
+    assert narrow(chosen, EqualTo(("id",), 9)) == JobFilter(Query(), 9, 9)
+    assert narrow(chosen, EqualTo(("state",), "dead")) == JobFilter(Query(state=State.DEAD))
+    assert narrow(JobFilter(Query(queue="a")), EqualTo(("queue",), "b")) is None, "that is Spark's to find empty"
+    assert narrow(chosen, EqualTo(("kind",), "no name!")) is None
+    assert narrow(chosen, In(("queue",), ("a", "b"))) is None
 
 
 def test_ranges_cover_everything_once() -> None:

@@ -98,3 +98,6 @@ def test_what_the_user_configured_counts(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert settings["spark.master"] == "local[4]"
     assert "spark.ui.enabled" not in settings
     assert _settings("local[1]", {}, quick=False)["spark.master"] == "local[1]"
+    java = "spark.driver.extraJavaOptions"
+    assert "TieredStopAtLevel=1" in _settings(None, {}, quick=False, short=True)[java]
+    assert java not in _settings("spark://host:7077", {}, quick=False, short=True)

@@ -22,8 +22,8 @@ from forebay.core.errors import Invalid, QueueFull
 from forebay.core.policy import Bounded, Retained
 from forebay.core.spec import QueueSpec
 from forebay.spark.options import Writing
+from forebay.spark.retries import Share
 from forebay.spark.sink import Written, write_rows
-from forebay.spark.tries import Share
 from forebay.store.protocol import Checkpoint
 from tests.spark.ground import every_job, opened
 from tests.spark.killed_query import start

@@ -16,7 +16,7 @@ from forebay.core.ledger import LedgerRule
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.spark.options import Reading
-from forebay.spark.reading import Part
+from forebay.spark.reading import ReadRange
 from forebay.spark.schemas import EVENTS
 from forebay.spark.streaming import TailStream
 from forebay.spark.tails import LOG
@@ -121,7 +121,7 @@ def test_a_batch_is_split_among_tasks_and_reads_the_same_twice(url: str) -> None
     some_work(url, 40)
     stream = reader(url, partitions="4")
     parts = stream.partitions({"next": [1], "skipped": 0, "late": 0}, {"next": [37], "skipped": 0, "late": 0})
-    assert [(part.start, part.end) for part in parts if isinstance(part, Part)] == [
+    assert [(part.start, part.end) for part in parts if isinstance(part, ReadRange)] == [
         (1, 10),
         (10, 19),
         (19, 28),
@@ -153,15 +153,15 @@ def test_available_now_ends_although_work_goes_on(url: str) -> None:
 def test_an_offset_of_another_store_is_not_believed(url: str) -> None:
     some_work(url, 3)
     with pytest.raises(ForebayError, match="the ledger ends before offset 3, 9 was promised"):
-        list(reader(url).read(Part(0, 0, 9)))
+        list(reader(url).read(ReadRange(0, 0, 9)))
 
 
 def test_what_was_trimmed_between_plan_and_read_is_told(url: str) -> None:
     some_work(url, 80, size=3)
     first = trimmed(url)
     with pytest.raises(ForebayError, match=f"offset 0 was trimmed, it begins at {first} now"):
-        list(reader(url).read(Part(0, 0, first + 1)))
-    rows = [row for batch in reader(url, on_gap="skip").read(Part(0, 0, first + 1)) for row in batch.to_pylist()]
+        list(reader(url).read(ReadRange(0, 0, first + 1)))
+    rows = [row for batch in reader(url, on_gap="skip").read(ReadRange(0, 0, first + 1)) for row in batch.to_pylist()]
     assert {row["offset"] for row in rows} == {first}
 
 
@@ -202,7 +202,7 @@ def test_the_ledger_of_a_journal_is_read_beside_its_owner(tmp_path: Path) -> Non
         stream = reader(url)
         end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
         assert end["next"] == [store.ledger_extent()[1]]
-        found = [row for batch in stream.read(Part(0, 0, end["next"][0])) for row in batch.to_pylist()]
+        found = [row for batch in stream.read(ReadRange(0, 0, end["next"][0])) for row in batch.to_pylist()]
         assert [row["change"] for row in found if row["change"]] == ["accepted"] * 7
         stream.stop()
 
@@ -213,5 +213,5 @@ def test_a_log_reads_by_ranges(url: str) -> None:
         for start in range(0, 2_500, 500):
             store.append("clicks", [b"%d" % number for number in range(start, start + 500)])
     stream = reader(url, LOG, table="log:clicks", page="700")
-    bodies = [row["body"] for batch in stream.read(Part(0, 10, 2_400)) for row in batch.to_pylist()]
+    bodies = [row["body"] for batch in stream.read(ReadRange(0, 10, 2_400)) for row in batch.to_pylist()]
     assert [int(body) for body in bodies] == list(range(10, 2_400))

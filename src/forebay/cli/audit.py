@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 _LAG: Final = 2
 """Turns of --follow between an event and its verdict."""
 
+_MAX_SHORT: Final = 10_000_000
+"""Events that an audit reads before the optimizing compiler of Java is worth its CPU."""
+
 
 def _line(text: str) -> tuple[str, str]:
     queue, sign, field = text.rpartition(":")
@@ -118,7 +121,7 @@ def _audit(call: Call) -> int:
         if args.follow:
             with ending_by_signal() as stop, lasting_spark(call) as spark:
                 return _follow(call, spark, lake, url, options, stop)
-        with spark_of(call) as spark:
+        with spark_of(call, short=url is None and _is_short(call, lake, options)) as spark:
             if url is not None:
                 from forebay.spark.pipeline import Pipeline
 
@@ -135,6 +138,13 @@ def _audit(call: Call) -> int:
         if args.report is not None:
             call.screen.note(f"the report is in {args.report}")
     return verdict.exit_code
+
+
+def _is_short(call: Call, lake: "Lake", options: "Options") -> bool:
+    from forebay.spark.proof import events_to_read
+
+    evidence = [name for name in ("receipts", "effects") if getattr(call.args, name)]
+    return events_to_read(lake, evidence, options, whole=call.args.whole) <= _MAX_SHORT
 
 
 def _follow(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, options: "Options", stop: Event) -> int:

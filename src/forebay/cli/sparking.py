@@ -38,7 +38,7 @@ def lake_argument(parser: ArgumentParser) -> None:
         "--lake",
         metavar="URI",
         required=True,
-        help="events and tables: a path, or file:, s3:, gs:, abfss: or hdfs:",
+        help="events and tables: a path, or a URI of file:, s3: or s3a:",
     )
 
 
@@ -82,8 +82,9 @@ def needing_spark() -> Iterator[None]:
 
 
 @contextmanager
-def spark_of(call: Call, *, quick: bool = False) -> Iterator["SparkSession"]:
-    """A session for one command, or the one that runs. What Java says is kept until the command has ended well."""
+def spark_of(call: Call, *, quick: bool = False, short: bool = False) -> Iterator["SparkSession"]:
+    """A session for one command, or the one that runs. What Java says is kept until the command has ended well.
+    `short`: the command has little to read."""
     with needing_spark():
         from pyspark.sql import SparkSession
 
@@ -96,7 +97,7 @@ def spark_of(call: Call, *, quick: bool = False) -> Iterator["SparkSession"]:
         handle, name = tempfile.mkstemp(prefix="forebay-spark-", suffix=".log")
         try:
             with _said_to(handle) as out, _waiting(out, "starting Spark"):
-                session = spark_session(call.args.master, quick=quick)
+                session = spark_session(call.args.master, quick=quick, short=short)
             try:
                 yield session
             finally:

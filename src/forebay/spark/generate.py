@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.errors import ForebayError, Invalid
-from forebay.spark.tries import source_of
+from forebay.spark.retries import source_of
 from forebay.store.open import open_store
 
 MAX_COUNT: Final = 2**48

@@ -32,7 +32,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.spark.arrow import arrow_schema, instants
 from forebay.spark.export import exported
 from forebay.spark.options import MAX_ID, Reading
-from forebay.spark.reading import Part, split
+from forebay.spark.reading import ReadRange, split
 from forebay.spark.schemas import schema_of
 from forebay.store.open import open_store
 from forebay.store.protocol import Exporting, Query, Store
@@ -80,7 +80,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
-class Wish:
+class JobFilter:
     """Which jobs: those that match the query, with ids in [first, last]."""
 
     query: Query
@@ -94,15 +94,15 @@ class JobsReader(DataSourceReader):
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self._reading = reading
         self._schema = schema
-        self._wish = Wish(reading.query, reading.first_id, reading.last_id)
+        self._filter = JobFilter(reading.query, reading.first_id, reading.last_id)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         for each in filters:
-            narrower = narrow(self._wish, each) if self._reading.pushdown else None
+            narrower = narrow(self._filter, each) if self._reading.pushdown else None
             if narrower is None:
                 yield each
             else:
-                self._wish = narrower
+                self._filter = narrower
 
     def partitions(self) -> Sequence[InputPartition]:
         store = open_store(self._reading.url)
@@ -110,39 +110,39 @@ class JobsReader(DataSourceReader):
             first, last = id_extent(store)
         finally:
             store.close()
-        first, last = max(first, self._wish.first), min(last, self._wish.last)
-        *parts, newest = split(0, first, last + 1, self._reading.partitions) or [Part(0, first, first)]
-        return [*parts, Part(0, newest.start, self._wish.last + 1)]
+        first, last = max(first, self._filter.first), min(last, self._filter.last)
+        *parts, newest = split(0, first, last + 1, self._reading.partitions) or [ReadRange(0, first, first)]
+        return [*parts, ReadRange(0, newest.start, self._filter.last + 1)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
-        query, first, last = self._wish.query, partition.start, partition.end - 1
+        assert isinstance(partition, ReadRange)
+        query, first, last = self._filter.query, partition.start, partition.end - 1
         store = open_store(self._reading.url)
         try:
             if isinstance(store, Exporting):
                 yield from exported(store, query, first, last, self._schema)
             else:
-                yield from _browsed(store, Wish(query, first, last), self._schema, self._reading.page)
+                yield from _browsed(store, JobFilter(query, first, last), self._schema, self._reading.page)
         finally:
             store.close()
 
 
-def narrow(wish: Wish, given: Filter) -> Wish | None:
-    """The wish with one more condition, if the store can see to it exactly."""
+def narrow(chosen: JobFilter, given: Filter) -> JobFilter | None:
+    """The filter with one more condition, if the store can see to it exactly."""
     if not isinstance(given, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
         return None
     (name, *deeper), value = given.attribute, given.value
     if deeper:
         return None
     if name == "id" and type(value) is int:
-        return _by_id(wish, given, value)
+        return _by_id(chosen, given, value)
     if name in _FIELDS and isinstance(given, EqualTo | EqualNullSafe) and type(value) is str:
-        return _by_field(wish, name, value)
+        return _by_field(chosen, name, value)
     return None
 
 
-def _by_id(wish: Wish, given: Filter, value: int) -> Wish:
-    first, last = wish.first, wish.last
+def _by_id(chosen: JobFilter, given: Filter, value: int) -> JobFilter:
+    first, last = chosen.first, chosen.last
     match given:
         case GreaterThan():
             first = max(first, value + 1)
@@ -154,17 +154,17 @@ def _by_id(wish: Wish, given: Filter, value: int) -> Wish:
             last = min(last, value)
         case _:
             first, last = max(first, value), min(last, value)
-    return Wish(wish.query, first, last)
+    return JobFilter(chosen.query, first, last)
 
 
-def _by_field(wish: Wish, name: str, value: str) -> Wish | None:
-    if getattr(wish.query, name) is not None:
+def _by_field(chosen: JobFilter, name: str, value: str) -> JobFilter | None:
+    if getattr(chosen.query, name) is not None:
         return None
     try:
-        query = msgspec.structs.replace(wish.query, **{name: State(value) if name == "state" else value})
+        query = msgspec.structs.replace(chosen.query, **{name: State(value) if name == "state" else value})
     except (Invalid, ValueError):
         return None
-    return Wish(query, wish.first, wish.last)
+    return JobFilter(query, chosen.first, chosen.last)
 
 
 def id_extent(store: Store) -> tuple[int, int]:
@@ -183,12 +183,12 @@ def id_extent(store: Store) -> tuple[int, int]:
     return first, low
 
 
-def _browsed(store: Store, wish: Wish, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
+def _browsed(store: Store, chosen: JobFilter, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
     ready: list[Job] = []
-    after: int | None = wish.first - 1
-    while after is not None and after < wish.last:
-        page = store.browse(wish.query, after, MAX_BATCH)
-        ready += [job for job in page.jobs if job.id <= wish.last]
+    after: int | None = chosen.first - 1
+    while after is not None and after < chosen.last:
+        page = store.browse(chosen.query, after, MAX_BATCH)
+        ready += [job for job in page.jobs if job.id <= chosen.last]
         after = page.next
         if len(ready) >= rows:
             yield job_batch(ready, schema)

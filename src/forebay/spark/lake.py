@@ -37,7 +37,7 @@ TABLES: Final = ("jobs", "attempts", "service_levels", "redeliveries", "dead_let
 REVISION: Final = 2
 """Of the definitions of all tables: it grows when one means something else than before."""
 
-SCHEMES: Final = ("file", "s3", "s3a", "gs", "abfs", "abfss", "hdfs")
+SCHEMES: Final = ("file", "s3", "s3a")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 _STORE, _FORMAT = "forebay.store", "forebay.format"
@@ -250,7 +250,7 @@ class Lake:
         self, name: str, schema: "pa.Schema", partition_by: Sequence[str], settings: Mapping[str, str] | None = None
     ) -> None:
         """Make an empty table, unless it is there."""
-        from deltalake import DeltaTable
+        from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import DeltaError
 
         if self._is_table(name):
@@ -263,6 +263,7 @@ class Lake:
                 partition_by=list(partition_by),
                 configuration=dict(settings or {}),
                 raise_if_key_not_exists=False,
+                commit_properties=CommitProperties(max_commit_retries=0),
             )
         except DeltaError:
             if not self._is_table(name):

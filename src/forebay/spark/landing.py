@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from forebay.core.errors import ForebayError
 from forebay.spark.lake import DataFile, Lake
 from forebay.spark.options import Reading
-from forebay.spark.reading import Part, read_part
+from forebay.spark.reading import ReadRange, read_range
 from forebay.spark.schemas import EVENTS
 
 MAX_ROWS: Final = 500_000
@@ -40,12 +40,12 @@ _DENSE: Final = ("offset", "place", "job_id")
 """Columns that mostly count up: a tenth of the space of any dictionary."""
 
 
-def land(lake: Lake, reading: Reading, share: Part) -> list[DataFile]:
+def land(lake: Lake, reading: Reading, share: ReadRange) -> list[DataFile]:
     """What a task does with its offsets: all their events, in files; an error if something of them is missing."""
     files: list[DataFile] = []
     ready: list[pa.RecordBatch] = []
     following = share.start
-    for batch in read_part(reading, share, EVENTS):
+    for batch in read_range(reading, share, EVENTS):
         following = _checked(batch, following)
         ready.append(batch)
         if sum(map(len, ready)) >= MAX_ROWS:

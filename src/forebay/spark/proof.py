@@ -51,8 +51,8 @@ from forebay.store.clock import SystemClock
 Numbers = NDArray[np.int64]
 
 PROOF: Final = "proof"
-_REVISION: Final = 1
-"""Of what the checks ask: it grows when one asks something else than before."""
+_REVISION: Final = 2
+"""Of what the checks find and of what a proof holds: another revision does not rely on the proofs of this one."""
 
 _MAX_NEW: Final = 3_000_000
 """Events. Where more are new, the audit is a whole one: the numbers of their jobs are held by the driver."""
@@ -101,7 +101,7 @@ def audit_lake(
 ) -> Verdict:
     """The verdict on a lake, or on its events below the offset `until`. Unless it is to be `whole`, it relies on the
     proof of an earlier audit, where there is one. `note` is called with a line that people may want to know."""
-    asked = _asked(options, evidence)
+    asked = _digest(options, (each.name for each in evidence.tables))
     step = _Step(spark, lake, lake.table(EVENTS_TABLE), evidence, until)
     proven = None if whole else _read_proof(lake, asked)
     if proven is not None:
@@ -135,12 +135,12 @@ def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
             spark.conf.set(name, value or "")
 
 
-def _asked(options: Options, evidence: LakeEvidence) -> str:
+def _digest(options: Options, evidence: Iterable[str]) -> str:
     """What is proven is proven for these questions. Some options judge totals, which are carried over."""
     questions = {
         "revision": _REVISION,
         "checks": sorted(CHECKS),
-        "evidence": sorted(each.name for each in evidence.tables),
+        "evidence": sorted(evidence),
         "drained": options.drained,
         "exactly_once": options.exactly_once,
         "dropped": None if options.dropped is None else sorted(options.dropped),
@@ -159,6 +159,13 @@ def _read_proof(lake: Lake, asked: str) -> Proven | None:
                 (content,) = pq.ParquetFile(opened).read(["proof"])["proof"].to_pylist()
             return msgspec.json.decode(content, type=Proven)
     return None
+
+
+def events_to_read(lake: Lake, evidence: Sequence[str], options: Options, *, whole: bool) -> int:
+    """About how many events an audit will read: those after its proof, or all. `evidence`: the tables it is given."""
+    proven = None if whole else _read_proof(lake, _digest(options, evidence))
+    files = lake.table(EVENTS_TABLE).files
+    return sum(file.rows for file in files if proven is None or file.most["offset"] >= proven.end)
 
 
 class _Step:

@@ -22,7 +22,7 @@ _MIN_PART: Final = 1_000
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class ReadRange(InputPartition):
     """[start, end) of a partition of a tail, or of the ids."""
 
     partition: int
@@ -30,14 +30,14 @@ class Part(InputPartition):
     end: int
 
 
-def split(partition: int, start: int, end: int, parts: int, least: int = _MIN_PART) -> list[Part]:
+def split(partition: int, start: int, end: int, parts: int, least: int = _MIN_PART) -> list[ReadRange]:
     """Neighbouring ranges of about the same size, none of them empty."""
     parts = max(1, min(parts, (end - start) // least))
     bounds = [start + (end - start) * number // parts for number in range(parts + 1)]
-    return [Part(partition, low, high) for low, high in pairwise(bounds) if low < high]
+    return [ReadRange(partition, low, high) for low, high in pairwise(bounds) if low < high]
 
 
-def read_part(reading: Reading, part: Part, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_range(reading: Reading, part: ReadRange, schema: StructType) -> Iterator[pa.RecordBatch]:
     """What a task does, in a batch as in a stream."""
     tail = open_tail(reading)
     try:
@@ -71,5 +71,5 @@ class TailReader(DataSourceReader):
         return [part for number, held in enumerate(extents) for part in split(number, *held, share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
-        return read_part(self._reading, partition, self._schema)
+        assert isinstance(partition, ReadRange)
+        return read_range(self._reading, partition, self._schema)

@@ -44,6 +44,9 @@ _HERE: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+_SHORT: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"}
+"""A process that ends within a minute or two spends more on the optimizing compiler than its code gives back."""
+
 _QUICK: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -56,12 +59,13 @@ _QUICK: Final = {
 
 
 def spark_session(
-    master: str | None = None, *, conf: Mapping[str, str] | None = None, quick: bool = False
+    master: str | None = None, *, conf: Mapping[str, str] | None = None, quick: bool = False, short: bool = False
 ) -> SparkSession:
-    """The session of this process with the data source `forebay`. `quick`: starts sooner, for tests and small data."""
+    """The session of this process with the data source `forebay`. `quick`: starts sooner, for tests and small data.
+    `short`: of a process that ends soon."""
     session = SparkSession.getActiveSession()
     if session is None:
-        settings = _settings(master, conf or {}, quick)
+        settings = _settings(master, conf or {}, quick, short)
         with _environment(settings["spark.master"], _configured() | settings):
             builder = SparkSession.builder.appName("forebay")
             for name, value in settings.items():
@@ -77,7 +81,7 @@ def spark_session(
     return session
 
 
-def _settings(master: str | None, conf: Mapping[str, str], quick: bool) -> dict[str, str]:
+def _settings(master: str | None, conf: Mapping[str, str], quick: bool, short: bool = False) -> dict[str, str]:
     said = _configured()
     cores = os.cpu_count() or 1
     default = f"local[{cores},{_MAX_FAILURES}]"
@@ -85,6 +89,7 @@ def _settings(master: str | None, conf: Mapping[str, str], quick: bool) -> dict[
     ours = dict(_ALWAYS)
     if is_local(master):
         ours |= _HERE | {"spark.sql.shuffle.partitions": str(cores), "spark.driver.memory": f"{_memory()}m"}
+        ours |= _SHORT if short else {}
     if quick:
         ours |= _QUICK
     kept = {name: value for name, value in ours.items() if name not in said}

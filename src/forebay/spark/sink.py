@@ -30,7 +30,7 @@ from forebay.core.job import Draft
 from forebay.core.limits import BATCH_BYTES
 from forebay.spark.drafts import check_columns, drafts_of
 from forebay.spark.options import Writing
-from forebay.spark.tries import DIGEST_BYTES, Share, begin
+from forebay.spark.retries import DIGEST_BYTES, Share, begin
 from forebay.store.open import open_store
 from forebay.store.protocol import Checkpoint, Store, Tally
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from forebay.core.errors import OffsetGone
 from forebay.spark.options import Reading
-from forebay.spark.reading import Part, read_part, split
+from forebay.spark.reading import ReadRange, read_range, split
 from forebay.spark.tails import Tail, gone, open_tail
 
 Offset = dict[str, Any]
@@ -82,8 +82,8 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
-        return read_part(self._reading, partition, self._schema)
+        assert isinstance(partition, ReadRange)
+        return read_range(self._reading, partition, self._schema)
 
     def stop(self) -> None:
         if self._tail is not None:

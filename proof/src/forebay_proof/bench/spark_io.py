@@ -34,7 +34,7 @@ from forebay.spark.lake import Lake
 from forebay.spark.landing import land
 from forebay.spark.options import Reading
 from forebay.spark.pipeline import Pipeline, check_ledger
-from forebay.spark.reading import Part
+from forebay.spark.reading import ReadRange
 from forebay.spark.session import spark_session
 from forebay.store.open import open_store
 from forebay.store.protocol import Want
@@ -136,7 +136,7 @@ class Ground:
         reading = Reading.of({"url": url, "table": "events"})
         first, following = check_ledger(url, lake.contents())
         began = time.process_time()
-        files = land(lake, reading, Part(0, first, following))
+        files = land(lake, reading, ReadRange(0, first, following))
         took = time.process_time() - began
         return 1e6 * took / sum(file.rows for file in files)
 

@@ -24,7 +24,7 @@ class JobSums(Struct, frozen=True):
     """Counts over all jobs; the suspicions are 0 in a clean history.
 
     lost           told of, and not accepted in the ledger
-    told_twice     told of as accepted beyond the first time
+    accepted_twice receipts that say accepted beyond the first
     unfinished     accepted, and no end
     undone         told of and acked, and no effect
     unborn         ended, and not accepted
@@ -41,7 +41,7 @@ class JobSums(Struct, frozen=True):
     enqueued: int
     receipted: int
     lost: int
-    told_twice: int
+    accepted_twice: int
     unfinished: int
     undone: int
     unborn: int
@@ -109,7 +109,7 @@ def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame |
         _sum(F.bit_count("enqueued"), "enqueued"),
         _sum(F.bit_count(F.col("enqueued").bitwiseAND(F.col("told"))), "receipted"),
         _sum(_without(F.col("told"), born), "lost"),
-        _sum(F.col("acceptances") - F.bit_count("accepted"), "told_twice"),
+        _sum(F.col("acceptances") - F.bit_count("accepted"), "accepted_twice"),
         _sum(_without(born, over), "unfinished"),
         _sum(_without(F.col("told").bitwiseAND(F.col("acked")), F.col("effect")), "undone"),
         _sum(_without(over, born), "unborn"),

@@ -159,7 +159,7 @@ def _check_events(job_id: int, moves: Iterable[Entry], seq: int | None, rules: R
         attempt = now.attempt
         if attempts is not None and attempt is not None and now.change in (Change.CLAIMED, Change.DIED):
             if attempt > attempts:
-                faults.append("too_many_lives")
+                faults.append("too_many_attempts")
             if now.change == Change.DIED and attempt < attempts and now.error_kind not in rules.dropped:
                 faults.append("died_early")
         for check in faults:
@@ -219,7 +219,7 @@ def _claim_faults(now: Entry, was: Entry, delivery: int, until: int | None) -> I
     elif before == Change.RETRIED or before in _RUNNING:
         expected = (was.attempt or 0) + 1
     if expected is not None and (now.attempt or 0) != expected:
-        yield "miscounted_lives"
+        yield "miscounted_attempts"
 
 
 def _is_before(at: int | None, bound: int | None) -> bool:
@@ -228,7 +228,7 @@ def _is_before(at: int | None, bound: int | None) -> bool:
 
 def _note(now: Entry, was: Entry | None, attempts: int | None) -> str:
     known = now.attempt is not None and attempts is not None
-    of = f", life {now.attempt} of {attempts}" if known else ""
+    of = f", attempt {now.attempt} of {attempts}" if known else ""
     before, fence = ("nothing", 0) if was is None else (was.change, was.delivery or 0)
     return f"{now.change} by delivery {now.delivery or 0}{of}, after {before} by delivery {fence}"
 

@@ -19,7 +19,7 @@ from forebay.spark.audit.job_checks import ENDED, Finding, Rules
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import Profile, fits, profile, suspects
 from forebay.spark.audit.proven import Past, Proven, Slot, Totals
-from forebay.spark.audit.survey import Ground, conflicts, gaps, log_gaps, once, survey
+from forebay.spark.audit.survey import LedgerExtent, conflicts, gaps, log_gaps, once, survey
 from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, Offender, Outcome, Result, Verdict
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
@@ -83,12 +83,12 @@ class Case:
 
     def proves(self) -> bool:
         """Whether a verdict of PASS is one that a later audit may rely on."""
-        return self._in_full and not self._options.quick and fits(self._ground)
+        return self._in_full and not self._options.quick and fits(self._extent)
 
     def proven(self, at: str, rows: int, evidence: dict[str, list[str]], *, held_back: bool) -> Proven:
         """After PASS; see there."""
-        end = self._ground.last + 1
-        return Proven(end, at, rows, self._ground, self._totals, evidence, self._last_slots(), held_back)
+        end = self._extent.last + 1
+        return Proven(end, at, rows, self._extent, self._totals, evidence, self._last_slots(), held_back)
 
     def open_jobs(self) -> DataFrame:
         """The ids of jobs that have no end yet; they are kept."""
@@ -98,14 +98,14 @@ class Case:
 
     def _last_slots(self) -> dict[str, Slot]:
         """Of each schedule."""
-        if not self._ground.fires:
+        if not self._extent.fires:
             return {} if self._past is None else self._past.proven.slots
         fired = self._events.filter((F.col("verb") == "fire") & F.col("tick").isNotNull())
         last = fired.groupBy("name").agg(F.max(F.struct(F.unix_micros("tick").alias("tick"), "offset")).alias("last"))
         return {row["name"]: Slot(row["last"]["tick"], row["last"]["offset"]) for row in last.collect()}
 
     @cached_property
-    def _first_look(self) -> Ground:
+    def _first_look(self) -> LedgerExtent:
         return survey(self._read)
 
     @cached_property
@@ -120,9 +120,9 @@ class Case:
         return self._ledger if past is None or past.events is None else self._ledger.unionAll(past.events)
 
     @cached_property
-    def _ground(self) -> Ground:
+    def _extent(self) -> LedgerExtent:
         found = survey(self._ledger) if self._first_look.ragged else self._first_look
-        return found if self._past is None else self._past.proven.ground.followed_by(found)
+        return found if self._past is None else self._past.proven.extent.followed_by(found)
 
     @cached_property
     def _seqs(self) -> SeqSums | None:
@@ -179,12 +179,12 @@ class Case:
 
     def _of_ledger(self) -> Iterator[DataFrame]:
         """What is not about single jobs."""
-        options, ground = self._options, self._ground
+        options, extent = self._options, self._extent
         if self._first_look.ragged:
             yield conflicts(self._read)
-        if ground.missing + ground.ragged:
-            yield gaps(self._ledger, ground, None if self._past is None else self._past.proven.end)
-        if ground.fires:
+        if extent.missing + extent.ragged:
+            yield gaps(self._ledger, extent, None if self._past is None else self._past.proven.end)
+        if extent.fires:
             yield slots_twice(self._events)
         if options.schedules:
             yield slots_missing(self._events, options.schedules)
@@ -196,12 +196,12 @@ class Case:
     def _of_jobs(self) -> list[Finding] | DataFrame:
         """The exact checks of suspects, their seqs, and the jobs that share these."""
         again = self._seqs.duplicated if self._seqs is not None else 0
-        fit = fits(self._ground)
+        fit = fits(self._extent)
         if not self._in_full or (fit and self._profile[0].suspects + again == 0):
             return []
         seqs = accepted_again(self._receipts) if again and self._receipts is not None else None
         chosen = Suspects(suspects(self._profile[1]) if fit else None, self._profile[0].suspects, seqs)
-        options, since = self._options, self._ground.since
+        options, since = self._options, self._extent.since
         rules = Rules(
             whole=self._whole,
             since=None if since is None else (since.astimezone(UTC) - _EPOCH) // _MICROSECOND,
@@ -240,13 +240,13 @@ class Case:
 
     def _missing(self) -> Iterator[str]:
         """Why the evidence does not suffice for PASS."""
-        options, ground, facts = self._options, self._ground, self._totals
-        if not ground.records:
+        options, extent, facts = self._options, self._extent, self._totals
+        if not extent.records:
             yield "there are no events"
-        elif ground.first > options.from_offset:
-            yield f"the ledger begins at offset {ground.first}, not {options.from_offset}: what was before is not known"
-        if ground.silences:
-            yield f"the ledger was switched off {ground.silences} times: what happened meanwhile is not known"
+        elif extent.first > options.from_offset:
+            yield f"the ledger begins at offset {extent.first}, not {options.from_offset}: what was before is not known"
+        if extent.silences:
+            yield f"the ledger was switched off {extent.silences} times: what happened meanwhile is not known"
         if facts.jobs < options.min_jobs:
             yield f"{facts.jobs} jobs were accepted, {options.min_jobs} is the least that proves something"
         if self._seqs is None:
@@ -260,13 +260,13 @@ class Case:
             yield "effects have no effect_at: one that was repeated is not told from a line that was"
 
     def _facts_told(self) -> dict[str, Any]:
-        ground, known = self._ground, self._totals
+        extent, known = self._extent, self._totals
         facts: dict[str, Any] = {
-            "events": ground.events,
-            "records": ground.records,
-            "offsets": f"{ground.first} … {ground.last}" if ground.records else "none",
-            "from": str(ground.since),
-            "to": str(ground.until),
+            "events": extent.events,
+            "records": extent.records,
+            "offsets": f"{extent.first} … {extent.last}" if extent.records else "none",
+            "from": str(extent.since),
+            "to": str(extent.until),
             "jobs": known.jobs,
             "ended": known.ended,
             "with_a_receipt": known.receipted,

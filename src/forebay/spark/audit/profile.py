@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 from forebay.spark.audit.job_checks import ENDED, MOVES, NAMED
-from forebay.spark.audit.survey import Ground
+from forebay.spark.audit.survey import LedgerExtent
 
 _ENQUEUED, _FIRED, _CLAIMED, _ACKED, _TOLD, _EFFECT = (1 << bit for bit in range(6))
 """Roles of a plain job."""
@@ -48,9 +48,9 @@ class Profile(Struct, frozen=True):
     suspects: int
 
 
-def fits(ground: Ground) -> bool:
+def fits(extent: LedgerExtent) -> bool:
     """Whether positions in this ledger can be told by one number."""
-    return ground.last < 1 << _OFFSET_BITS and ground.largest < 1 << _PLACE_BITS
+    return extent.last < 1 << _OFFSET_BITS and extent.largest < 1 << _PLACE_BITS
 
 
 def profile(

@@ -3,7 +3,7 @@
 from msgspec import Struct
 from pyspark.sql import DataFrame
 
-from forebay.spark.audit.survey import Ground
+from forebay.spark.audit.survey import LedgerExtent
 from forebay.spark.audit.verdict import EarlierProof
 
 
@@ -45,14 +45,14 @@ class Proven(Struct, frozen=True):
     end: int
     at: str
     rows: int
-    ground: Ground
+    extent: LedgerExtent
     totals: Totals
     evidence: dict[str, list[str]]
     slots: dict[str, Slot]
     held_back: bool
 
     def relied_on(self, new_events: int) -> EarlierProof:
-        return EarlierProof(self.ground.first, self.end, self.at, new_events)
+        return EarlierProof(self.extent.first, self.end, self.at, new_events)
 
 
 class Past(Struct, frozen=True):

@@ -19,7 +19,7 @@ from forebay.spark.schemas import EVENTS
 _PLACE: Final = ["offset", "place"]
 
 
-class Ground(Struct, frozen=True):
+class LedgerExtent(Struct, frozen=True):
     """`ragged`: records whose places are not 0, 1, … once each, as many as they say. `silences`: how often the ledger
     was switched off. `fires`: events of schedules. `largest`: the largest place."""
 
@@ -38,7 +38,7 @@ class Ground(Struct, frozen=True):
     def missing(self) -> int:
         return self.last - self.first + 1 - self.records if self.records else 0
 
-    def followed_by(self, later: "Ground") -> "Ground":
+    def followed_by(self, later: "LedgerExtent") -> "LedgerExtent":
         """Of a ledger of which this part was proven, and that goes on with another one."""
         if not later.records:
             return replace(self, ragged=0, silences=0, fires=0)
@@ -52,7 +52,7 @@ class Ground(Struct, frozen=True):
         )
 
 
-def survey(events: DataFrame) -> Ground:
+def survey(events: DataFrame) -> LedgerExtent:
     """Places are compared by their count, sum, sum of squares and largest: cheaper than telling them apart."""
     place = F.col("place").cast("long")
     off = (F.col("verb") == "put_ledger_rule") & (F.col("name") == "off")
@@ -82,7 +82,7 @@ def survey(events: DataFrame) -> Ground:
         F.min("at").alias("since"),
         F.max("at").alias("until"),
     )
-    return Ground(**only(found).asDict())
+    return LedgerExtent(**only(found).asDict())
 
 
 def once(events: DataFrame) -> DataFrame:
@@ -97,7 +97,7 @@ def conflicts(events: DataFrame) -> DataFrame:
     return finding(rows.select("offset", "place", F.col("first.job_id"), "first", "last"), "conflict", note)
 
 
-def gaps(events: DataFrame, ground: Ground, begin: int | None = None) -> DataFrame:
+def gaps(events: DataFrame, extent: LedgerExtent, begin: int | None = None) -> DataFrame:
     """The first missing offset of each gap, and records that are not whole. The events are there once.
 
     `begin`: the offset at which they should begin."""
@@ -106,7 +106,7 @@ def gaps(events: DataFrame, ground: Ground, begin: int | None = None) -> DataFra
     after = record.select((F.col("offset") + 1).alias("offset"))
     if begin is not None:
         after = after.unionAll(events.sparkSession.range(begin, begin + 1).toDF("offset"))
-    missing = after.filter(F.col("offset") <= ground.last).join(record, "offset", "left_anti")
+    missing = after.filter(F.col("offset") <= extent.last).join(record, "offset", "left_anti")
     torn = record.filter(F.col("n") != F.col("size"))
     holes = F.concat(F.col("n"), F.when(F.col("said").isNull(), " jobs of at least ").otherwise(" jobs of "), "size")
     return finding(missing, "ledger_gap", "records are missing from this offset on").unionAll(
