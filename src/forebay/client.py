@@ -78,7 +78,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     meta: dict[str, str] | None = None
     cost: int | None = None
     notify: bool = True
-    """Of an enqueue in a transaction: workers hear of the commit, and need not look. False costs less, for many."""
+    """Of an enqueue in a transaction: workers are notified at the commit. False costs less, for many."""
 
     def draft(self, kind: str, payload: Json, queue: str, max_attempts: int | None, cost: int = 1) -> Draft:
         return Draft(
@@ -319,9 +319,9 @@ class Forebay:
 
         They go in part by part, each all or nothing. An error says how many are in (`accepted`): go on after those.
         """
-        tell = None if progress is None else lambda tally: progress(tally.taken)
+        report = None if progress is None else lambda tally: progress(tally.taken)
         drafts = drafts if self.vault is None else map(self.vault.seal_draft, drafts)
-        return enqueue_stream(self.store, drafts, tell).taken
+        return enqueue_stream(self.store, drafts, report).taken
 
     def get(self, job_id: int) -> Job | None:
         job = self.store.get([job_id])[0]

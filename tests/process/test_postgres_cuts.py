@@ -21,8 +21,7 @@ from forebay.core.schedule import Schedule
 from forebay.store.protocol import Query, Store
 from forebay_proof.conformance.racing import Task
 from forebay_proof.servers.postgres import PostgresServer, Stop
-from forebay_proof.servers.proxy import Proxy
-from forebay_proof.servers.wire import Trap
+from forebay_proof.servers.proxy import Proxy, Trap
 from tests.waiting import PATIENCE
 
 TICK = 1_000_000

@@ -18,8 +18,7 @@ from forebay.core.errors import StoreFailed
 from forebay.core.policy import Bounded, InOrder
 from forebay.store import connection_pool
 from forebay_proof.servers.postgres import PostgresServer
-from forebay_proof.servers.proxy import Proxy
-from forebay_proof.servers.wire import Trap
+from forebay_proof.servers.proxy import Proxy, Trap
 
 PUT, COMMIT = b"\0forebay.put(", b"COMMIT"
 

@@ -220,8 +220,8 @@ def _capacity(text: str) -> Fields:
             return {"capacity": Unbounded()}
         case [["bounded", limit]] | [["bounded", limit, "reject"]]:
             return {"capacity": Bounded(_number(limit), Reject())}
-        case [["bounded", limit, "shed", ("oldest" | "lowest") as who]]:
-            return {"capacity": Bounded(_number(limit), Shed(who))}
+        case [["bounded", limit, "shed", ("oldest" | "lowest") as victim]]:
+            return {"capacity": Bounded(_number(limit), Shed(victim))}
         case [["bounded", limit, "block"]]:
             return {"capacity": Bounded(_number(limit), Block())}
         case [["bounded", limit, "block", timeout]]:

@@ -100,9 +100,11 @@ def _held(health: Health) -> Iterator[Finding]:
 
 
 def _held_fact(one: Open) -> str:
-    who = f"pid {one.pid} ({one.name}, user {one.user}, {one.state})" if one.pid else f"prepared {one.name!r}"
+    holder = f"pid {one.pid} ({one.name}, user {one.user}, {one.state})" if one.pid else f"prepared {one.name!r}"
     since = f"{many(one.age, 'transaction')} began since"
-    return f"{who} holds a transaction open for {format_duration(int(one.seconds * SECOND))}: dead rows stay, {since}"
+    return (
+        f"{holder} holds a transaction open for {format_duration(int(one.seconds * SECOND))}: dead rows stay, {since}"
+    )
 
 
 def _held_remedy(one: Open) -> str:

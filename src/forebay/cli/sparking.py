@@ -135,10 +135,10 @@ def ending_by_signal() -> Iterator[Event]:
 
 @contextmanager
 def _children_deaf_to(number: signal.Signals) -> Iterator[None]:
-    """What is started meanwhile never hears this signal.
+    """Processes started in the block never get this signal.
 
     A service manager ends all processes of a service at once. Java is still needed then, for what is under way and for
-    the tables; it ends when this process does. A signal that comes meanwhile is not heard here either.
+    the tables; it ends when this process does. A signal that comes meanwhile is ignored here, too.
     """
     before = signal.signal(number, signal.SIG_IGN)
     try:
@@ -149,7 +149,7 @@ def _children_deaf_to(number: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def _said_to(handle: int) -> Iterator[int]:
-    """Who is started meanwhile has this file for its stdout and stderr; yields the stdout that was."""
+    """Processes started in the block have this file for their stdout and stderr; yields the stdout before."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     own = [os.dup(number) for number in (1, 2)]
@@ -166,7 +166,7 @@ def _said_to(handle: int) -> Iterator[int]:
 
 @contextmanager
 def _waiting(out: int, words: str) -> Iterator[None]:
-    """A sign of life for those who watch a terminal."""
+    """Progress on a terminal."""
     if not os.isatty(out) or os.environ.get("TERM") == "dumb":
         yield
         return

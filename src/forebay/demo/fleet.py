@@ -35,10 +35,10 @@ def produce(fb: Forebay, jobs: int, rng: random.Random, receipts: Path) -> dict[
     """Accepted sequence numbers and their kinds. Each receipt is written down as it comes."""
     kinds = rng.choices(KINDS, WEIGHTS, k=jobs)
     drafts = [Draft(kind, {"seq": seq}, "mix", max_attempts=LIVES.get(kind)) for seq, kind in enumerate(kinds)]
-    with receipts.open("w") as told:
+    with receipts.open("w") as file:
         for start in range(0, jobs, BATCH):
             for seq, receipt in enumerate(fb.store.enqueue(drafts[start : start + BATCH]), start):
-                told.write(f'{{"seq": {seq}, "job_id": {receipt.id}, "answer": "accepted"}}\n')
+                file.write(f'{{"seq": {seq}, "job_id": {receipt.id}, "answer": "accepted"}}\n')
     return dict(enumerate(kinds))
 
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="forebay-fleet-") as directory:
         url, evidence = f"sqlite:///{directory}/jobs.db", Path(directory) / "evidence.db"
-        # The tour tells of failures itself; FOREBAY_LOG=WARNING shows what the workers log.
+        # The tour shows failures itself; FOREBAY_LOG=WARNING shows what the workers log.
         quiet = {"FOREBAY_LOG": "CRITICAL", **os.environ}
         environment = {**quiet, "FOREBAY_URL": url, "MIX_EVIDENCE": str(evidence)}
         os.environ.update(FOREBAY_URL=url, MIX_EVIDENCE=str(evidence))

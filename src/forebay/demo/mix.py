@@ -1,6 +1,6 @@
 """The job mix of a busy day: 70 % fast, 20 % slow, 5 % that flap, 5 % that never work.
 
-Every handler tells what it starts, and applies its effect as an idempotent consumer does: keyed by what the job is
+Every handler logs what it starts, and applies its effect as an idempotent consumer does: keyed by what the job is
 about, so that a second run of the same job changes nothing. Both go where `MIX_EVIDENCE` says.
 """
 

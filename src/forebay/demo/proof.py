@@ -1,4 +1,4 @@
-"""The proof: the ledger of the fleet's store, what its producers were told and what its handlers did, on Spark.
+"""The proof: the ledger of the fleet's store, the receipts of its producers and the effects of its handlers, on Spark.
 
 It is the command that anyone can run: `forebay audit`. Nothing is asked of the queue but its ledger.
 """

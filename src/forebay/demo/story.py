@@ -93,7 +93,7 @@ def a_flood(store: Store, rng: random.Random) -> None:
             accepted += 1
         except QueueFull as full:
             refused, last = refused + 1, full
-    print(f"   accepted {accepted}, refused {refused}; the producer is told: {last}")
+    print(f"   accepted {accepted}, refused {refused}; the producer gets: {last}")
 
 
 def a_drain(store: Store, rng: random.Random) -> bool:
@@ -120,21 +120,21 @@ def a_drain(store: Store, rng: random.Random) -> bool:
 
 
 def be_the_victim(directory: str, receipts: str) -> None:
-    """Accept and finish jobs as fast as possible until somebody kills this process; tell every acknowledgement."""
+    """Accept and finish jobs as fast as possible until this process is killed; write down every acknowledgement."""
     store = open_store(f"memory://{directory}")
-    told = os.open(receipts, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    log = os.open(receipts, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def produce(thread: int) -> None:
         number = 0
         while True:
             batch = [Draft("email", {"seq": f"{thread}-{number + n}"}) for n in range(5)]
             ids = [receipt.id for receipt in store.enqueue(batch)]
-            os.write(told, "".join(f"accepted {job_id}\n" for job_id in ids).encode())
+            os.write(log, "".join(f"accepted {job_id}\n" for job_id in ids).encode())
             leases = store.claim([Want("default", 2)], f"thread-{thread}", seconds(30))
-            # Told before, too: an ack may become durable in the instant before the kill and never be answered.
-            os.write(told, "".join(f"acking {lease.job.id}\n" for lease in leases).encode())
+            # Written before, too: an ack may become durable in the instant before the kill and never be answered.
+            os.write(log, "".join(f"acking {lease.job.id}\n" for lease in leases).encode())
             store.settle([(lease, Ack()) for lease in leases])
-            os.write(told, "".join(f"done {lease.job.id}\n" for lease in leases).encode())
+            os.write(log, "".join(f"done {lease.job.id}\n" for lease in leases).encode())
             number += 5
 
     for thread in range(VICTIM_THREADS):
@@ -155,9 +155,9 @@ def a_kill(directory: Path) -> bool:
     finally:
         victim.send_signal(signal.SIGKILL)
         victim.wait()
-    told = [line.split() for line in receipts.read_text().rpartition("\n")[0].splitlines()]
+    lines = [line.split() for line in receipts.read_text().rpartition("\n")[0].splitlines()]
     accepted, acking, done = (
-        {int(number) for said, number in told if said == word} for word in ("accepted", "acking", "done")
+        {int(number) for event, number in lines if event == word} for word in ("accepted", "acking", "done")
     )
     began = time.perf_counter()
     store = open_store(f"memory://{journal}")
@@ -189,7 +189,7 @@ def a_fleet(seed: int, report: str) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--victim", nargs=2, metavar=("DIRECTORY", "RECEIPTS"), help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=7, help="the same seed tells the same story (default: 7)")
+    parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same run (default: 7)")
     default = str(Path(tempfile.gettempdir(), "forebay-report.html"))
     parser.add_argument("--report", metavar="FILE", default=default, help=f"the page (default: {default})")
     args = parser.parse_args(arguments)

@@ -75,9 +75,9 @@ class Embedded(Home):
         filler = [sys.executable, "-m", "forebay_proof.bench.homes", site.url, str(jobs)]
         with subprocess.Popen(filler, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
-            told = process.stdout.readline()
+            line = process.stdout.readline()
             process.kill()
-        if told != b"full\n":
+        if line != b"full\n":
             raise RuntimeError("the process that fills the store failed")
 
     def come_back(self) -> None:

@@ -66,7 +66,7 @@ def themes(bench: Bench, quick: bool, knee: Sweep) -> Iterator[tuple[list[Figure
 
 
 def main() -> int:
-    """A theme that fails is told, and the others go on; the exit code then is 1."""
+    """A theme that fails is reported, and the others go on; the exit code then is 1."""
     args = arguments(__doc__)
     failed = 0
     with Bench() as bench:

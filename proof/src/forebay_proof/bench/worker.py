@@ -33,8 +33,8 @@ fb = Forebay()
 
 @fb.job(max_attempts=1000)
 def long(ctx: Context | None = None) -> None:
-    with open(os.environ["STARTS"], "a") as told:
-        told.write(f"{time.time()} {os.getpid()}\\n")
+    with open(os.environ["STARTS"], "a") as starts:
+        starts.write(f"{time.time()} {os.getpid()}\\n")
     time.sleep(600)
 """
 

@@ -2,7 +2,8 @@
 
 Promise. `with Proxy(host, port) as proxy:` forwards every connection to `proxy.port`, byte for byte, until it is set
 otherwise. A call has taken effect when it returns. One thread does all the work, so what it does to one connection is
-in one order, and `close` ends it. At most `BUFFER_BYTES` are held for each direction of a connection.
+in one order, and `close` ends it. A `Link` is a pair of sockets; a `Trap` decides how many of the bytes at hand may
+pass. At most `BUFFER_BYTES` are held for each direction of a connection.
 
     cut()                       every connection is reset now
     cut_after(n)                n bytes of one connection go to the server (or back), then both sides lose it
@@ -24,22 +25,167 @@ answer something earlier, and `answer` then says what to wait for.
 
 import select
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 from forebay_proof.servers.process import LOOPBACK, PATIENCE, free_port
-from forebay_proof.servers.wire import BUFFER_BYTES, MAX_PATTERN, Count, Flow, Link, Pattern, Trap, abort, finish
 
 T = TypeVar("T")
 
 _BACKLOG: Final = 64
+BUFFER_BYTES: Final = 65_536
+MAX_PATTERN: Final = 256
+
+_ABORT: Final = struct.pack("ii", 1, 0)
+
+
+class Trap:
+    """One fault that waits for its moment."""
+
+    def __init__(self, outage: bool = False) -> None:
+        self.outage: Final = outage
+        self._struck = Event()
+
+    @property
+    def struck(self) -> bool:
+        return self._struck.is_set()
+
+    def wait(self, seconds: float = PATIENCE) -> bool:
+        """Whether it has struck by then; the connection is cut when this returns True."""
+        return self._struck.wait(seconds)
+
+    def strike(self) -> None:
+        self._struck.set()
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """One direction of a connection."""
+
+    source: socket.socket
+    target: socket.socket
+    waiting: bytearray = field(default_factory=bytearray)
+    passed: int = 0
+    recent: bytes = b""
+    ended: bool = False
+    shut: bool = False
+
+    def push(self) -> None:
+        """Send what waits, and the end of the source after it."""
+        with suppress(BlockingIOError):
+            while self.waiting:
+                del self.waiting[: self.target.send(self.waiting)]
+        if self.ended and not self.waiting and not self.shut:
+            self.shut = True
+            self.target.shutdown(socket.SHUT_WR)
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """A connection of a client, and ours to the server for it."""
+
+    up: Flow
+    down: Flow
+    connecting: bool = True
+    doom: tuple[Trap, Flow] | None = None
+    losing: "Pattern | None" = None
+    received: bytes = b""
+    muted: bool = False
+
+    @property
+    def client(self) -> socket.socket:
+        return self.up.source
+
+    @property
+    def server(self) -> socket.socket:
+        return self.up.target
+
+    def mute(self, pattern: bytes) -> bool:
+        """Whether it is mute now, and was not before."""
+        before, self.muted = self.muted, self.muted or pattern in self.up.recent
+        return self.muted and not before
+
+    def unmute(self) -> bool:
+        """Whether it was mute."""
+        before, self.muted = self.muted, False
+        return before
+
+    def interest(self, flow: Flow, back: Flow) -> int:
+        """What to wait for on the source of `flow`, which is the target of `back`."""
+        if self.muted:
+            return 0
+        reads = self.doom is None and not flow.ended and len(flow.waiting) < BUFFER_BYTES
+        writes = bool(back.waiting) or (self.connecting and flow is self.down)
+        return (select.POLLIN if reads else 0) | (select.POLLOUT if writes else 0)
+
+
+class Count(Trap):
+    def __init__(self, count: int, replies: bool, already: dict[Flow, int]) -> None:
+        super().__init__()
+        self._count = count
+        self._replies = replies
+        self._already = already
+
+    def allows(self, link: Link, flow: Flow, data: bytes) -> int | None:
+        """How many bytes may still pass if this is the moment, else None."""
+        left = self._count + self._already.get(flow, 0) - flow.passed
+        return left if (flow is link.down) == self._replies and len(data) >= left else None
+
+
+class Pattern(Trap):
+    def __init__(self, pattern: bytes, nth: int, answer: bytes | None, outage: bool) -> None:
+        """With `answer` the reply is lost, without it the pattern."""
+        super().__init__(outage)
+        if not 0 < len(pattern) <= MAX_PATTERN or len(answer or b"") > MAX_PATTERN or nth < 1:
+            raise ValueError(f"a pattern has 1 to {MAX_PATTERN} bytes, and nth counts from 1")
+        self._pattern = pattern
+        self._left = nth
+        self._answer = answer
+
+    @property
+    def loses_the_reply(self) -> bool:
+        return self._answer is not None
+
+    def is_answered(self, received: bytes) -> bool:
+        return bool(received) and (self._answer or b"") in received
+
+    def allows(self, link: Link, flow: Flow, data: bytes) -> int | None:
+        """As for `Count`. The start of a pattern that is split has passed by then; its last byte has not."""
+        if flow is link.down:
+            return None
+        keep = len(self._pattern) - 1
+        overlap = flow.recent[-keep:] if keep else b""
+        window, at = overlap + data, -1
+        while (at := window.find(self._pattern, at + 1)) >= 0:
+            self._left -= 1
+            if self._left == 0:
+                return max(0, at - len(overlap))
+        return None
+
+
+def abort(end: socket.socket) -> None:
+    """Close it so that the other side sees a reset."""
+    with suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+    end.close()
+
+
+def finish(end: socket.socket) -> None:
+    """Close it so that the other side still gets all that was sent: unread bytes would turn this into a reset."""
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_WR)
+        while end.recv(BUFFER_BYTES):
+            pass
+    end.close()
 
 
 class Proxy:
@@ -53,7 +199,7 @@ class Proxy:
         self._closing = False
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._listener: socket.socket | None = None
-        self._ear, self._bell = socket.socketpair()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
         self._thread = Thread(target=self._run, name=f"proxy-{self.port}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -76,8 +222,8 @@ class Proxy:
         if self._thread.is_alive():
             self._call(self._end)
             self._thread.join(PATIENCE)
-        self._ear.close()
-        self._bell.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
         if self._thread.is_alive():
             raise RuntimeError("the thread of the proxy did not end")
 
@@ -151,7 +297,7 @@ class Proxy:
         self._commands.append((command, future))
         if not self._thread.is_alive():
             raise RuntimeError("the proxy is not running")
-        self._bell.send(b".")
+        self._wake_sender.send(b".")
         return future.result(PATIENCE)
 
     def _run(self) -> None:
@@ -165,8 +311,8 @@ class Proxy:
 
     def _turn(self) -> None:
         poll = select.poll()
-        ready: dict[int, Callable[[], None]] = {self._ear.fileno(): self._obey}
-        poll.register(self._ear, select.POLLIN)
+        ready: dict[int, Callable[[], None]] = {self._wake_receiver.fileno(): self._obey}
+        poll.register(self._wake_receiver, select.POLLIN)
         if not self._frozen:
             if self._listener is not None:
                 ready[self._listener.fileno()] = self._accept
@@ -177,11 +323,11 @@ class Proxy:
                         ready[flow.source.fileno()] = partial(self._move, link, flow, back)
                         poll.register(flow.source, mask)
         events = [fd for fd, _ in poll.poll()]
-        for fd in [self._ear.fileno()] if self._ear.fileno() in events else events:
+        for fd in [self._wake_receiver.fileno()] if self._wake_receiver.fileno() in events else events:
             ready[fd]()
 
     def _obey(self) -> None:
-        self._ear.recv(BUFFER_BYTES)
+        self._wake_receiver.recv(BUFFER_BYTES)
         while self._commands:
             command, future = self._commands.popleft()
             try:
@@ -278,7 +424,7 @@ class Proxy:
     def _judge(self, link: Link, flow: Flow, data: bytes) -> bytes:
         """What of these bytes may pass."""
         if link.losing is not None and flow is link.down:
-            link.heard = link.heard[-MAX_PATTERN:] + data
+            link.received = link.received[-MAX_PATTERN:] + data
             return b""
         for trap in self._traps:
             allowed = trap.allows(link, flow, data)
@@ -297,7 +443,7 @@ class Proxy:
 
     def _conclude(self, link: Link) -> None:
         """Cut it if its moment has come; forget it if both sides are done."""
-        if link.losing is not None and (link.down.ended or link.losing.is_answered(link.heard)):
+        if link.losing is not None and (link.down.ended or link.losing.is_answered(link.received)):
             link.doom = (link.losing, link.up)
         if link.doom is not None and not link.doom[1].waiting:
             trap, flow = link.doom

@@ -1,7 +1,7 @@
 """The users of the queues: producers that send drafts, an operator that interferes, and their queues and schedules.
 
 Promise: each draft has a serial number in its payload, so that its job can be found in the ledger. A producer that did
-not hear an answer sends again if its drafts have keys, and otherwise leaves them as perhaps accepted. A refusal is
+not get an answer sends again if its drafts have keys, and otherwise leaves them as perhaps accepted. A refusal is
 noted as such: nothing of it may be found later.
 """
 

@@ -1,7 +1,7 @@
 """The server under test: one durable Postgres for ours and for all peers, a fresh database for every measurement.
 
 fsync, full_page_writes and synchronous_commit are on. What else is set is printed above the figures and is the same for
-everyone. `Database` tells what a measurement did to it: WAL written, dead rows left, what its sessions waited for.
+everyone. `Database` shows what a measurement did to it: WAL written, dead rows left, what its sessions waited for.
 """
 
 from collections import Counter
@@ -55,7 +55,7 @@ class Database:
         return float(self.fetch(statement)[0][0])
 
     def wal(self) -> float:
-        """Bytes of WAL that the server has written, ever. Nobody else writes."""
+        """Bytes of WAL that the server has written so far. Only the measurement writes."""
         return self.number(_WAL)
 
     def traces(self) -> dict[str, float]:

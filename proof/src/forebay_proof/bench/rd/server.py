@@ -96,5 +96,5 @@ def commands(server: RedisServer, program: Path, count: int, clients: int) -> fl
     done = subprocess.run([program, *options, *load], capture_output=True, text=True, check=True)
     rates = _RATE.findall(done.stdout)
     if not rates:
-        raise RuntimeError(f"{program.name} told no rate:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{program.name} printed no rate:\n{done.stdout}{done.stderr}")
     return float(rates[-1])

@@ -38,10 +38,10 @@ def work(broker: Any, threads: int) -> None:
     from dramatiq import Worker
 
     worker: Any = Worker(broker, worker_threads=threads)
-    told = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     worker.start()
-    told.wait()
+    stopped.wait()
     worker.stop()
 
 
