@@ -11,6 +11,13 @@ _FAULTS = ("tests/process/test_redis_faults.py", "-k", "lost_reply or forgotten 
 
 REDIS_MUTANTS = [
     Mutant(
+        "the end of a cancelled job is not published, in Redis",
+        f"{_LUA}/settle.lua",
+        "      has_ended[sid] = group.code == 'c' or nil\n",
+        "",
+        (*_REDIS, "-k", "end_of_a_cancelled_job"),
+    ),
+    Mutant(
         "a rate that the spec lost is still waited for, in Redis",
         f"{_LUA}/lanes.lua",
         "      call('ZREM', P .. 'opens:' .. q.name, gate.name)\n    end\n    change_terms",

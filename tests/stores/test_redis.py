@@ -10,7 +10,7 @@ from forebay import Draft, QueueSpec, State, open_store
 from forebay.core.errors import Invalid, KeyConflict, StoreFailed
 from forebay.core.instant import hours, minutes
 from forebay.core.limits import MAX_PRIORITY
-from forebay.core.outcome import Ack, DeadLetter, Failure, Retry, Verdict
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Retry, Verdict
 from forebay.core.policy import (
     Aging,
     AtMost,
@@ -341,6 +341,19 @@ def test_a_rate_that_the_spec_lost_is_not_waited_for(redis: RedisServer) -> None
     assert (len(leases), store.promote(100).next_due) == (2, None)
     with redis.client() as client:
         assert "opens:paced" not in left_behind(client)
+    store.close()
+
+
+def test_the_end_of_a_cancelled_job_is_published_though_nothing_is_kept_of_it(redis: RedisServer) -> None:
+    redis.clear()
+    store = RedisStore(redis.url())
+    (receipt,) = store.enqueue([Draft("k")])
+    (lease,) = store.claim([Want("default", 1)], "w", minutes(1))
+    with redis.client() as client, client.pubsub() as ended:
+        ended.subscribe("{forebay}:ended")
+        assert ended.get_message(timeout=30)["type"] == "subscribe"
+        store.settle([(lease, Cancel())])
+        assert int(ended.get_message(timeout=30)["data"]) == receipt.id
     store.close()
 
 

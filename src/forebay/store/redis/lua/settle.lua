@@ -53,6 +53,7 @@ local settle
     if not is then
       marks_left[#marks_left + 1] = sid
       marks_left[#marks_left + 1] = mark
+      has_ended[sid] = group.code == 'c' or nil
     elseif is[STATE] == DONE and group.result then
       call('HSET', P .. 'x:' .. sub(sid, 1, 14), sid, ARGV[group.result])
     end
