@@ -15,7 +15,7 @@ from forebay_proof.servers import account, pgbouncer, postgres
 from forebay_proof.servers.account import Programs, settle
 from forebay_proof.servers.pgbouncer import PgBouncer
 from forebay_proof.servers.postgres import ELSEWHERE, PostgresServer, Stop
-from forebay_proof.servers.process import Keep, ServerFailed, ServerUnavailable
+from forebay_proof.servers.process import ServerFailed, ServerUnavailable, Watchdog
 from tests.waiting import PATIENCE, eventually
 
 SRC = Path(__file__).parents[2] / "src"
@@ -211,10 +211,10 @@ ROOT = os.geteuid() == 0
 
 
 @pytest.fixture
-def keep() -> Iterator[Keep]:
-    keep = Keep()
-    yield keep
-    keep.close()
+def watchdog() -> Iterator[Watchdog]:
+    watchdog = Watchdog()
+    yield watchdog
+    watchdog.close()
 
 
 def tool(folder: Path, text: str) -> Programs:
@@ -238,21 +238,23 @@ def test_where_namespaces_are_forbidden_root_becomes_nobody(monkeypatch: pytest.
     assert not directory.exists()
 
 
-def test_what_nobody_may_not_read_is_copied(keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_may_not_read_is_copied(
+    watchdog: Watchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs = tool(tmp_path, "echo tool 1.2")
     monkeypatch.setattr(account, "_NAMESPACE", ("false",))
-    found = settle(keep, programs, "tool", "do without")
+    found = settle(watchdog, programs, "tool", "do without")
     assert found.name == ("user nobody, copied" if ROOT else "yourself")
     assert found.version == "tool 1.2"
-    assert found.programs.folder.is_relative_to(keep.directory) == ROOT
-    log = keep.run(found.command("tool"), "out.log", env=found.env(), user=found.user)
+    assert found.programs.folder.is_relative_to(watchdog.directory) == ROOT
+    log = watchdog.run(found.command("tool"), "out.log", env=found.env(), user=found.user)
     assert log.wait(PATIENCE) == 0
 
 
-def test_when_no_account_works_each_is_named(keep: Keep, tmp_path: Path) -> None:
+def test_when_no_account_works_each_is_named(watchdog: Watchdog, tmp_path: Path) -> None:
     programs = tool(tmp_path, "echo not today; exit 1")
     with pytest.raises(ServerUnavailable, match="not today") as caught:
-        settle(keep, programs, "tool", "do without")
+        settle(watchdog, programs, "tool", "do without")
     tried = ["a user namespace", "user nobody", "user nobody, copied"] if ROOT else ["yourself"]
     assert all(f"{number}. {name}:" in str(caught.value) for number, name in enumerate(tried, 1))
     assert str(caught.value).endswith("or do without.")

@@ -58,7 +58,7 @@ class LabServer:
         self._url = "" if self.private else kind
         self._stack = ExitStack()
         self._server: Server | None = None
-        self._keeper = 0
+        self._watchdog_pid = 0
         self.proxy: Proxy | None = None
 
     def __enter__(self) -> Self:
@@ -93,7 +93,7 @@ class LabServer:
             place = quote(str(Path(folder).resolve()))
             self._url = f"sqlite:///{place}/jobs.db" if self.kind == "sqlite" else f"memory://{place}/journal"
         if self._server is not None:
-            self._keeper = parent_of(self._server.pid)
+            self._watchdog_pid = parent_of(self._server.pid)
 
     @property
     def url(self) -> str:
@@ -131,11 +131,11 @@ class LabServer:
 
     def server_cpu_seconds(self) -> float:
         """Of the server's processes, over all its lives; 0 where it is not ours."""
-        return cpu_seconds([self._keeper]) if self._keeper else 0.0
+        return cpu_seconds([self._watchdog_pid]) if self._watchdog_pid else 0.0
 
     def evidence(self) -> ServerStats:
         """What bounds it: `with lab_server.evidence() as evidence:` and then `evidence.facts`."""
-        roots = [self._keeper] if self._keeper else []
+        roots = [self._watchdog_pid] if self._watchdog_pid else []
         if self.kind == "postgres":
             return PostgresStats(self.url, roots)
         if self.kind == "redis":

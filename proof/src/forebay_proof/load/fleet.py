@@ -6,7 +6,7 @@
         code = fleet.stop()
 
 Promise. Nothing is left running when it is closed, nor when this process ends in whatever way: all of it is started
-under a keeper (`servers.keeper`), which also inherits workers whose supervisor was killed, so that CPU time
+under a watchdog (`servers.watchdog`), which also inherits workers whose supervisor was killed, so that CPU time
 is accounted for over the whole life of the fleet. Logs go to the folder, effects to its `effects`.
 """
 
@@ -24,7 +24,7 @@ from typing import Final, Self
 from forebay.core.errors import ForebayError
 from forebay_proof.load.app import EFFECTS, QUEUE
 from forebay_proof.processes import alive, children_of, cpu_seconds, descriptors, parent_of, rss_bytes
-from forebay_proof.servers.process import Child, Keep
+from forebay_proof.servers.process import Child, Watchdog
 
 APP: Final = "forebay_proof.load.app:fb"
 EFFECTS_FOLDER: Final = "effects"
@@ -65,8 +65,8 @@ class Fleet:
         self.processes = processes
         self._drain = drain
         self._supervisors: list[Child | None] = [None] * supervisors
-        self._keep: Keep | None = None
-        self._keeper = 0
+        self._watchdog: Watchdog | None = None
+        self._watchdog_pid = 0
         self._command = [sys.executable, "-m", "forebay", "worker", app, "--queues", ",".join(queues)]
         self._command += ["--concurrency", str(concurrency), "--claim-batch", str(claim_batch)]
         self._command += ["--drain-timeout", f"{drain:g}", *options]
@@ -84,13 +84,13 @@ class Fleet:
     def start(self, patience: float = 30.0) -> None:
         """Every supervisor that does not run is started; returns when each has its workers."""
         self.effects.mkdir(parents=True, exist_ok=True)
-        self._keep = self._keep or Keep()
+        self._watchdog = self._watchdog or Watchdog()
         for number, child in enumerate(self._supervisors):
             if child is None or not alive(child.pid):
                 log = str(self.directory / f"fleet-{number}.log")
-                started = self._keep.run(self._command, log, env=self._env)
+                started = self._watchdog.run(self._command, log, env=self._env)
                 self._supervisors[number] = started
-                self._keeper = parent_of(started.pid) or self._keeper
+                self._watchdog_pid = parent_of(started.pid) or self._watchdog_pid
         deadline = time.monotonic() + patience
         while not self._complete():
             self.check()
@@ -181,14 +181,14 @@ class Fleet:
 
     def cpu_seconds(self) -> float:
         """Of supervisors and workers, the ended and the orphaned too."""
-        return cpu_seconds([self._keeper]) if self._keeper else 0.0
+        return cpu_seconds([self._watchdog_pid]) if self._watchdog_pid else 0.0
 
     def close(self) -> None:
         """Kill everything at once: supervisors first, or they would start others."""
         for pid in [*self.supervisors, *self.workers()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._keep is not None:
-            self._keep.close()
-            self._keep = None
+        if self._watchdog is not None:
+            self._watchdog.close()
+            self._watchdog = None
         self._supervisors = [None] * len(self._supervisors)

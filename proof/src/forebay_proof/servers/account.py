@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from forebay_proof.servers.process import PATIENCE, Keep, ServerFailed, ServerUnavailable, environment, tail
+from forebay_proof.servers.process import PATIENCE, ServerFailed, ServerUnavailable, Watchdog, environment, tail
 
 _NAMESPACE: Final = ("unshare", "--user", "--map-user=65534", "--")
 _TRIAL: Final = '[ "$(id -u)" != 0 ] && : > trial && rm trial && exec "$1" --version'
@@ -57,10 +57,10 @@ class Account:
         return environment(self.programs.libraries)
 
 
-def settle(keep: Keep, programs: Programs, program: str, way_out: str) -> Account:
-    """The first account that can run `program` in the directory of `keep`, which is given to it."""
+def settle(watchdog: Watchdog, programs: Programs, program: str, way_out: str) -> Account:
+    """The first account that can run `program` in the directory of `watchdog`, which is given to it."""
     said: list[str] = []
-    for way in _ways(keep, programs):
+    for way in _ways(watchdog, programs):
         try:
             account = way()
             log = f"trial-{len(said)}.log"
@@ -72,7 +72,7 @@ def settle(keep: Keep, programs: Programs, program: str, way_out: str) -> Accoun
                 "sh",
                 account.programs.folder / program,
             ]
-            child = keep.run(shell, log, env=account.env(), user=account.user)
+            child = watchdog.run(shell, log, env=account.env(), user=account.user)
             if child.wait(PATIENCE) == 0:
                 return replace(account, version=tail(child.log))
             said.append(f"{account.name}: {tail(child.log)}")
@@ -85,28 +85,30 @@ def settle(keep: Keep, programs: Programs, program: str, way_out: str) -> Accoun
     )
 
 
-def _ways(keep: Keep, programs: Programs) -> list[Callable[[], Account]]:
+def _ways(watchdog: Watchdog, programs: Programs) -> list[Callable[[], Account]]:
     if os.geteuid() != 0:
         return [lambda: Account("yourself", programs)]
     nobody = pwd.getpwnam("nobody")
     user = (nobody.pw_uid, nobody.pw_gid)
     ways: list[Callable[[], Account]] = [
         lambda: Account("a user namespace", programs, prefix=_NAMESPACE),
-        lambda: _given_to(user, keep, Account("user nobody", programs, user=user)),
+        lambda: _given_to(user, watchdog, Account("user nobody", programs, user=user)),
     ]
     if programs.trees:
-        ways.append(lambda: _given_to(user, keep, Account("user nobody, copied", _copied(keep, programs), user=user)))
+        ways.append(
+            lambda: _given_to(user, watchdog, Account("user nobody, copied", _copied(watchdog, programs), user=user))
+        )
     return ways
 
 
-def _given_to(user: tuple[int, int], keep: Keep, account: Account) -> Account:
-    for path in (keep.directory, *keep.directory.rglob("*")):
+def _given_to(user: tuple[int, int], watchdog: Watchdog, account: Account) -> Account:
+    for path in (watchdog.directory, *watchdog.directory.rglob("*")):
         os.chown(path, *user, follow_symlinks=False)
     return account
 
 
-def _copied(keep: Keep, programs: Programs) -> Programs:
-    place = keep.directory / "programs"
+def _copied(watchdog: Watchdog, programs: Programs) -> Programs:
+    place = watchdog.directory / "programs"
     base = Path(os.path.commonpath([tree.parent for tree in programs.trees]))
     for tree in programs.trees:
         shutil.copytree(tree, place / tree.relative_to(base), symlinks=True, ignore=shutil.ignore_patterns("include"))

@@ -25,7 +25,7 @@ import psycopg
 
 from forebay_proof.servers.account import Account, Programs, settle
 from forebay_proof.servers.postgres import PostgresServer, database_of
-from forebay_proof.servers.process import LOOPBACK, Child, Keep, ServerUnavailable
+from forebay_proof.servers.process import LOOPBACK, Child, ServerUnavailable, Watchdog
 from forebay_proof.servers.server import Server
 
 UNPACKED: Final = Path(sys.prefix) / "pgbouncer"
@@ -71,10 +71,10 @@ class PgBouncer(Server):
         self.stop()
         self.start()
 
-    def _prepare(self, keep: Keep) -> Account:
-        account = settle(keep, find_programs(), self.program, _WAY_OUT)
+    def _prepare(self, watchdog: Watchdog) -> Account:
+        account = settle(watchdog, find_programs(), self.program, _WAY_OUT)
         login = urlsplit(self._server.url())
-        users = keep.directory / "users.txt"
+        users = watchdog.directory / "users.txt"
         users.write_text(f'"{unquote(login.username or "")}" "{unquote(login.password or "")}"\n')
         account.own(users)
         return account

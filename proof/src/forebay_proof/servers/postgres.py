@@ -38,7 +38,7 @@ import psycopg
 from psycopg import sql
 
 from forebay_proof.servers.account import Account, Programs, settle
-from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, Keep, ServerFailed, ServerUnavailable, tail
+from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, ServerFailed, ServerUnavailable, Watchdog, tail
 from forebay_proof.servers.server import Server
 
 ELSEWHERE: Final = "FOREBAY_TEST_POSTGRES"
@@ -184,14 +184,14 @@ class PostgresServer(Server):
         with psycopg.connect(url, autocommit=True, connect_timeout=round(PATIENCE)) as connection:
             connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
-    def _prepare(self, keep: Keep) -> Account:
-        account = settle(keep, find_programs(), self.program, _WAY_OUT)
-        secret = keep.directory / "password"
+    def _prepare(self, watchdog: Watchdog) -> Account:
+        account = settle(watchdog, find_programs(), self.program, _WAY_OUT)
+        secret = watchdog.directory / "password"
         secret.write_text(_verifier(self._password))
         account.own(secret)
         command = account.command(
             "initdb",
-            f"--pgdata={keep.directory / 'data'}",
+            f"--pgdata={watchdog.directory / 'data'}",
             f"--username={USER}",
             f"--pwfile={secret}",
             "--auth=scram-sha-256",
@@ -199,7 +199,7 @@ class PostgresServer(Server):
             "--no-locale",
             "--no-sync",
         )
-        child = keep.run(command, "initdb.log", env=account.env(), user=account.user)
+        child = watchdog.run(command, "initdb.log", env=account.env(), user=account.user)
         if child.wait(PATIENCE) != 0:
             raise ServerFailed(f"initdb failed as {account.name}:\n{tail(child.log)}")
         secret.unlink()

@@ -1,9 +1,9 @@
-"""Child processes that end with this one: `Keep` is the near side of the keeper, `Child` one server under it.
+"""Child processes that end with this one: `Watchdog` runs `watchdog.py`, `Child` is one server under it.
 
 Promise. What is started here is gone, and the directory with it, after `close()`, after the end of this process, and
-after its kill -9 (`keeper.py` says how). A child that dies at its start is reported with the end of its log. Calls may
-come from several threads; they take turns. `ServerUnavailable` means that this machine cannot run the server and names
-the way out; `ServerFailed` means that it could and something went wrong.
+after its kill -9 (`watchdog.py` explains how). A child that dies at its start is reported with the end of its log.
+Calls may come from several threads; they take turns. `ServerUnavailable` means that this machine cannot run the server,
+and names the remedy; `ServerFailed` means that it could and something went wrong.
 """
 
 import json
@@ -19,7 +19,7 @@ from signal import SIGKILL, Signals
 from threading import Lock
 from typing import Any, Final
 
-from forebay_proof.servers import keeper
+from forebay_proof.servers import watchdog
 
 LOOPBACK: Final = "127.0.0.1"
 PATIENCE: Final = 30.0
@@ -65,13 +65,13 @@ def tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]) if log.exists() else "(no log)"
 
 
-class Keep:
+class Watchdog:
     """A temporary directory and the processes that work in it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid())],
+            [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -106,21 +106,21 @@ class Keep:
                 self._process.stdin.write(json.dumps(request).encode() + b"\n")
                 self._process.stdin.flush()
             except (BrokenPipeError, ValueError) as error:
-                raise ServerFailed("the keeper is gone, and the servers with it") from error
+                raise ServerFailed("the watchdog is gone, and the servers with it") from error
             return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise ServerFailed("the keeper is gone, and the servers with it")
+            raise ServerFailed("the watchdog is gone, and the servers with it")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise ServerFailed(reply["error"])
         return reply
 
     def close(self) -> None:
-        """Cut the life line and wait until the keeper has cleared up. Again: nothing happens."""
+        """Close the pipe and wait until the watchdog has cleaned up. A second call does nothing."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock:
@@ -130,8 +130,8 @@ class Keep:
 
 
 class Child:
-    def __init__(self, keep: Keep, pid: int, log: Path) -> None:
-        self._keep = keep
+    def __init__(self, watchdog: Watchdog, pid: int, log: Path) -> None:
+        self._watchdog = watchdog
         self.pid = pid
         self.log = log
 
@@ -140,7 +140,7 @@ class Child:
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
-            code: int | None = self._keep.ask({"wait": self.pid, "seconds": left})["code"]
+            code: int | None = self._watchdog.ask({"wait": self.pid, "seconds": left})["code"]
             if code is not None or not left:
                 return code
 
@@ -149,7 +149,7 @@ class Child:
 
     def signal(self, number: Signals) -> None:
         """Nothing happens if it has ended: its pid is never someone else's."""
-        self._keep.ask({"signal": self.pid, "number": int(number)})
+        self._watchdog.ask({"signal": self.pid, "number": int(number)})
 
     def stop(self, number: Signals) -> None:
         """Send this signal and wait for the end of the process and of those it left behind."""
@@ -158,4 +158,4 @@ class Child:
             raise ServerFailed(
                 f"process {self.pid} did not end in {PATIENCE:.0f} s on {number.name}:\n{tail(self.log)}"
             )
-        self._keep.ask({"sweep": 5.0})
+        self._watchdog.ask({"sweep": 5.0})

@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from forebay_proof.servers.account import Account, Programs, settle
-from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, Keep, ServerUnavailable, environment
+from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, ServerUnavailable, Watchdog, environment
 from forebay_proof.servers.server import Server
 
 UNPACKED: Final = Path(sys.prefix) / "prometheus"
@@ -93,11 +93,11 @@ class Prometheus(Server):
         data: dict[str, Any] = answer["data"]
         return data
 
-    def _prepare(self, keep: Keep) -> Account:
-        account = settle(keep, find_programs(), self.program, _WAY_OUT)
+    def _prepare(self, watchdog: Watchdog) -> Account:
+        account = settle(watchdog, find_programs(), self.program, _WAY_OUT)
         for name, text in self._files.items():
-            (keep.directory / name).write_text(text)
-            account.own(keep.directory / name)
+            (watchdog.directory / name).write_text(text)
+            account.own(watchdog.directory / name)
         return account
 
     def _command(self, account: Account, directory: Path) -> Sequence[str | Path]:

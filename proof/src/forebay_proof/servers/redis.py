@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 import redis
 
 from forebay_proof.servers.account import Account, Programs, settle
-from forebay_proof.servers.process import LOOPBACK, Child, Keep, ServerUnavailable
+from forebay_proof.servers.process import LOOPBACK, Child, ServerUnavailable, Watchdog
 from forebay_proof.servers.server import Server
 
 ELSEWHERE: Final = "FOREBAY_TEST_REDIS"
@@ -125,10 +125,10 @@ class RedisServer(Server):
         with self.client() as client:
             client.flushdb()
 
-    def _prepare(self, keep: Keep) -> Account:
+    def _prepare(self, watchdog: Watchdog) -> Account:
         self.program, programs = find_program()  # type: ignore[misc]
-        account = settle(keep, programs, self.program, _WAY_OUT)
-        data = keep.directory / "data"
+        account = settle(watchdog, programs, self.program, _WAY_OUT)
+        data = watchdog.directory / "data"
         data.mkdir()
         account.own(data)
         data.chmod(0o700)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from forebay_proof.servers.account import Account
-from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, Keep, ServerFailed, free_port, tail
+from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, ServerFailed, Watchdog, free_port, tail
 
 _PORT_TRIES: Final = 5
 _STEP: Final = 0.02
@@ -28,7 +28,7 @@ class Server(ABC):
 
     def __init__(self) -> None:
         self._port = 0
-        self._keep: Keep | None = None
+        self._watchdog: Watchdog | None = None
         self._account: Account | None = None
         self._child: Child | None = None
 
@@ -57,22 +57,22 @@ class Server(ABC):
 
     @property
     def directory(self) -> Path:
-        if self._keep is None:
+        if self._watchdog is None:
             raise ServerFailed(f"{self.program} has not been started")
-        return self._keep.directory
+        return self._watchdog.directory
 
     def start(self) -> None:
         """Start it and wait until it answers; nothing happens if it runs."""
         if self._child is not None and self._child.alive():
             return
-        if self._keep is None or self._account is None:
-            self._keep = self._keep or Keep()
-            self._account = self._prepare(self._keep)
+        if self._watchdog is None or self._account is None:
+            self._watchdog = self._watchdog or Watchdog()
+            self._account = self._prepare(self._watchdog)
         known = self._port
         for _ in range(1 if known else _PORT_TRIES):
             self._port = known or free_port()
-            self._child = self._keep.run(
-                self._command(self._account, self._keep.directory),
+            self._child = self._watchdog.run(
+                self._command(self._account, self._watchdog.directory),
                 f"{self.program}.log",
                 env=self._account.env(),
                 user=self._account.user,
@@ -89,9 +89,9 @@ class Server(ABC):
 
     def close(self) -> None:
         """End it and leave nothing behind."""
-        if self._keep is not None:
-            self._keep.close()
-        self._keep = self._account = self._child = None
+        if self._watchdog is not None:
+            self._watchdog.close()
+        self._watchdog = self._account = self._child = None
         self._port = 0
 
     def _started(self) -> Child:
@@ -110,7 +110,7 @@ class Server(ABC):
         return False
 
     @abstractmethod
-    def _prepare(self, keep: Keep) -> Account:
+    def _prepare(self, watchdog: Watchdog) -> Account:
         """Find the programs and the account, and write what every start reads."""
 
     @abstractmethod

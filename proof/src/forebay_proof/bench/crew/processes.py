@@ -15,7 +15,7 @@ from forebay_proof.histogram import Histogram
 from forebay_proof.load.fleet import Fleet
 from forebay_proof.load.generator import Load
 from forebay_proof.processes import cpu_seconds, parent_of
-from forebay_proof.servers.process import Child, Keep, environment, tail
+from forebay_proof.servers.process import Child, Watchdog, environment, tail
 from forebay_proof.tally import FOLDER, Tallies
 
 ROOT: Final = Path(__file__).parents[5]
@@ -27,14 +27,14 @@ class Clients:
     """Processes of one measurement in a directory of their own, and the tallies of each group of them."""
 
     def __init__(self) -> None:
-        self._keep = Keep()
+        self._watchdog = Watchdog()
         self._stack = ExitStack()
-        self._stack.callback(self._keep.close)
+        self._stack.callback(self._watchdog.close)
         self._fleets: list[Fleet] = []
         self._loads: list[Load] = []
         self._directories = count()
         self._children: list[Child] = []
-        self._keepers: set[int] = set()
+        self._watchdog_pids: set[int] = set()
         self._groups: dict[str, Tallies] = {}
 
     def __enter__(self) -> Self:
@@ -45,7 +45,7 @@ class Clients:
 
     @property
     def directory(self) -> Path:
-        return self._keep.directory
+        return self._watchdog.directory
 
     def new_directory(self, name: str) -> Path:
         made = self.directory / f"{name}-{next(self._directories)}"
@@ -66,9 +66,9 @@ class Clients:
             "TMPDIR": str(self.directory),
             **(env or {}),
         }
-        child = self._keep.run(command, f"{group}-{len(self._children)}.log", env=given)
+        child = self._watchdog.run(command, f"{group}-{len(self._children)}.log", env=given)
         self._children.append(child)
-        self._keepers |= {parent_of(child.pid)} - {0}
+        self._watchdog_pids |= {parent_of(child.pid)} - {0}
         return child
 
     def run(self, group: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
@@ -93,9 +93,9 @@ class Clients:
         return reduce(Histogram.plus, (load.report().latency for load in self._loads), Histogram())
 
     def cpu(self) -> float:
-        """Of all processes that were ever started here: the keeper, their parent, counts those that ended, too."""
+        """Of all processes that were ever started here: the watchdog, their parent, counts those that ended, too."""
         fleets = sum(fleet.cpu_seconds() for fleet in self._fleets)
-        return cpu_seconds(self._keepers) + fleets + sum(load.cpu_seconds() for load in self._loads)
+        return cpu_seconds(self._watchdog_pids) + fleets + sum(load.cpu_seconds() for load in self._loads)
 
     def check(self) -> None:
         """All of them are alive, or have ended well."""

@@ -1,16 +1,16 @@
-"""The keeper: a small process between a test and its servers, so that neither outlives the other by accident.
+"""The watchdog: a small process between a test and its servers, so that neither outlives the other by accident.
 
-Run by path as `python -I -S keeper.py PARENT`; `process.py` is its only caller. It makes a temporary directory, starts
-servers as its own children on request, and waits on a life line: the pipe on its standard input, whose other end only
-the parent holds. When that closes (exit, crash, kill -9), when the parent is no longer its parent, or on a signal, it
+Run by path as `python -I -S watchdog.py PARENT`; `process.py` is its only caller. It makes a temporary directory,
+starts servers as its own children on request, and waits on the pipe on its standard input, whose other end only the
+parent holds. When that closes (exit, crash, kill -9), when the parent is no longer its parent, or on a signal, it
 ends every child, whatever those left behind, removes the directory and exits.
 
-A life line instead of PR_SET_PDEATHSIG: that follows the thread that forked and not the process, is lost when a child
-changes its user, exists on Linux only, and removes no directory. The parent's pid is looked at besides because a fork
+A pipe instead of PR_SET_PDEATHSIG: that follows the thread that forked and not the process, is lost when a child
+changes its user, exists on Linux only, and removes no directory. The parent's pid is checked, too, because a fork
 of the parent holds a copy of the pipe.
 
-Requests and replies are lines of JSON, one reply to each request. On Linux the keeper is a subreaper: a backend whose
-postmaster was killed becomes its child and can be seen. What can go wrong: a keeper that is itself killed with -9
+Requests and replies are lines of JSON, one reply to each request. On Linux the watchdog is a subreaper: a backend whose
+postmaster was killed becomes its child and can be seen. What can go wrong: a watchdog that is itself killed with -9
 keeps no one.
 """
 
@@ -38,7 +38,7 @@ _MEMORY_LINE: Final = 6
 """Of postmaster.pid: key and id of the shared memory segment, which a killed postmaster leaves behind."""
 
 
-class Keeper:
+class WatchdogProcess:
     def __init__(self, parent: int, directory: Path) -> None:
         self._parent = parent
         self._directory = directory
@@ -148,15 +148,15 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     directory = Path(tempfile.mkdtemp(prefix="forebay-")).resolve()
-    keeper = Keeper(int(sys.argv[1]), directory)
+    watchdog = WatchdogProcess(int(sys.argv[1]), directory)
     try:
         os.write(1, json.dumps({"directory": str(directory)}).encode() + b"\n")
         with contextlib.suppress(BrokenPipeError):
-            keeper.serve()
+            watchdog.serve()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        keeper.end()
+        watchdog.end()
 
 
 if __name__ == "__main__":
