@@ -66,6 +66,13 @@ POSTGRES_MUTANTS = [
         ("tests/stores/test_postgres_prepared.py",),
     ),
     Mutant(
+        "postgres: each failure reads all payloads of its member",
+        f"{SCHEMA}/0007_settle.pre.sql",
+        "    ), element AS MATERIALIZED (\n",
+        "    ), element AS NOT MATERIALIZED (\n",
+        ("tests/stores/test_postgres_lanes.py", "-k", "each_payload_once"),
+    ),
+    Mutant(
         "postgres: a claim of one job goes the long way",
         f"{SCHEMA}/0006_claim.pre.sql",
         "IF counts = '{1}' AND NOT tended",

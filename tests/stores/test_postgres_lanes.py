@@ -12,10 +12,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from forebay.core.instant import minutes
 from forebay.core.job import Draft
+from forebay.core.outcome import Failure, Retry
 from forebay.core.policy import AtMost, Fair
 from forebay.core.spec import QueueSpec
+from forebay.store.postgres.settling import SETTLE, Settling, grouped
 from forebay.store.postgres.store import PostgresStore
+from forebay.store.protocol import Want
 from forebay_proof.servers.postgres import PostgresServer
 
 LANES = 4_500
@@ -120,3 +124,16 @@ def test_a_claim_of_one_plain_job_is_two_statements(url: str) -> None:
     answer, plans = explained(url, CLAIM)
     assert answer == 1
     assert len(plans) == 3
+
+
+def test_failures_of_alike_jobs_read_each_payload_once(url: str) -> None:
+    """A member is a list of payloads, and each of its jobs needs one of them."""
+    jobs = 500
+    with closing(PostgresStore(url)) as store:
+        store.enqueue([Draft("k", number, queue="failing") for number in range(jobs)])
+        leases = store.claim([Want("failing", jobs)], "ada", minutes(1))
+        groups, _ = grouped([(lease, Retry(0, Failure("ValueError"))) for lease in leases])
+        call = Settling(store.backend.session, store.backend.claims).call_of(groups)
+        answer, steps = counted(url, SETTLE, *call)
+    assert answer == [1]
+    assert steps < 40 * jobs

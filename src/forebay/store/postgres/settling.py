@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from forebay.core.instant import Duration, Instant
-from forebay.core.job import State
+from forebay.core.job import Job, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT, MAX_ID
@@ -107,6 +107,11 @@ def _twice(ids: Sequence[int]) -> set[int]:
     return {job_id for job_id, count in Counter(ids).items() if count > 1}
 
 
+def _goes(verdict: Verdict, kept: bool) -> bool:
+    """Whether a job is acknowledged and not kept."""
+    return type(verdict) is Ack and not verdict.keep_for and not kept
+
+
 class SettleCall:
     """The arguments of one call of `forebay.settle`."""
 
@@ -139,27 +144,31 @@ class SettleCall:
 
     def _add(self, number: int, group: Group) -> None:
         _, lease, _, ref = group[0]
-        plain = all(type(verdict) is Ack and not verdict.keep_for for _, _, verdict, _ in group)
-        plain = plain and not self._specs.of(lease.job.queue).stamper.kept_until(0)
-        if plain and len(group) == ref.jobs:
+        kept = self._specs.of(lease.job.queue).stamper.kept_until(0) != 0
+        if len(group) == ref.jobs and all(_goes(verdict, kept) for _, _, verdict, _ in group):
             self._packs.append((ref.pack, None, None))
             self._told.append(b"")
             return
         bits = ["0"] * ref.jobs
         renewed: Instant | None = None
-        group = sorted(group, key=lambda item: item[1].job.id)
+        acked: list[Job] = []
         # What lies ahead is recorded as a length of time, to which the server's now is added.
         record = RecordBuilder(0)
-        for _, lease, verdict, place in group:
-            bits[place.place(lease.job.id)] = "1"
-            change = transition(verdict, self._specs.of(lease.job.queue).stamper, 0)
+        for _, lease, verdict, place in sorted(group, key=lambda item: item[1].job.id):
+            job = lease.job
+            bits[place.place(job.id)] = "1"
+            if _goes(verdict, kept):
+                self._memorise(number, job.id, job.delivery, VERDICT_CODES[Ack])
+                acked.append(job)
+                continue
+            record.leased(Change.ACKED, acked, 0)
+            acked = []
+            change = transition(verdict, self._specs.of(job.queue).stamper, 0)
             self._add_change(number, place, lease, verdict, change)
-            if not plain:
-                record.held(change.change, lease.job, change.until, change.error)
+            record.held(change.change, job, change.until, change.error)
             if presumes_expiry(verdict):
                 renewed = lease.until if renewed is None else min(renewed, lease.until)
-        if plain:
-            record.leased(Change.ACKED, [lease.job for _, lease, _, _ in group], 0)
+        record.leased(Change.ACKED, acked, 0)
         self._packs.append((ref.pack, "".join(bits), renewed))
         self._told.append(_encode(record.spans())[1:-1])
 

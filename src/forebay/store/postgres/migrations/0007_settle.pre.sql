@@ -128,7 +128,7 @@ AS $$
 $$;
 
 -- Jobs leave their packs to be tried again or to be kept. Codes: a done, c cancelled, d dead, r again, l handed back.
--- `member` and `at`: where in its pack a job is. `errors` comes without the instant of the last failure, which is now.
+-- `member` and `at`: where in its pack a job is. Lists of a member are read once, and not copied for each of its jobs. `errors` comes without the instant of the last failure, which is now.
 CREATE FUNCTION forebay.break_out(v_now bigint, packs bigint[], parts integer[], outs json)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_nestloop = off
 AS $$
@@ -144,15 +144,19 @@ BEGIN
             queue text, keep_rank boolean
         )
         WHERE o.pack = ANY (parts)
+    ), member AS MATERIALIZED (
+        SELECT * FROM forebay.running AS r WHERE r.pack = ANY (packs) AND (r.pack, r.number) IN (SELECT o.pack, o.member FROM o)
+    ), element AS MATERIALIZED (
+        SELECT r.pack, r.number, e.place - 1 - r.size + r.n AS at, e.body, e.fact
+        FROM member AS r CROSS JOIN LATERAL ROWS FROM (json_array_elements(r.bodies), json_array_elements(r.facts)) WITH ORDINALITY
+            AS e (body, fact, place)
     ), job AS MATERIALIZED (
         SELECT o.id, o.code, o.due_at AS next_at, o.errors AS failures, o.kept_until, o.result, o.queue AS elsewhere, o.keep_rank,
-            coalesce(get_bit(r.asked, o.at) = 1, false) AS is_asked, r.facts -> (r.size - r.n + o.at) AS fact, b.value AS body, r.*
-        FROM (
-            SELECT * FROM forebay.running AS r WHERE r.pack = ANY (packs)
-                AND (r.pack, r.number) IN (SELECT o.pack, o.member FROM o)
-        ) AS r
-        CROSS JOIN LATERAL json_array_elements(r.bodies) WITH ORDINALITY AS b (value, place)
-        JOIN o ON o.pack = r.pack AND o.member = r.number AND o.at = b.place - 1 - r.size + r.n
+            coalesce(get_bit(r.asked, o.at) = 1, false) AS is_asked, e.fact, e.body, r.rank, r.due_at, r.enqueued_at, r.rank_base,
+            r.expires_at, r.cost, r.delivery, r.attempt, r.max_attempts, r.rank_timed, r.blocks, r.lane, r.cls, r.kind, r.line,
+            r.gates, r.errors, r.queue
+        FROM o JOIN element AS e ON e.pack = o.pack AND e.number = o.member AND e.at = o.at
+        JOIN member AS r ON r.pack = o.pack AND r.number = o.member
     ), kept AS (
         INSERT INTO forebay.ended (
             id, due_at, enqueued_at, finished_at, kept_until, expires_at, rank_base, delivery, attempt, max_attempts,
