@@ -8,10 +8,10 @@ forebay bench run audit --json                  one object a run
 A history has three events a job, 1 % retries and 0.05 % redeliveries, receipts and effects of all jobs (see
 `audit_data`). Each run is a process of its own on a lake that has never been audited, so that the evidence is read,
 too. The incremental run is the second one of a lake: the first proved 99 % of it (at least a period of the history is
-left). `seconds` are those from Spark's start to its end by its event log: the start of Java is not in it. `cpu` is that
-of the executors' tasks by the same log, `all_cpu` that of all processes: driver, planning, compiling and the Python of
-tasks. DuckDB reads the same files and asks for the core of it: sets of jobs and seqs, and
-each event beside the one before it.
+left); after it comes one that finds nothing new. `seconds` are those from Spark's start to its end by its event log:
+the start of Java is not in it. `cpu` is that of the executors' tasks by the same log, `all_cpu` that of all processes:
+driver, planning, compiling and the Python of tasks. "spark alone" is a session that does next to nothing. DuckDB reads
+the same files and runs the core of it: sets of jobs and seqs, and each event beside the one before it.
 """
 
 import argparse
@@ -74,6 +74,16 @@ def audited_again(place: Path) -> dict[str, Any]:
     run = _command(lake, place / "receipts", place / "effects")
     assert run["earlier"] is not None, run
     return run
+
+
+def started() -> dict[str, Any]:
+    """What a session costs that does next to nothing."""
+    program = "from forebay.spark.session import spark_session as s; s(short=True).range(1).count(); s().stop()"
+    began = time.perf_counter()
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL, start_new_session=True) as run:
+        cpu = _cpu_of_tree(run)
+    assert run.returncode == 0
+    return {"seconds": time.perf_counter() - began, "cpu": cpu}
 
 
 def _command(lake: Path, receipts: Path, effects: Path, *more: str) -> dict[str, Any]:
@@ -168,6 +178,8 @@ def main() -> None:
                 "audit": partial(audited, place),
                 "audit --quick": partial(audited, place, "--quick"),
                 "the last 1 %": partial(audited_again, place),
+                "nothing new": partial(_command, place / "growing", place / "receipts", place / "effects"),
+                "spark alone": started,
                 "duckdb": partial(by_duckdb, place),
             }
             for name, measure in runs.items():
