@@ -4,7 +4,7 @@ Jobs that are due need none of this: a claim takes them by itself.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from forebay.core.entries import DeadLetterRule
 from forebay.core.instant import Instant
@@ -120,19 +120,31 @@ def expire(unit: UnitOfWork, limit: int = EXPIRE_LIMIT) -> None:
         limit -= some
 
 
-def forget(unit: UnitOfWork, finished: Sequence[Sequence[Any]], *, counted: bool = False) -> None:
-    """Finished jobs are gone; each with its last settle, as `finished` and the others return them.
+class FinishedRow(NamedTuple):
+    """A finished job that is gone, as `finished` and its siblings return it; with its last settle."""
 
-    `counted`: who counts the dead of a queue has heard of these.
-    """
-    unit.hold({columns[8] for columns in finished if columns[4] is not None})
-    for job_id, _, _, _, line, kind, _, _, home in finished:
-        unit.builder.job(Change.PURGED, job_id, home, kind)
-        if line is not None:
-            unit.lines.add(line)
-    remember(unit, [(columns[0], columns[6], columns[7]) for columns in finished if columns[6]])
+    id: int
+    queue: str
+    state: int
+    lane: str
+    line: str | None
+    kind: str
+    settled_delivery: int
+    settled_code: str
+    home: str
+
+
+def forget(unit: UnitOfWork, finished: Rows, *, counted: bool = False) -> None:
+    """Finished jobs are gone. `counted`: the number of dead letters of their queues is already without them."""
+    rows = [FinishedRow._make(columns) for columns in finished]
+    unit.hold({row.home for row in rows if row.line is not None})
+    for row in rows:
+        unit.builder.job(Change.PURGED, row.id, row.home, row.kind)
+        if row.line is not None:
+            unit.lines.add(row.line)
+    remember(unit, [(row.id, row.settled_delivery, row.settled_code) for row in rows if row.settled_delivery])
     if not counted:
-        left(unit, [columns[1] for columns in finished if columns[2] == DEAD])
+        left(unit, [row.queue for row in rows if row.state == DEAD])
 
 
 def forget_excess(unit: UnitOfWork, limit: int) -> None:
@@ -144,7 +156,7 @@ def take_dead(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
     """Those of these jobs that are dead letters are gone; their ids."""
     found = unit.fetch(_TAKE_DEAD, (list(ids),))
     forget(unit, found)
-    return [columns[0] for columns in found]
+    return [job_id for job_id, *_ in found]
 
 
 def remember(unit: UnitOfWork, settled: Sequence[tuple[int, int, str]]) -> None:

@@ -21,7 +21,7 @@ from forebay.store.postgres.claims import Claims, Holder, unfinished
 from forebay.store.postgres.connect import Connection, Rows, Server, array_of
 from forebay.store.postgres.intake import empty_inbox
 from forebay.store.postgres.queries import statement
-from forebay.store.postgres.runs import BEHIND, LATER, READY, RunRow, ended_job, jobs_of_run
+from forebay.store.postgres.runs import BEHIND, LATER, READY, EndedRow, RunRow, jobs_of_run
 from forebay.store.postgres.session import Session
 from forebay.store.postgres.waiting import ending_of, requests_to
 from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
@@ -75,9 +75,8 @@ class Observing:
         found = unfinished(self._session, known)
         missing = [job_id for job_id in known if job_id not in found]
         if missing:
-            found |= {
-                row[0]: ended_job(row) for row in self._session.server.query(_ENDED, (missing, self._session.now()))
-            }
+            rows = self._session.server.query(_ENDED, (missing, self._session.now()))
+            found |= {row.id: row.job() for row in map(EndedRow._make, rows)}
         running = [job.id for job in found.values() if job.state is State.RUNNING]
         reports = self._session.server.query(_REPORTS, (running,)) if running else []
         pictures: dict[int, Job | None] = dict(found)
@@ -297,8 +296,8 @@ class Look(NamedTuple):
         state = None if query.state is None else STATES.index(query.state)
         place = (self.after, MAX_ID if last is None else last, _SPARE * probes)
         picked = (state, state, query.queue, query.queue, query.kind, query.kind)
-        rows = self._fetch(page, (*place, self.now, *picked, self.wanted))
-        return _Part([ended_job(row) for row in rows], rows[-1][0] if len(rows) >= self.wanted else last)
+        jobs = [EndedRow._make(row).job() for row in self._fetch(page, (*place, self.now, *picked, self.wanted))]
+        return _Part(jobs, jobs[-1].id if len(jobs) >= self.wanted else last)
 
     @property
     def _picks(self) -> bool:

@@ -235,39 +235,57 @@ def jobs_of_run(row: RunRow) -> Iterator[Job]:
         )
 
 
-def ended_job(row: Sequence[Any]) -> Job:
-    """A finished job, from the columns `{ended}`."""
-    (job_id, state, queue, kind, due_at, enqueued_at, delivery, attempt, lives, expires_at) = row[:10]
-    finished_at, cancel_requested, errors, facts, body, result, home = row[10:]
-    own = (None if facts is None else _one_facts(facts)) or NO_FACTS
-    return Job(
-        job_id,
-        queue,
-        own.kind or kind,
-        body,
-        ENDED[state],
-        own.priority,
-        enqueued_at,
-        due_at,
-        attempt,
-        lives,
-        delivery,
-        own.key,
-        own.tenant,
-        own.subject,
-        own.deadline,
-        expires_at,
-        own.meta,
-        None,
-        None,
-        None,
-        finished_at,
-        cancel_requested,
-        errors_of(errors),
-        result,
-        own.cost,
-        home,
-    )
+class EndedRow(NamedTuple):
+    """The columns `{ended}` of a finished job."""
+
+    id: int
+    state: int
+    queue: str
+    kind: str
+    due_at: Instant
+    enqueued_at: Instant
+    delivery: int
+    attempt: int
+    max_attempts: int
+    expires_at: Instant | None
+    finished_at: Instant
+    cancel_requested: bool
+    errors: str | None
+    facts: bytes | None
+    body: bytes
+    result: bytes | None
+    home: str | None
+
+    def job(self) -> Job:
+        own = (None if self.facts is None else _one_facts(self.facts)) or NO_FACTS
+        return Job(
+            self.id,
+            self.queue,
+            own.kind or self.kind,
+            self.body,
+            ENDED[self.state],
+            own.priority,
+            self.enqueued_at,
+            self.due_at,
+            self.attempt,
+            self.max_attempts,
+            self.delivery,
+            own.key,
+            own.tenant,
+            own.subject,
+            own.deadline,
+            self.expires_at,
+            own.meta,
+            None,
+            None,
+            None,
+            self.finished_at,
+            self.cancel_requested,
+            errors_of(self.errors),
+            self.result,
+            own.cost,
+            self.home,
+        )
 
 
 def errors_before(job: Job, failure: Failure, kept: int) -> str:
