@@ -7,7 +7,7 @@
 
 At least once: a job that is not acknowledged before its timeout is handed out again, so make the work idempotent.
 Give a directory and it survives `kill -9`. The queue is a thin face of the in-process store; there is no thread
-behind it: expired jobs return when someone asks for work, at a cost that does not depend on how many are in flight.
+behind it: expired jobs return at the next call for work, at a cost that does not depend on how many are in flight.
 """
 
 import logging
@@ -39,7 +39,7 @@ _KIND: Final = "job"
 _OWNER: Final = "JobQueue"
 _REAP_BATCH: Final = 100
 _NO_LUCK: Final = 0.0
-_DELIVERIES_TOLD_APART: Final = 1_000
+_MAX_DELIVERIES_COUNTED: Final = 1_000
 _MAX_NAP: Final = timedelta(hours=12)
 
 
@@ -122,7 +122,7 @@ class JobQueue:
         lease = self._leases.pop(_checked_id(job_id), None)
         if lease is None or self._store.settle([(lease, Ack())]) != [Settled.APPLIED]:
             return False
-        self._deliveries[min(lease.job.delivery, _DELIVERIES_TOLD_APART)] += 1
+        self._deliveries[min(lease.job.delivery, _MAX_DELIVERIES_COUNTED)] += 1
         return True
 
     def nack(self, job_id: int, requeue_delay: float = 0.0) -> bool:
@@ -190,10 +190,10 @@ class JobQueue:
             if settled is Settled.APPLIED:
                 applied += 1
                 if isinstance(verdict, DeadLetter):
-                    self._tell(lease.job)
+                    self._handle_dead(lease.job)
         return applied
 
-    def _tell(self, job: StoredJob) -> None:
+    def _handle_dead(self, job: StoredJob) -> None:
         if self._dlq_handler is None:
             return
         try:

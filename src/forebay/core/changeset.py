@@ -1,6 +1,6 @@
 """One value for a change of the in-process store: what a verb plans, the journal logs, recovery applies again.
 
-The ledger's record is made from it, and it says who is woken (`store.memory.changes` has the rules). A `ChangeSet`
+The ledger's record is made from it, and it says which waiters wake up (rules: `store.memory.changes`). A `ChangeSet`
 is everything that one call changes, complete: applying change sets in order rebuilds the store. Jobs to which the same
 happened share a `JobChange`, under the name that the ledger has for it (`core.ledger.Change`); three changes are not
 the ledger's business and have their names here.
@@ -40,7 +40,7 @@ class JobChange(Struct, frozen=True, array_like=True):
     """Jobs to which the same happened. `deliveries`: their fences, where a lease begins or ends.
 
     until      as a span of the ledger has it: the end of the lease, the new due time, or how long it stays readable
-    error      why the jobs failed; `dead_letter`: where they lie, if not for ever in their own queue
+    error      why the jobs failed; `dead_letter`: their queue and time, if not for ever in their own
     keep_rank  of jobs that wait again: the rank is as `rank_back` says; otherwise it follows from the new due time
     """
 

@@ -1,4 +1,4 @@
-"""What a store asks of its clock. The core itself never reads one: instants come in as arguments."""
+"""What a store needs of its clock. The core itself never reads one: instants come in as arguments."""
 
 from typing import Protocol
 
@@ -16,7 +16,7 @@ class Signal(Protocol):
 
 
 class Clock(Protocol):
-    """The store's own time. One clock decides what is due, overdue or expired; nobody else's is asked."""
+    """The store's own time. One clock decides what is due, overdue or expired; no other is read."""
 
     def now(self) -> Instant:
         """Microseconds since 1970; never runs backwards."""

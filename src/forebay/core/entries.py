@@ -46,8 +46,8 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
 class Replaced(Struct, frozen=True, array_like=True):
     """What a job takes over of a newer draft besides its payload: all that says how urgent it is, and its meta.
 
-    What says where it stands is its own: id, tenant, subject, class, gates, cost, lives, and its time. `due_at` None:
-    the time stays, and the rank moves by as much as `rank_base` does; else both are written anew.
+    Its own remain: id, tenant, subject, class, gates, cost, attempts, and its time. `due_at` None:
+    the time stays, and the rank moves by as much as `rank_base` does; else both are written again.
     """
 
     priority: int = 0
@@ -71,7 +71,7 @@ class Merge(Struct, frozen=True, array_like=True):
 
 
 class DeadLetterRule(Struct, frozen=True, array_like=True):
-    """Where a dead job lies, if not in its own queue, and until when (0: until it is redriven or purged)."""
+    """The queue of a dead letter, if not the job's own, and the end of its time (0: until it is redriven or purged)."""
 
     queue: str | None = None
     kept_until: Instant = 0

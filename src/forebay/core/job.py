@@ -102,7 +102,7 @@ class Draft(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """How far a running job says it is: a portion from 0 to 1 and a few words. `at`: when the store was told."""
+    """How far a running job says it is: a portion from 0 to 1 and a few words. `at`: when it was reported."""
 
     portion: float
     note: str = ""
@@ -118,7 +118,7 @@ class Progress(Struct, frozen=True):
 class Job(Struct, frozen=True):
     """One job as a caller sees it. `attempt` is lives used; `delivery` counts hand-outs and only ever grows.
 
-    `home`: the queue it died in, where its dead letter lies in another one (`queue`); a redrive sends it back there.
+    `home`: the queue it died in, where its dead letter is in another one (`queue`); a redrive sends it back there.
     `progress`: what the holder of this delivery last reported; only of a job that runs, and only from `get`.
     """
 
@@ -175,7 +175,7 @@ def is_suspicious(errors: Sequence[Failure], attempt: int, max_attempts: int) ->
 
     - the holder before it failed too
     - this is its last attempt
-    - nobody knew whether it had begun, so the attempt was given back: the error has the number of this attempt
+    - it was not known whether it had begun, so the attempt was given back: the error has the number of this attempt
 
     So a killer is found, and takes no innocents to the dead letters; what was beside one crash goes on at once.
     """

@@ -12,14 +12,14 @@ What a span says beyond its jobs depends on the change:
     acked      done; readable until `until`, 0: gone                  retried    failed, due again at `until`
     died       failed for good                                        released   handed back uncharged, due at `until`
     dismissed  ended by request while it ran, readable until `until`  cancelled  the same before it ran
-    asked      its holder will be told to stop                        expired    died because nobody claimed it in time
+    asked      its holder is requested to stop                        expired    died because it was not claimed in time
     redriven   a dead job lives again, due at `until`                 purged     a finished job was forgotten
     shed       died, before it ran, to make room in a full queue
 
 Changes of a running job carry what its lease said (`delivery`, `attempt`, `enqueued_at`, `due_at`, `claimed_at`), so
 that waiting, running and lateness follow from one record. A merge without a `due_at` leaves the job its time. A dead
-letter that lies in another queue is told of under the queue that it died in. Copies of a broker are jobs like others,
-each in its own queue. A record without spans tells of a verb that moves no job.
+letter that is in another queue is recorded under the queue that it died in. Copies of a broker are jobs like others,
+each in its own queue. A record without spans is of a verb that moves no job.
 New versions add fields at the end of a span or a record, or new changes; `VERSION` is kept beside the records.
 """
 

@@ -67,7 +67,7 @@ SOURCE_KEPT: Final = timedelta(days=90)
 
 LEDGER_KEPT: Final = timedelta(days=7)
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
-"""How much of its ledger a store keeps unless it is told otherwise."""
+"""How much of its ledger a store keeps unless its rule says otherwise."""
 
 MAX_ID: Final = 2**63 - 1
 

@@ -42,7 +42,7 @@ class Failure(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 LEASE_RAN_OUT: Final = "its lease ran out: the worker died, hung or was cut off"
-"""It names no worker: whoever reads a job's errors need not know whose workers run it."""
+"""It names no worker: a reader of a job's errors need not know whose workers run it."""
 
 OUT_OF_TIME: Final = Failure(EXPIRED, "not claimed before it expired")
 
@@ -74,7 +74,7 @@ class Dropped(Struct, frozen=True):
 
 
 class Snoozed(Struct, frozen=True):
-    """The handler asks to be called again later; no life is used."""
+    """The handler asks to be called again later; no attempt is used."""
 
     after: Duration
 
@@ -90,7 +90,7 @@ class Abandoned(Struct, frozen=True):
 
 
 class Unaccounted(Struct, frozen=True):
-    """Its worker is gone or stands still, and nothing tells whether the handler had begun."""
+    """Its worker is gone or stands still, and it is not known whether the handler had begun."""
 
     cause: str = LEASE_RAN_OUT
 
@@ -161,7 +161,7 @@ class Retry(Struct, frozen=True):
 
 
 class DeadLetter(Struct, frozen=True):
-    """Never again, unless somebody redrives it."""
+    """Never again, unless it is redriven."""
 
     error: Failure
     expired: bool = False

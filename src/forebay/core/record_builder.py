@@ -1,8 +1,8 @@
 """Writing down what one call does, job by job, as the spans of a `Record`.
 
-A store that moves rows one by one tells its builder of each; neighbours to which the same happened cost one comparison
+A store that moves rows one by one adds each to its builder; neighbours to which the same happened cost one comparison
 and no object. Neighbours that differ in kind alone share a span as well: its kind is that of the first, and the others
-say theirs in their traits. A call that tells of no job and names no verb of its own leaves no record.
+say theirs in their traits. A call that adds no job and names no verb of its own leaves no record.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ _PLAIN: Final = (None, None, None, 0)
 
 
 class RunningJob(Protocol):
-    """A job in somebody's hands, as a lease or a row has it."""
+    """A job under lease, as a lease or a row has it."""
 
     @property
     def id(self) -> int: ...
@@ -138,12 +138,12 @@ class RecordBuilder:
         self.job(Change.MERGED, job_id, draft.queue, draft.kind, *facts, trait=own)
 
     def spans(self) -> list[JobRange]:
-        """What was told of jobs so far."""
+        """The ranges of jobs so far."""
         self._end()
         return self._spans
 
     def record(self) -> Record | None:
-        """The record, if there is anything to tell."""
+        """The record, if there is anything to record."""
         spans = self.spans()
         if not spans and self._verb == TEND:
             return None

@@ -278,7 +278,7 @@ class Lanes(Generic[J]):
         self._forget(state)
 
     def changed(self, state: GateState) -> None:
-        """The operator's number is another one. A rate of whole queues has no timer: `workable_at` asks it."""
+        """The operator's number is another one. A rate of whole queues has no timer: `workable_at` reads it."""
         self.wake(state)
         if not any(state is each for queue in state.numbers for _, each in self.fronts[queue].whole):
             self._set_timer(state)

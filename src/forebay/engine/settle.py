@@ -159,7 +159,7 @@ def errors_after(errors: tuple[Failure, ...], error: Failure | None, at: Instant
 
 
 class CancelPlan(NamedTuple):
-    """The answers; `ended` will not run, and the holders of `asked` are told to stop."""
+    """The answers; `ended` will not run, and the holders of `asked` are requested to stop."""
 
     answers: list[CancelAnswer]
     ended: list[int]

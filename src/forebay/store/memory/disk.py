@@ -1,4 +1,4 @@
-"""The few things the journal asks of a disk, and the real disk.
+"""The few operations that the journal needs of a disk, and the real disk.
 
 Promise: `Disk` is every system call the journal makes, so a test or a simulator
 can stand in for the machine and fail, lose or reorder any one of them. `RealDisk`

@@ -66,7 +66,7 @@ class Row(Struct, array_like=True, gc=False):
 
     @property
     def queue(self) -> str:
-        """Where it belongs, wherever it lies when it is dead."""
+        """The queue it belongs to, even where its dead letter is in another one."""
         return self.home or self.entry.queue
 
     @property
@@ -209,7 +209,7 @@ class Partition:
 class Logs:
     """All logs of a store by name.
 
-    places   how far a group has come in a partition; owners: who reads it for the group, and in which epoch
+    places   how far a group has come in a partition; owners: the member that reads it, and in which epoch
     members  until when each member of a group lives
     seen     the groups of a log, and when each last committed or owned
     lost     what left a partition before the group had it
@@ -300,7 +300,7 @@ class Facts:
         self._keys_by_state: dict[KeyName, None] = {}
 
     def spec(self, queue: str) -> QueueSpec:
-        """The queue's spec; a queue nobody configured has the default one."""
+        """The queue's spec; a queue that was not configured has the default one."""
         spec = self.specs.get(queue)
         return QueueSpec(name=queue) if spec is None else spec
 

@@ -14,7 +14,7 @@ collision. Whatever the bytes are, nothing here raises and no work is more than
 linear in them: a length is believed only under its head crc.
 
 Authority: the salt in the header. It starts every crc of its segment, so a journal
-copied into a body, or crafted by whoever sends bodies, cannot pose as a frame when
+copied into a body, or crafted by a sender of bodies, cannot pose as a frame when
 `later_watermark` looks for witnesses behind a damaged one.
 
 What can go wrong: a `Scan` that stops early says where (`end`) and why (`fault`);

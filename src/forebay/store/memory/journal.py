@@ -21,7 +21,7 @@ sync after each commit. It survives kill -9 and may be stale after a power cut, 
 A segment is created, with its header and its name durable, only when every record before it
 is durable; `close` ends the last one with a seal, an empty frame that vouches for the rest.
 
-How records are read back, and when that is refused, is told in `recovery`, which also makes
+How records are read back, and when that is refused, is described in `recovery`, which also makes
 the journals: `recover`, replay, `start`.
 """
 
@@ -139,7 +139,7 @@ class Journal:
                 self._pass_turn()
 
     def rotate(self) -> int:
-        """Ends the current segment; every record up to the returned lsn then lies in an ended one."""
+        """Ends the current segment; every record up to the returned lsn is then in an ended one."""
         self._await_turn(_WHEN_ALONE)
         try:
             self._commit(rotate=True)
@@ -167,7 +167,7 @@ class Journal:
             self._bytes_since_snapshot -= replayed
 
     def sealed_segments(self, upto: int) -> tuple[str, ...]:
-        """Paths of the ended segments that lie wholly at or below `upto`, oldest first."""
+        """Paths of the ended segments that are wholly at or below `upto`, oldest first."""
         with self._guard:
             return tuple(
                 segment.path
@@ -248,7 +248,7 @@ class Journal:
             self._pass_turn()
 
     def _pass_turn(self) -> None:
-        """Wakes all who are served and the next leader, who in a stopped journal fails and passes it on."""
+        """Wakes all callers that are served and the next leader, which in a stopped journal fails and passes it on."""
         with self._guard:
             woken = [gate for lsn, gate in self._waiting if lsn <= self._synced]
             self._waiting = [waiter for waiter in self._waiting if waiter[0] > self._synced]

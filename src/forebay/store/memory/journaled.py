@@ -174,12 +174,12 @@ class CompactingJournal:
             self._failures += 1
             self._not_before = time.monotonic() + wait
             # Not the text of the error: that of a failed store says that it has stopped.
-            told = error.reason if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
+            reason = error.reason if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
             _log.warning(
                 "the journal in %s was not compacted, it works on and grows; next try in %.0f s: %s",
                 self._directory,
                 wait,
-                told,
+                reason,
             )
 
     def _unhurried(self, items: Iterable[T], per_breath: int) -> Iterator[T]:

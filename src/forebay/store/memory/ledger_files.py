@@ -30,7 +30,7 @@ _READ_BYTES: Final = 1024 * 1024
 _PLACE_BYTES: Final = 64 * 1024
 _TRIES: Final = 16
 _SALT: Final = 0
-"""A file that is written anew after a crash begins with the same bytes: who reads the old one may go on."""
+"""A file that is written again after a crash begins with the same bytes: a reader of the old one may go on."""
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ class _File:
 
 
 class LedgerFiles:
-    """The records of one directory, for one reader at a time. `first` and `next`: as far as segments tell."""
+    """The records of one directory, for one reader at a time. `first` and `next`: as far as segments show."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk

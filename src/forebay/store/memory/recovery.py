@@ -22,7 +22,7 @@ record k is missing, torn or wrong, it was acknowledged if
 Then JournalDamaged is raised. Otherwise it is the tail of a commit that never finished,
 even where later pages of it landed first, and `start` cuts it off. Records missing between
 segments, behind a snapshot or below the mark are damage too. A mark that fails its crc
-counts as absent. A damaged snapshot is passed over (`passed_over` tells) for an older one,
+counts as absent. A damaged snapshot is passed over (see `passed_over`) for an older one,
 or for none, if the log reaches back that far; if not, that is damage.
 
 New records go to a new segment, or to an empty last one: all that recovery accepted is
