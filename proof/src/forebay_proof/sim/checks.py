@@ -1,8 +1,8 @@
 """What must hold of every run, by name. Each check reads evidence and ledger and yields what it finds wrong.
 
 Evidence is authoritative about what happened outside the store (starts, effects, answers), the ledger about the order
-of things inside it. What is found while a run goes on (an overfull pool, a suspect in company, a lost record) is noted
-there and then, under names of the same kind.
+of things inside it. What is found while a run goes on (an overfull pool, a suspect outside quarantine, a lost
+record) is recorded at once, under names of the same kind.
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ from forebay_proof.sim.case import Case
 from forebay_proof.sim.evidence import Evidence
 from forebay_proof.sim.pool import DROPPED
 from forebay_proof.sim.rules_deliveries import (
+    attempts_counted,
     drains,
     effects_once,
     exclusive_lease,
     fencing,
+    killers_charged,
     leases_last,
-    lives_counted,
-    poison_pays,
     releases_free,
     subject_order,
     verdicts_kept,
@@ -35,8 +35,8 @@ from forebay_proof.sim.rules_jobs import (
     one_end,
     one_job_a_key,
     one_redrive,
+    reclaimed_first,
 )
-from forebay_proof.sim.rules_order import taken_back_first
 from forebay_proof.sim.store_process import StoreProcess
 from forebay_proof.sim.world import World
 
@@ -46,20 +46,20 @@ CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
     "I2 exclusive lease": exclusive_lease,
     "I2 leases last": lambda case: leases_last(case, case.evidence.troubles),
     "I3 fencing": fencing,
-    "I4 histories are counted exactly": lives_counted,
-    "I4 hand-backs are free": releases_free,
+    "I4 attempts are counted exactly": attempts_counted,
+    "I4 releases are free": releases_free,
     "I5 each tick once": each_tick_once,
     "I6 capacity": capacity,
     "I7 order per subject": subject_order,
     "I7 the latest wins": latest_wins,
-    "I7 taken back goes first": taken_back_first,
+    "I7 reclaimed jobs go first": reclaimed_first,
     "I10 drain": drains,
     "I10 verdicts are kept": verdicts_kept,
     "I11 one job a key": one_job_a_key,
     "I12 never early": never_early,
     "I13 no resurrection": no_resurrection,
     "I14 one redrive": one_redrive,
-    "I17 poison pays": poison_pays,
+    "I17 a job that kills its worker is charged": killers_charged,
     "effects once per delivery": effects_once,
     "the ledger": lambda case: (
         str(violation) for violation in check_all(case.index.changes, drained=True, dropped=[DROPPED])

@@ -70,7 +70,7 @@ def verdicts_kept(case: Case) -> Iterator[str]:
             yield f"{start.owner} ended {start.fence} with {start.outcome} and no verdict"
 
 
-def lives_counted(case: Case) -> Iterator[str]:
+def attempts_counted(case: Case) -> Iterator[str]:
     """A start sees the attempt that the ledger counts; deaths cost an attempt, releases do not; the limit holds."""
     evidence = case.evidence
     for fence, start in evidence.starts.items():
@@ -180,7 +180,7 @@ def drains(case: Case) -> Iterator[str]:
             yield f"{gone.owner} is gone and still holds {list(gone.still_running)}"
 
 
-def poison_pays(case: Case) -> Iterator[str]:
+def killers_charged(case: Case) -> Iterator[str]:
     """A job that kills its worker kills one process an attempt, and those in which its start was not seen."""
     for job_id, deaths in case.evidence.poison_deaths.items():
         history = case.index.histories.get(job_id)

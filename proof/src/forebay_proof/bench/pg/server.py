@@ -14,19 +14,11 @@ from typing import Any, Final, Self
 import psycopg
 
 from forebay_proof.bench.crew.cell import DEAD
+from forebay_proof.lab.lab_server import POSTGRES
 from forebay_proof.processes import cpu_seconds
 from forebay_proof.servers.postgres import PostgresServer
 
-SETTINGS: Final = {
-    "shared_buffers": "1GB",
-    "wal_buffers": "64MB",
-    "max_wal_size": "8GB",
-    "min_wal_size": "2GB",
-    "checkpoint_timeout": "15min",
-    "max_connections": "200",
-    "autovacuum_naptime": "5s",
-    "jit": "off",
-}
+SETTINGS: Final = {name: value for name, value in POSTGRES.items() if name != "track_functions"}
 _SAMPLE_EVERY: Final = 0.02
 _WAL: Final = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
 _DEAD: Final = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_all_tables WHERE schemaname NOT IN ('pg_catalog')"
