@@ -16,7 +16,7 @@ from tests.spark.planted import Found, Garden, clean
 from tests.spark.story import Story
 
 pytestmark = pytest.mark.timeout(600)
-SUSPECTS = 400
+SUSPECTS = 600
 """More than there are in a round, and less than they have rows."""
 
 NOTES = ("recovered", "redelivered", "effect_of_dead", "early_take_back")
