@@ -36,10 +36,31 @@ DASHBOARD_MUTANTS = [
         xss("steps_of_an_address_stay_steps"),
     ),
     Mutant(
-        "errors are shown with their secrets",
+        "payloads are shown with their secrets",
         f"{HOME}/render.py",
         "redact(kind, value)",
         "value",
+        pages("secrets_are_hidden_wherever_they_could_show"),
+    ),
+    Mutant(
+        "timelines are shown with their secrets",
+        f"{HOME}/pages/jobs.py",
+        "replace(moment, error=redact_text(moment.error, known))",
+        "moment",
+        pages("secrets_are_hidden_wherever_they_could_show"),
+    ),
+    Mutant(
+        "causes are shown with their secrets",
+        f"{HOME}/pages/dead.py",
+        "redact_text(each.last_message, secrets_of(job))",
+        "each.last_message",
+        pages("secrets_are_hidden_wherever_they_could_show"),
+    ),
+    Mutant(
+        "errors are shown with their secrets",
+        f"{HOME}/pages/jobs.py",
+        "redact_job(hide_owner(actor, found))",
+        "hide_owner(actor, found)",
         pages("secrets_are_hidden_wherever_they_could_show"),
     ),
     Mutant(

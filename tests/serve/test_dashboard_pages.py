@@ -426,8 +426,23 @@ def test_logging_out_ends_the_session(shop: Site) -> None:
 
 def test_secrets_are_hidden_wherever_they_could_show(shop: Site, store: Store) -> None:
     secret = "hunter2"
+    store.put_schedule(Schedule("secretive", "@daily", 4 * 10**15, Draft("k", {"password": secret})))
+    dead = store.enqueue([Draft("k", {"password": secret}, "secretive")])[0].id
+    leases = store.claim([Want("secretive", 1)], "w", MINUTE)
+    store.settle([(leases[0], DeadLetter(Failure("Refused", f"{secret} is wrong")))])
     with visitor(shop, Role.ADMIN) as admin:
-        for path in ("/ui/jobs/1", "/ui/jobs/2", "/ui/jobs/3", "/ui/logs/clicks", "/ui/dead", "/ui/jobs"):
+        assert "password" in admin.get("/ui/schedules/secretive").text
+        assert "is wrong" in admin.get(f"/ui/jobs/{dead}").text
+        for path in (
+            f"/ui/jobs/{dead}",
+            "/ui/schedules/secretive",
+            "/ui/jobs/1",
+            "/ui/jobs/2",
+            "/ui/jobs/3",
+            "/ui/logs/clicks",
+            "/ui/dead",
+            "/ui/jobs",
+        ):
             text = admin.client.get(path).text
             assert secret not in text, path
             assert "fb_secret" not in text, path

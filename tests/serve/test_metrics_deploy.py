@@ -25,7 +25,7 @@ DEPLOY = ROOT / "deploy"
 RULES, ALERTS, TESTS = (DEPLOY / "prometheus" / name for name in ("rules.yml", "alerts.yml", "alerts_test.yml"))
 BOARD = DEPLOY / "grafana" / "forebay.json"
 PAGE = ROOT / "docs" / "operations.md"
-METRIC = re.compile(r"\bforebay_[a-z0-9_]+\b")
+METRIC = re.compile(r"\bforebay_(?!proof\b)[a-z0-9_]+\b")
 RECORDED = re.compile(r"\bforebay:[a-z0-9_:]+\b")
 
 

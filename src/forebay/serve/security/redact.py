@@ -19,9 +19,9 @@ def redact(kind: str, payload: Json) -> Json:
     return rules().payload(kind, payload)
 
 
-def redact_text(text: str) -> str:
-    """A redacted error message, trace, subject or note."""
-    return rules().text(text)
+def redact_text(text: str, known: Collection[str] = ()) -> str:
+    """A redacted error message, trace, subject or note; `known`: secrets of the job that it belongs to."""
+    return rules().text(text, known)
 
 
 def redact_meta(meta: dict[str, str] | None, known: Collection[str] = ()) -> dict[str, str] | None:

@@ -5,12 +5,15 @@ from typing import Any, Final
 
 from fastapi import Request
 from fastapi.responses import Response
+from msgspec.structs import replace
 
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.live import answer, view_cache
 from forebay.serve.dashboard.pages.routing import Viewer, pages
 from forebay.serve.dashboard.render import Page
 from forebay.serve.dashboard.view_cache import ViewCache
+from forebay.serve.dashboard.views.causes import Cause
+from forebay.serve.security.redact import redact_text, secrets_of
 
 router = pages()
 
@@ -38,13 +41,22 @@ def _values(cache: ViewCache, actor: Actor, queue: str) -> dict[str, Any]:
     total = _dead(cache, actor, queue) if actor.tenant is None else sum(each.count for each in causes)
     return {
         "summary": summary,
-        "causes": causes[:CAUSES_SHOWN],
+        "causes": _without_secrets(cache, causes[:CAUSES_SHOWN]),
         "more": max(0, len(causes) - CAUSES_SHOWN),
         "total": total,
         "most": max((each.count for each in causes), default=1),
         "queue": queue,
         "queues": sorted({each.queue for each in summary.causes if actor.reaches(each.queue)})[:_QUEUES_PROPOSED],
     }
+
+
+def _without_secrets(cache: ViewCache, causes: list[Cause]) -> list[Cause]:
+    """The causes with their last messages redacted; one whose job is gone shows the message without variable parts."""
+    jobs = cache.store.get([each.example for each in causes]) if causes else []
+    return [
+        replace(each, last_message=each.message if job is None else redact_text(each.last_message, secrets_of(job)))
+        for each, job in zip(causes, jobs, strict=True)
+    ]
 
 
 def _dead(cache: ViewCache, actor: Actor, queue: str) -> int:

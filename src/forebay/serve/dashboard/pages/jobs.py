@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from fastapi import Request
 from fastapi.responses import Response
+from msgspec.structs import replace
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
@@ -29,7 +30,7 @@ from forebay.serve.dashboard.views.timeline import (
 )
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
-from forebay.serve.security.redact import redact_job, redact_text
+from forebay.serve.security.redact import redact_job, redact_text, secrets_of
 from forebay.serve.security.visibility import hide_owner
 
 router = pages()
@@ -100,7 +101,7 @@ def _made(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
         return _gone(cache, actor, job_id, did)
     if not actor.sees(found.home or found.queue, found.tenant):
         raise not_found(f"job {job_id}")
-    timeline, now = _seen(actor, timeline_of(cache.store, found)), cache.store.now()
+    timeline, now = _without_secrets(_seen(actor, timeline_of(cache.store, found)), found), cache.store.now()
     shown = redact_job(hide_owner(actor, found))
     values = {
         "job": shown,
@@ -136,6 +137,16 @@ _NOTICES: Final = {
 
 def _seen(actor: Actor, timeline: Timeline) -> Timeline:
     return timeline if actor.tenant is None else without_owners(timeline)
+
+
+def _without_secrets(timeline: Timeline, job: Job) -> Timeline:
+    """The timeline with its errors redacted: the ledger has them as they were settled."""
+    known = secrets_of(job)
+    moments = [
+        moment if moment.error is None else replace(moment, error=redact_text(moment.error, known))
+        for moment in timeline.moments
+    ]
+    return replace(timeline, moments=moments)
 
 
 def _gone(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
