@@ -106,7 +106,8 @@ def test_what_the_executors_lack_is_named_with_the_way_out(cluster: Cluster, tmp
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
     words = ("pipeline", "run", "--lake", "lake", "--master", cluster.url)
-    lacking = forebay(cluster, tmp_path, *words, PYSPARK_PYTHON=str(bare))
+    one = f"--conf spark.cores.max=1 {SMALL_DATA}"
+    lacking = forebay(cluster, tmp_path, *words, submit=one, PYSPARK_PYTHON=str(bare))
     assert (lacking.returncode, "Traceback" in lacking.stderr) == (2, False), lacking.stderr
     last = lacking.stderr.splitlines()[-1]
     assert last.startswith(f"forebay: executors of {cluster.url}: ")
