@@ -188,11 +188,12 @@ $(TOOLS): | $(PY)
 	done
 	@mv $@.part $@
 
-# Peers have an environment of their own, so that nothing of theirs is ever imported by accident.
+# Peers have an environment of their own, so that nothing of theirs is ever imported by accident. The list is complete, and
+# without --no-deps pip would look for a pin of each set of extras.
 $(PEERED)/.ready: requirements/bench.txt | $(PY)
 	@echo "setup: installing the peers into $(PEERED)"
 	@$(PY) -m venv --clear $(PEERED)
-	@$(PEERED)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/bench.txt
+	@$(PEERED)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps -r requirements/bench.txt
 	@if command -v npm >/dev/null; then npm install --silent --no-save --no-audit --no-fund --prefix $(PEERED) $(RIVALS); \
 	else echo "setup: no npm here: graphile-worker and BullMQ are left out" >&2; fi
 	@touch $@
