@@ -488,9 +488,10 @@ class Lanes(Generic[J]):
                 parked = state.parked.get(queue)
                 first = None if parked is None else parked.first()
                 at = min(at, opening(gate, state, 1 if first is None else first.cost))
-        if self.now < at < MAX_INSTANT and at != state.timer:
-            state.timer = at
-            heappush(self.timers, (at, state.name))
+        timer = at if self.now < at < MAX_INSTANT else 0
+        if timer and timer != state.timer:
+            heappush(self.timers, (timer, state.name))
+        state.timer = timer
 
     def _forget(self, state: GateState) -> None:
         if not state.refs and not state.used:

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from forebay.core.errors import Invalid
 from forebay.core.job import State
+from forebay.core.outcome import Abandoned
 from forebay.core.policy import All, AtMost, InOrder, Priority, Rate
 from forebay_proof.conformance.case import case, refused
 from forebay_proof.conformance.harness import Harness
@@ -146,6 +147,20 @@ def a_rate_that_holds_nothing_makes_nothing_due(h: Harness) -> None:
     h.take()
     h.store.set_gate("rate/q", 1)
     assert h.store.promote(10).next_due is None
+
+
+@case
+def a_rate_that_a_cheaper_head_passes_now_makes_nothing_due(h: Harness) -> None:
+    h.spec(eligibility=Rate(3, 3 * h.short_delta, burst=3, per="tenant"))
+    h.one(tenant="a")
+    cheap = h.take()
+    h.one(tenant="a", cost=3)
+    assert h.claim() == []
+    h.advance(h.short // 2)
+    assert h.store.promote(10).next_due is not None
+    h.conclude(cheap, Abandoned())
+    assert h.store.promote(10).next_due is None
+    assert h.take().job.id == cheap.job.id
 
 
 @case
