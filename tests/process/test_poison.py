@@ -36,6 +36,7 @@ KILLERS = (
     "leaves_a_child",
 )
 HOPELESS = "returns_too_much"
+ISOLATED = ("closes_files", "ignores_sigterm")
 """No retry can help it: it may be given up at its first attempt."""
 
 ATTEMPTS = 3
@@ -118,7 +119,10 @@ def judge(site: Site, killers: dict[int, str]) -> None:
         job, began = jobs[job_id], starts[seq]
         if seq in killers:
             due = range(1, ATTEMPTS + 1) if job.kind == HOPELESS else [ATTEMPTS]
-            if job.state is not State.DEAD or job.attempt not in due or began < job.attempt:
+            # The worker marks an isolated job as begun before its child process has it: if the worker dies between the
+            # two, the attempt is charged, because a job of one attempt must never start twice.
+            unseen = sum(error.abandoned for error in job.errors) if job.kind in ISOLATED else 0
+            if job.state is not State.DEAD or job.attempt not in due or began < job.attempt - unseen:
                 wrong.append(told(job, began))
         else:
             if job.state is not State.DONE:

@@ -65,6 +65,7 @@ class Fleet:
         self.processes = processes
         self._drain = drain
         self._supervisors: list[Child | None] = [None] * supervisors
+        self._terminated: set[int] = set()
         self._watchdog: Watchdog | None = None
         self._watchdog_pid = 0
         self._command = [sys.executable, "-m", "forebay", "worker", app, "--queues", ",".join(queues)]
@@ -153,9 +154,10 @@ class Fleet:
             os.kill(pid, signal.SIGCONT)
 
     def terminate(self) -> None:
-        """SIGTERM to every supervisor; it drains while this goes on."""
+        """SIGTERM to every supervisor, once each: a second one would cut its drain short."""
         for child in self._supervisors:
-            if child is not None and alive(child.pid):
+            if child is not None and child.pid not in self._terminated and alive(child.pid):
+                self._terminated.add(child.pid)
                 child.signal(signal.SIGTERM)
 
     def stop(self) -> int:
