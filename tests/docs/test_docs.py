@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay import NAMED
-from forebay_proof.bench.plain_job import files_passed
+from forebay_proof.bench.lines import files_passed
 from forebay_proof.conformance import cases
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Receipt
 from forebay.testing.clock import ManualClock
-from forebay_proof.bench.plain_job import files_passed
+from forebay_proof.bench.lines import files_passed
 from forebay_proof.conformance.racing import Task
 from tests.stores.tables import Tables
 

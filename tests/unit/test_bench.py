@@ -1,6 +1,7 @@
 """The bench runs what it says it runs, and leaves nothing behind."""
 
-import importlib.util
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from forebay.cli import main
 from forebay.store.memory.store import MemoryStore
+from forebay_proof import bench
 from forebay_proof.bench.guarantees import GUARANTEES, Rounds, parked_price, prices
-from forebay_proof.bench.plain_job import files_passed
+from forebay_proof.bench.lines import files_passed
 from forebay_proof.cli.bench import BENCHMARKS
 
 LOAD = Rounds(jobs=40, pairs=2, batch=20)
@@ -60,9 +62,26 @@ def test_figures_are_objects_with_a_name_a_value_a_spread_and_a_baseline() -> No
         assert [figure["baseline"] for figure in figures.values()][-1] in (*figures, "memory/plain")
 
 
-def test_every_benchmark_that_the_command_knows_is_there() -> None:
-    assert all(importlib.util.find_spec(f"forebay_proof.bench.{module}") for module in BENCHMARKS.values())
+def test_every_benchmark_has_a_name_in_the_command() -> None:
+    folder = Path(bench.__file__).parent
+    makes_a_parser = re.compile(r"^    .*(\barguments|\bbench_parser|ArgumentParser)\(", re.MULTILINE)
+    modules = {path.stem for path in folder.glob("*.py") if makes_a_parser.search(path.read_text())} - {"measure"}
+    assert modules == set(BENCHMARKS.values())
     assert main(["bench", "run", "magic"]) == 2
+
+
+@pytest.mark.parametrize("module", sorted(BENCHMARKS.values()))
+def test_every_benchmark_takes_quick_and_json(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"forebay_proof.bench.{module}").main()
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "--quick" in shown
+    assert "--json" in shown
+    assert re.search("one JSON object a (figure|run)", shown)
 
 
 @pytest.mark.parametrize("scheme", ["memory://", "sqlite:///"])

@@ -1,14 +1,14 @@
-"""How good callers fare while very many connections with bad keys come at once, at a real server on loopback.
+"""The latency of valid callers during a flood of connections with invalid keys, on a real server on loopback.
 
-    python -m forebay_proof.bench.flood  10,000 connections, 15 seconds, with and without the flood
-    python -m forebay_proof.bench.flood --connections 1000
+    python -m forebay_proof.bench.flood                     10,000 connections, 15 seconds, with and without the flood
+    python -m forebay_proof.bench.flood --quick --json      1,000 connections, 3 seconds
+    python -m forebay_proof.bench.flood --connections 5000
 
-The flood is a process of its own: every connection sends a request with a key that is none, reads its answer, and
-begins anew when it is closed. Good callers are 8 that keep their connection and 2 that make a new one for every
-request; each enqueues a job at a time. The table has their latencies in milliseconds and what went wrong.
+The flood is a process of its own: every connection sends a request with an invalid key, reads the response, and
+reconnects when it is closed. Valid callers are 8 that keep their connection alive and 2 that open a new one for every
+request; each enqueues one job at a time. A request that did not get a 202 counts as failed.
 """
 
-import argparse
 import asyncio
 import json
 import resource
@@ -16,13 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import SUPPRESS
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from urllib.parse import urlsplit
 
 from forebay.serve.actor import Role
 from forebay.serve.security.keys import Created, mint, write_entries
 from forebay.store.open import open_store
+from forebay_proof.bench.measure import Figure, bench_parser, run, taken
 from forebay_proof.bench.queue_names import served
 from forebay_proof.histogram import percentile
 from forebay_proof.processes import rss_bytes
@@ -119,13 +122,20 @@ def _merged(found: list[tuple[list[float], Counter[str]]]) -> tuple[list[float],
     return [took for times, _ in found for took in times], met
 
 
-def report(name: str, times: list[float], met: Counter[str]) -> None:
-    p50, p99 = percentile(times, 50), percentile(times, 99)
-    failed = sum(count for status, count in met.items() if status != "202")
-    print(f"{name:34} {len(times):6} requests  p50 {p50:8.1f}  p99 {p99:8.1f}  most {max(times):8.1f}  failed {failed}")
+def figures_of(load: str, caller: str, times: list[float], met: Counter[str]) -> Iterator[Figure]:
+    """The figures of one kind of caller; those during the flood are compared with those without it."""
+
+    def figure(name: str, unit: str, value: float) -> Figure:
+        return taken(f"{load}/{caller}/{name}", unit, value, None if load == "calm" else f"calm/{caller}/{name}")
+
+    for percent in (50, 99, 100):
+        yield figure(f"p{percent}", "ms", percentile(times, percent))
+    yield figure("requests", "", len(times))
+    yield figure("failed", "", sum(count for status, count in met.items() if status != "202"))
 
 
-def measure(connections: int, seconds: float) -> None:
+def measure(connections: int, seconds: float) -> list[Figure]:
+    found: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/jobs.db"
         with closing(open_store(url)) as store:
@@ -148,27 +158,31 @@ def measure(connections: int, seconds: float) -> None:
                 flooder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True) if flooded else None
                 time.sleep(3 if flooded else 0)
                 kept, fresh = asyncio.run(callers(host, port, text, seconds))
-                word = f"{connections:,} bad connections" if flooded else "no other connections"
-                report(f"{word}, kept alive", *kept)
-                report(f"{word}, new each time", *fresh)
+                load = "flood" if flooded else "calm"
+                found += figures_of(load, "kept-alive", *kept)
+                found += figures_of(load, "reconnecting", *fresh)
                 if flooder is not None:
-                    print(f"the flood met {flooder.communicate()[0].strip()}")
-            print(f"the server's memory: {rss_bytes([pid]) / 2**20:.0f} MiB")
+                    met = json.loads(flooder.communicate()[0])
+                    found += [taken(f"flood/outcome/{name}", "", count) for name, count in sorted(met.items())]
+            found.append(taken("server/rss", "MiB", rss_bytes([pid]) / 2**20))
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--at", help=argparse.SUPPRESS)
+    parser = bench_parser(__doc__)
+    parser.add_argument("--connections", type=int, help="of the flood (default: 10000, with --quick 1000)")
+    parser.add_argument("--seconds", type=float, help="of each measurement (default: 15, with --quick 3)")
+    parser.add_argument("--at", help=SUPPRESS)
     options = parser.parse_args()
+    connections = options.connections or (1_000 if options.quick else 10_000)
+    seconds = options.seconds or (3.0 if options.quick else 15.0)
     if options.at is None:
-        measure(options.connections, options.seconds)
+        run(measure(connections, seconds), rounds=1, only=options.only, as_json=options.json)
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    place = urlsplit(options.at)
-    asyncio.run(flood(place.hostname or "", place.port or 0, options.connections, options.seconds))
+    target = urlsplit(options.at)
+    asyncio.run(flood(target.hostname or "", target.port or 0, connections, seconds))
 
 
 if __name__ == "__main__":

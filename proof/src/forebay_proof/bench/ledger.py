@@ -47,6 +47,10 @@ def figures(scale: int) -> list[Figure]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
     args = arguments(__doc__)
     run(figures(10 if args.quick else 1), rounds=2 if args.quick else ROUNDS, only=args.only, as_json=args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -33,12 +33,22 @@ class Figure:
         return min(self.values), max(self.values)
 
 
-def arguments(description: str | None) -> argparse.Namespace:
+def bench_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
     parser.add_argument("--json", action="store_true", help="one JSON object a figure instead of the table")
     parser.add_argument("--only", default="", help="only figures whose name contains this (and their baselines)")
-    return parser.parse_args()
+    return parser
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    return bench_parser(description).parse_args()
+
+
+def taken(name: str, unit: str, value: float, baseline: str | None = None) -> Figure:
+    """A figure that is known already."""
+    return Figure(name, unit, lambda: value, baseline)
 
 
 def run(figures: Sequence[Figure], *, rounds: int, only: str, as_json: bool) -> None:

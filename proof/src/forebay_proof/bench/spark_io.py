@@ -15,7 +15,6 @@
 A session is started and warmed up before; the server is one of our own on this machine.
 """
 
-import argparse
 import os
 import tempfile
 import time
@@ -38,7 +37,7 @@ from forebay.spark.reading import ReadRange
 from forebay.spark.session import spark_session
 from forebay.store.open import open_store
 from forebay.store.protocol import Want
-from forebay_proof.bench.measure import Figure, run
+from forebay_proof.bench.measure import Figure, bench_parser, run
 from forebay_proof.histogram import percentile
 from forebay_proof.processes import tree_of
 from forebay_proof.servers.postgres import PostgresServer
@@ -74,7 +73,7 @@ class Memory:
             self.python, self.java = max(self.python, held["python"]), max(self.java, held["java"])
 
 
-class Ground:
+class SparkBench:
     """One server, one session, fresh databases."""
 
     def __init__(self, server: PostgresServer, spark: SparkSession, folder: Path, count: int) -> None:
@@ -141,11 +140,11 @@ class Ground:
         return 1e6 * took / sum(file.rows for file in files)
 
     def parquet(self) -> float:
-        url, ground = self.lived(), self.fresh()
+        url, directory = self.lived(), self.fresh()
         events = self.spark.readStream.format("forebay").options(url=url, table="events").load()
         began = time.perf_counter()
         query = events.writeStream.format("parquet").options(
-            path=str(ground / "t"), checkpointLocation=str(ground / "c")
+            path=str(directory / "t"), checkpointLocation=str(directory / "c")
         )
         started = query.trigger(availableNow=True).start()
         started.awaitTermination()
@@ -154,10 +153,10 @@ class Ground:
         return seen / took
 
     def steady(self) -> float:
-        url, ground = self.server.create_database(), self.fresh()
+        url, directory = self.server.create_database(), self.fresh()
         events = self.spark.readStream.format("forebay").options(url=url, table="events").load()
         writer = events.writeStream.format("parquet").options(
-            path=str(ground / "t"), checkpointLocation=str(ground / "c")
+            path=str(directory / "t"), checkpointLocation=str(directory / "c")
         )
         stop, made = Event(), [0]
         producer = Thread(target=lambda: made.__setitem__(0, _produce(url, stop)), daemon=True)
@@ -191,10 +190,7 @@ def _produce(url: str, stop: Event) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
-    parser.add_argument("--json", action="store_true", help="one JSON object a figure instead of the table")
-    parser.add_argument("--only", default="", help="only figures whose name contains this")
+    parser = bench_parser(__doc__)
     parser.add_argument(
         "--jobs", type=int, default=2_000_000, help="to read and to seed; half of them live for streams"
     )
@@ -203,19 +199,19 @@ def main() -> None:
     count = given.jobs // (10 if given.quick else 1)
     with PostgresServer() as server, tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder:
         spark = spark_session(conf={"spark.local.dir": folder, "spark.sql.streaming.numRecentProgressUpdates": "10000"})
-        ground = Ground(server, spark, Path(folder), count)
-        warm = Ground(server, spark, Path(folder, "warm"), 20_000)
+        bench = SparkBench(server, spark, Path(folder), count)
+        warm = SparkBench(server, spark, Path(folder, "warm"), 20_000)
         for work in (warm.seed, warm.read, warm.catch_up, warm.task, warm.parquet):
             work()
         figures = [
-            Figure("read/postgres", "jobs/s", ground.read, goal=">= 250,000"),
-            Figure("seed/postgres", "jobs/s", ground.seed, goal=">= 80,000"),
-            Figure("seed/python", "MiB", lambda: ground.memory.python),
-            Figure("seed/java", "MiB", lambda: ground.memory.java),
-            Figure("stream/catch-up", "events/s", ground.catch_up, goal=">= 400,000"),
-            Figure("stream/task", "µs", ground.task),
-            Figure("stream/parquet", "events/s", ground.parquet),
-            Figure("stream/steady", "s", ground.steady, goal="<= 1"),
+            Figure("read/postgres", "jobs/s", bench.read, goal=">= 250,000"),
+            Figure("seed/postgres", "jobs/s", bench.seed, goal=">= 80,000"),
+            Figure("seed/python", "MiB", lambda: bench.memory.python),
+            Figure("seed/java", "MiB", lambda: bench.memory.java),
+            Figure("stream/catch-up", "events/s", bench.catch_up, goal=">= 400,000"),
+            Figure("stream/task", "µs", bench.task),
+            Figure("stream/parquet", "events/s", bench.parquet),
+            Figure("stream/steady", "s", bench.steady, goal="<= 1"),
         ]
         run(figures, rounds=2 if given.quick else given.rounds, only=given.only, as_json=given.json)
         spark.stop()

@@ -25,6 +25,9 @@ BENCHMARKS: Final = {
     "queue-names": "queue_names",
     "spark": "spark_io",
     "audit": "audit",
+    "flood": "flood",
+    "http-frameworks": "http_frameworks",
+    "lines": "lines",
 }
 """The module of each, by its name."""
 

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
+from xxhash import xxh64_intdigest
 
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft
@@ -30,57 +31,21 @@ LONG_MS: Final = 7_000
 MAX_SEQ: Final = 2**48
 _INSTANT: Final = ("idle", "email", "flaky", "timed", "delayed")
 
-_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
-_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
-_MASK: Final = 2**64 - 1
-_SPARK_SEED: Final = 42
-"""The hash of an empty chain."""
-
-
-def _rotated(value: int, by: int) -> int:
-    value &= _MASK
-    return (value << by | value >> 64 - by) & _MASK
-
-
-def _mixed(value: int) -> int:
-    value = (value ^ value >> 33) * _P2 & _MASK
-    value = (value ^ value >> 29) * _P3 & _MASK
-    return value ^ value >> 32
-
-
-def _of_long(number: int, before: int) -> int:
-    value = (before + _P5 + 8) ^ (_rotated(number * _P2, 31) * _P1 & _MASK)
-    return _mixed((_rotated(value, 27) * _P1 + _P4) & _MASK)
-
-
-def _of_int(number: int, before: int) -> int:
-    value = (before + _P5 + 4 & _MASK) ^ ((number & 0xFFFFFFFF) * _P1 & _MASK)
-    return _mixed((_rotated(value, 23) * _P2 + _P3) & _MASK)
-
-
-def _of_word(word: bytes, before: int) -> int:
-    """Of fewer than eight bytes."""
-    value = before + _P5 + len(word) & _MASK
-    if len(word) >= 4:
-        value ^= int.from_bytes(word[:4], "little") * _P1 & _MASK
-        value = _rotated(value, 23) * _P2 + _P3 & _MASK
-        word = word[4:]
-    for byte in word:
-        value ^= byte * _P5 & _MASK
-        value = _rotated(value, 11) * _P1 & _MASK
-    return _mixed(value)
+_EMPTY_CHAIN: Final = 42
+"""Spark's hash of no columns."""
 
 
 @lru_cache
-def _begun(seed: int, purpose: bytes) -> int:
-    """What is the same for all jobs of a seed."""
-    begin = _of_int(seed, _SPARK_SEED) if -(2**31) <= seed < 2**31 else _of_long(seed & _MASK, _SPARK_SEED)
-    return _of_word(purpose, begin)
+def _chain_start(seed: int, purpose: bytes) -> int:
+    """The part of the hash that all jobs of a seed share. Spark takes a literal seed as 32 bits where it fits."""
+    width = 4 if -(2**31) <= seed < 2**31 else 8
+    begin = xxh64_intdigest((seed & 2 ** (8 * width) - 1).to_bytes(width, "little"), _EMPTY_CHAIN)
+    return xxh64_intdigest(purpose, begin)
 
 
 def draw(seed: int, purpose: bytes, seq: int, sides: int) -> int:
-    """A number below `sides`; purposes are drawn apart."""
-    value = _of_long(seq, _begun(seed, purpose))
+    """A number below `sides`; the draws of different purposes are independent."""
+    value = xxh64_intdigest(seq.to_bytes(8, "little"), _chain_start(seed, purpose))
     return (value - 2**64 if value >> 63 else value) % sides
 
 
