@@ -120,6 +120,20 @@ DASHBOARD_MUTANTS = [
         pages("a_queue_is_paused_and_resumed_and_its_gate_opened"),
     ),
     Mutant(
+        "a queue is paused for minus five minutes",
+        f"{HOME}/pages/queues.py",
+        "Meta(ge=1, le=_MAX_MINUTES)",
+        "Meta(le=_MAX_MINUTES)",
+        pages("a_queue_is_paused_and_resumed_and_its_gate_opened"),
+    ),
+    Mutant(
+        "a form that does not fit its type is an internal error",
+        f"{HOME}/pages/routing.py",
+        "        raise invalid_value(error) from None\n",
+        "        raise\n",
+        pages("an_invalid_form_names_its_field_to_those_who_may_send_it"),
+    ),
+    Mutant(
         "a cancel is not written down",
         f"{HOME}/pages/jobs.py",
         '    await record_action(cache.context, actor, "cancel", f"job {job_id}", queue=found.queue)\n',

@@ -358,6 +358,27 @@ def test_a_queue_is_paused_and_resumed_and_its_gate_opened(shop: Site, store: St
     assert acts(store)[0] == "gate gate until/open/x"
 
 
+FORMS = (
+    ("/ui/queues/mail/pause", "minutes", "x"),
+    ("/ui/queues/mail/gate", "slots", "1.5"),
+    ("/ui/schedules/night/edit", "jitter", "soon"),
+    ("/ui/logs/clicks/rewind", "partition", "first"),
+    ("/ui/bulk", "rate", "nan"),
+)
+
+
+def test_an_invalid_form_names_its_field_to_those_who_may_send_it(shop: Site, store: Store) -> None:
+    """The role is checked before the form is decoded."""
+    with visitor(shop, Role.OPERATOR) as operator, visitor(shop, Role.VIEWER) as viewer:
+        for path, field, value in FORMS:
+            fields = {"group": "g", "offset": "0", "partition": "0", field: value}
+            refused = operator.post(path, **fields)
+            assert refused.status_code == 422, path
+            assert f"{field}: " in refused.text, path
+            assert viewer.post(path, **fields).status_code == 403, path
+    assert acts(store) == []
+
+
 def test_a_schedule_is_paused_resumed_and_edited(shop: Site, store: Store) -> None:
     def night() -> Schedule:
         return next(each for each in store.schedules() if each.name == "night")

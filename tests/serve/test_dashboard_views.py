@@ -15,6 +15,7 @@ from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder, KeepFor, Retained, Routing
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.ledger_reader import offset_at, read_range
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import life, spark, star
 from forebay.serve.dashboard.views import search, timeline
@@ -26,7 +27,6 @@ from forebay.serve.dashboard.views.schedules import schedules_view
 from forebay.serve.dashboard.views.search import Filter, NewestId, find, find_newest
 from forebay.serve.dashboard.views.timeline import NO_LEDGER, timeline_of, timeline_of_gone, was_given
 from forebay.serve.dashboard.views.workers import workers_view
-from forebay.serve.ledger_reader import offset_at, read_range
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from forebay.store.sqlite.store import SqliteStore

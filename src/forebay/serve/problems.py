@@ -84,6 +84,13 @@ def not_found(what: str) -> Problem:
     return Problem(404, "not-found", "Not found", f"{what} does not exist, or this key may not see it")
 
 
+def invalid_value(error: msgspec.ValidationError) -> Problem:
+    """The response to a body or a form that does not fit its type: it names the field and does not repeat its value."""
+    reason, _, path = str(error).partition(" - at `$")
+    field = path.rstrip("`").lstrip(".") or "body"
+    return Problem(422, "invalid", "A value is invalid", f"{field}: {reason}", extra={"field": field})
+
+
 def problem_of(error: ForebayError) -> Problem:
     """The response to an error of Forebay; subclasses precede their parents."""
     detail = str(error)

@@ -24,7 +24,7 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.api.requests import NAME_PATTERN
 from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext, server_context
-from forebay.serve.problems import Problem, error_response
+from forebay.serve.problems import Problem, error_response, invalid_value
 from forebay.serve.security.auth import require_role
 from forebay.serve.settings import MAX_PAGE
 
@@ -136,10 +136,7 @@ class BodyDecoder(Generic[T]):
         try:
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
-            reason, _, path = str(error).partition(" - at `$")
-            field = path.rstrip("`").lstrip(".") or "body"
-            detail = f"{field}: {reason}"
-            raise Problem(422, "invalid", "A value is invalid", detail, extra={"field": field}) from None
+            raise invalid_value(error) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise Problem(400, "not-json", "The body is not JSON", "send one JSON value in UTF-8") from None
 

@@ -1,22 +1,27 @@
 """Login with a key or a one-time token, logout, static files; for admins, the keys and the operator log."""
 
-from typing import Final
+from typing import Annotated, Final
 
 from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
+from msgspec import Struct
 
 from forebay.serve.actor import Role
 from forebay.serve.dashboard.live import view_cache
-from forebay.serve.dashboard.pages.routing import Admin, back, pages
+from forebay.serve.dashboard.pages.routing import Admin, Before, back, form_of_type, pages
 from forebay.serve.dashboard.render import STATIC, Page, link, render_page, render_without_store
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import read_actions, record_action
-from forebay.serve.security.sessions import check_origin, form_of, log_in, log_out, require_session, session_of
+from forebay.serve.security.sessions import check_origin, log_in, log_out, require_session, session_of
 
 router = pages()
 _HOME: Final = "/ui/"
 _ACTIONS_SHOWN: Final = 100
 _KEYS_SHOWN: Final = 500
+
+
+class LoginForm(Struct, frozen=True):
+    key: str = ""
 
 
 @router.get("/")
@@ -53,11 +58,10 @@ async def login_form(request: Request, token: str = "") -> Response:
 
 
 @router.post("/ui/login")
-async def login(request: Request) -> Response:
+async def login(request: Request, form: Annotated[LoginForm, form_of_type(LoginForm)]) -> Response:
     check_origin(request)
-    form = await form_of(request)
     response = back(_HOME)
-    if await log_in(request, response, form.get("key", "")):
+    if await log_in(request, response, form.key):
         return response
     sheet = Page("login.html", "Log in", {"wrong": "That key is unknown, revoked or expired."}, status=401)
     return render_without_store(request, None, sheet)
@@ -75,9 +79,8 @@ async def logout(request: Request) -> Response:
 
 
 @router.get("/ui/operators")
-async def operators(request: Request, actor: Admin) -> Response:
-    cache, text = view_cache(request), request.query_params.get("before", "")
-    before = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+async def operators(request: Request, actor: Admin, before: Before) -> Response:
+    cache = view_cache(request)
     shown, following = await cache.context.call(read_actions, cache.store, before, _ACTIONS_SHOWN)
     values = {"actions": shown, "next": following, "first": before is None}
     return await render_page(request, actor, Page("operators.html", "Operator log", values, "operators"))

@@ -2,12 +2,12 @@
 
 from copy import copy
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.job import State
@@ -15,13 +15,12 @@ from forebay.core.payload import parse_patch, patched
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.bulk_actions import MAX_CHOSEN, MAX_RATE, ActionKind, BulkAction
 from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.jobs import filter_of
-from forebay.serve.dashboard.pages.routing import Operator, back, pages
+from forebay.serve.dashboard.pages.routing import Operator, back, decode_fields, form_of_type, pages
 from forebay.serve.dashboard.render import Page, link, render_page
 from forebay.serve.dashboard.view_cache import ViewCache
+from forebay.serve.dashboard.views.search import Filter
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
-from forebay.serve.security.sessions import form_of
 
 router = pages()
 
@@ -35,7 +34,22 @@ _TITLES: Final[dict[ActionKind, str]] = {
 }
 
 
-class Words(Struct, frozen=True):
+class ProposedAction(Filter, frozen=True):
+    """The action that a page proposes for the jobs of its filter."""
+
+    act: ActionKind | None = None
+
+    def filter(self) -> Filter:
+        return msgspec.convert(self, Filter, from_attributes=True)
+
+
+class BulkActionForm(ProposedAction, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=MAX_CHOSEN)] = MAX_CHOSEN
+    rate: Annotated[float, Meta(gt=0, le=MAX_RATE)] = RATE
+    patch: str = ""
+
+
+class ActionTexts(Struct, frozen=True):
     """The texts of an action: `verb` on its button, `done` for its jobs, `sort` of the button."""
 
     verb: str
@@ -44,37 +58,35 @@ class Words(Struct, frozen=True):
     about: str
 
 
-WORDS: Final[dict[ActionKind, Words]] = {
-    "cancel": Words("Cancel", "cancelled", "danger", "Jobs that have not ended"),
-    "redrive": Words("Redrive", "redriven", "main", "Dead letters"),
-    "purge": Words("Purge", "purged", "danger", "Dead letters"),
+TEXTS: Final[dict[ActionKind, ActionTexts]] = {
+    "cancel": ActionTexts("Cancel", "cancelled", "danger", "Jobs that have not ended"),
+    "redrive": ActionTexts("Redrive", "redriven", "main", "Dead letters"),
+    "purge": ActionTexts("Purge", "purged", "danger", "Dead letters"),
 }
 
 
 @router.get("/ui/bulk/new")
 async def new(request: Request, actor: Operator) -> Response:
     """The form, filled with the filter of the page that opened it."""
-    given = request.query_params
-    wanted = filter_of(given)
-    act = _act(given.get("act", "redrive" if wanted.state is State.DEAD else "cancel"))
+    given = decode_fields(request.query_params, ProposedAction)
+    wanted = given.filter()
+    act = given.act or ("redrive" if wanted.state is State.DEAD else "cancel")
     if wanted.state in (State.DONE, State.CANCELLED):
         raise Invalid("state", f"{wanted.state} jobs have ended for good", "choose jobs that are dead, or not ended")
-    values = {"wanted": wanted, "act": act, "rate": RATE, "most": MAX_CHOSEN, "words": WORDS[act]}
+    values = {"wanted": wanted, "act": act, "rate": RATE, "most": MAX_CHOSEN, "texts": TEXTS[act]}
     return await render_page(request, actor, Page("bulk_action_new.html", _TITLES[act], values, _nav(act)))
 
 
 @router.post("/ui/bulk")
-async def begin(request: Request, actor: Operator) -> Response:
+async def begin(
+    request: Request, actor: Operator, form: Annotated[BulkActionForm, form_of_type(BulkActionForm)]
+) -> Response:
     """Start the dry run."""
-    cache, form = view_cache(request), await form_of(request)
-    wanted = filter_of(form)
-    act = _act(form.get("act", "cancel"))
+    cache, wanted, act = view_cache(request), form.filter(), form.act or "cancel"
     if act != "cancel":
         wanted = msgspec.structs.replace(wanted, state=State.DEAD)
-    limit = int(_number("limit", form.get("limit", ""), MAX_CHOSEN, MAX_CHOSEN))
-    rate = _number("rate", form.get("rate", ""), RATE, MAX_RATE)
-    patch = parse_patch(form.get("patch", "")) if act == "redrive" else None
-    action = BulkAction(actor, act, wanted, limit, rate, patch)
+    patch = parse_patch(form.patch) if act == "redrive" else None
+    action = BulkAction(actor, act, wanted, form.limit, form.rate, patch)
     cache.bulk_actions.begin(action)
     return back(link("bulk", action.id))
 
@@ -89,7 +101,7 @@ async def _sheet(action: BulkAction) -> Page:
     # A copy: the page is rendered later, when the action may have progressed.
     found = copy(action)
     previews = [(job, patched(job.payload, found.patch) if found.patch else None) for job in found.sample]
-    values = {"action": found, "previews": previews, "words": WORDS[found.act]}
+    values = {"action": found, "previews": previews, "texts": TEXTS[found.act]}
     return Page("bulk_action.html", _TITLES[found.act], values, _nav(found.act), live=True)
 
 
@@ -113,13 +125,6 @@ async def stop(request: Request, action_id: str, actor: Operator) -> Response:
     return back(link("bulk", action_id))
 
 
-def _act(text: str) -> ActionKind:
-    for act in _TITLES:
-        if act == text:
-            return act
-    raise Invalid("act", f"{text[:40]!r} is not an action", f"use {', '.join(_TITLES)}")
-
-
 def _nav(act: ActionKind) -> str:
     return "jobs" if act == "cancel" else "dead"
 
@@ -138,15 +143,3 @@ def _about(found: BulkAction) -> str:
 def _facts(found: BulkAction) -> dict[str, Any]:
     wanted = {name: value for name, value in msgspec.to_builtins(found.wanted).items() if value is not None}
     return {"filter": wanted, "rate": found.rate, "patch": found.patch}
-
-
-def _number(field: str, text: str, default: float, maximum: float) -> float:
-    if not text.strip():
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= maximum:
-        raise Invalid(field, f"{text[:40]!r} is not in 0 … {maximum:g}", "write a number above 0 in that range")
-    return value

@@ -23,8 +23,7 @@ _STEP_SECONDS: Final = 0.08
 
 
 @router.get("/ui/dead")
-async def dead(request: Request, actor: Viewer) -> Response:
-    queue = request.query_params.get("queue", "")
+async def dead(request: Request, actor: Viewer, queue: str = "") -> Response:
     return await answer(request, actor, partial(_sheet, view_cache(request), actor, queue))
 
 

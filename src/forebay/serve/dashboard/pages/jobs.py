@@ -7,15 +7,13 @@ from fastapi import Request
 from fastapi.responses import Response
 from msgspec.structs import replace
 
-from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.core.names import check_name, check_text
 from forebay.explain import Position, position_of, reasons
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import life
 from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, pages
+from forebay.serve.dashboard.pages.routing import MAX_ID, Before, Operator, Viewer, back, decode_fields, pages, parse_id
 from forebay.serve.dashboard.render import Page, link, render_page
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.search import Filter, Found, find_newest
@@ -28,53 +26,38 @@ from forebay.serve.dashboard.views.timeline import (
     was_given,
     without_owners,
 )
-from forebay.serve.problems import not_found
+from forebay.serve.problems import Problem, not_found
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact_job, redact_text, secrets_of
 from forebay.serve.security.visibility import hide_owner
 
 router = pages()
 
-_MAX_ID: Final = 2**63 - 1
 _QUEUES_PROPOSED: Final = 500
-FILTERS: Final = ("queue", "state", "kind", "tenant", "text", "cause")
-
-
-def filter_of(given: Any) -> Filter:
-    """The filter of a query string or a form; `Invalid` names a field with an impossible value."""
-    chosen = {name: given.get(name, "").strip() or None for name in FILTERS}
-    state = chosen.pop("state")
-    for name, value in chosen.items():
-        if value is not None and name != "cause":
-            (check_text if name == "text" else check_name)(name, value)
-    if state is not None and state not in set(State):
-        raise Invalid("state", f"{state[:40]!r} is not a state", f"use {', '.join(State)}")
-    return Filter(**chosen, state=None if state is None else State(state))
 
 
 @router.get("/ui/jobs")
-async def jobs(request: Request, actor: Viewer) -> Response:
+async def jobs(request: Request, actor: Viewer, before: Before, text: str = "") -> Response:
+    """An invalid filter is shown as it was typed, beside what is wrong with it."""
     cache, given = view_cache(request), request.query_params
-    text = given.get("text", "").strip()
-    if text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_ID:
-        return back(link("jobs", text))
-    before = given.get("before", "")
-    values: dict[str, Any] = {"given": {name: given.get(name, "") for name in FILTERS}, "wrong": "", "found": None}
+    if number := parse_id(text):
+        return back(link("jobs", number))
+    typed = {name: given.get(name, "") for name in Filter.__struct_fields__}
+    values: dict[str, Any] = {"given": typed, "wrong": "", "found": None}
     try:
-        wanted = filter_of(given)
+        wanted = decode_fields(given, Filter)
         values["found"] = await cache.context.call(_newest, cache, actor, wanted, before)
-    except Invalid as error:
-        wanted, values["wrong"] = Filter(), str(error)
-    values |= {"wanted": wanted, "states": list(State), "first": not before}
+    except Problem as error:
+        wanted, values["wrong"] = Filter(), error.detail
+    values |= {"wanted": wanted, "states": list(State), "first": before is None}
     values["queues"] = await cache.context.call(_queue_names, cache, actor)
     return await render_page(
         request, actor, Page("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
     )
 
 
-def _newest(cache: ViewCache, actor: Actor, wanted: Filter, before: str) -> Found:
-    known = before.isascii() and before.isdigit() and int(before) <= _MAX_ID
-    return find_newest(cache.store, actor, wanted, int(before) if known else cache.newest.find() + 1)
+def _newest(cache: ViewCache, actor: Actor, wanted: Filter, before: int | None) -> Found:
+    return find_newest(cache.store, actor, wanted, cache.newest.find() + 1 if before is None else before)
 
 
 def _queue_names(cache: ViewCache, actor: Actor) -> list[str]:
@@ -84,10 +67,9 @@ def _queue_names(cache: ViewCache, actor: Actor) -> list[str]:
 
 
 @router.get("/ui/jobs/{job_id}")
-async def job(request: Request, job_id: int, actor: Viewer) -> Response:
-    if not 0 < job_id <= _MAX_ID:
+async def job(request: Request, job_id: int, actor: Viewer, did: str = "") -> Response:
+    if not 0 < job_id <= MAX_ID:
         raise not_found(f"job {job_id}")
-    did = request.query_params.get("did", "")
     return await answer(request, actor, partial(_sheet, view_cache(request), actor, job_id, did))
 
 
@@ -180,7 +162,7 @@ def _of_schedule(cache: ViewCache, job_id: int) -> Timeline | None:
 
 
 async def _job(cache: ViewCache, actor: Actor, job_id: int) -> Job:
-    found = (await cache.context.call(cache.store.get, [job_id]))[0] if 0 < job_id <= _MAX_ID else None
+    found = (await cache.context.call(cache.store.get, [job_id]))[0] if 0 < job_id <= MAX_ID else None
     if found is None or not actor.sees(found.home or found.queue, found.tenant):
         raise not_found(f"job {job_id}")
     return found

@@ -1,22 +1,32 @@
 """Retained logs: extents, lag of the groups, newest entries; replay by rewinding a group."""
 
+from typing import Annotated
+
 from fastapi import Request
 from fastapi.responses import Response
+from msgspec import Struct
 
-from forebay.core.errors import Invalid
 from forebay.core.names import check_name
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
+from forebay.serve.api.requests import Name, Offset
 from forebay.serve.dashboard.live import view_cache
-from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, form_of_type, pages, require_all_tenants
 from forebay.serve.dashboard.render import Page, link, render_page
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.logs import LogView, log_view, logs_view
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
-from forebay.serve.security.sessions import form_of
 
 router = pages()
+
+
+class RewindForm(Struct, frozen=True):
+    """The group reads again what follows this offset; -1 is everything that is kept."""
+
+    group: Name
+    partition: int
+    offset: Offset
 
 
 @router.get("/ui/logs")
@@ -36,23 +46,18 @@ async def log(request: Request, name: str, actor: Viewer, group: str = "", parti
 
 
 @router.post("/ui/logs/{name}/rewind")
-async def rewind(request: Request, name: str, actor: Operator) -> Response:
-    """Move a group's position: it reads again what follows this offset; -1 is everything that is kept."""
-    cache, form = view_cache(request), await form_of(request)
-    group = check_name("group", form.get("group", ""))
-    partition, offset = _whole("partition", form.get("partition", "")), _whole("offset", form.get("offset", ""))
+async def rewind(
+    request: Request, name: str, actor: Operator, form: Annotated[RewindForm, form_of_type(RewindForm)]
+) -> Response:
+    """Move a group's position."""
+    cache = view_cache(request)
+    group, partition, offset = form.group, form.partition, form.offset
     spec = await cache.context.call(_known, cache, actor, name)
     if not 0 <= partition < len(await cache.context.call(cache.store.extent, spec.name)):
         raise not_found(f"partition {partition}")
     await record_action(cache.context, actor, "rewind", f"log {name}", group=group, partition=partition, offset=offset)
     await cache.context.call(lambda: cache.store.commit(name, group, partition, offset, rewind=True))
     return back(link("logs", name, group=group, partition=partition))
-
-
-def _whole(field: str, text: str) -> int:
-    if not (text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) < 19):
-        raise Invalid(field, f"{text[:40]!r} is not a whole number", "write one, such as 0")
-    return int(text)
 
 
 def _known(cache: ViewCache, actor: Actor, name: str) -> QueueSpec:

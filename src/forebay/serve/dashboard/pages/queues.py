@@ -1,31 +1,43 @@
 """One queue: its axes as a chart, gates, shares; pausing and resuming it, and setting its gates."""
 
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 from fastapi import Request
 from fastapi.responses import Response
+from msgspec import Meta, Struct
 
-from forebay.core.errors import Invalid
 from forebay.core.gate import has_gate
 from forebay.core.humanize import SECOND
-from forebay.core.limits import MAX_INSTANT
+from forebay.core.limits import MAX_INSTANT, MAX_SLOTS
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import star
 from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, form_of_type, pages, require_all_tenants
 from forebay.serve.dashboard.render import Page, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.queue import queue_view
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
-from forebay.serve.security.sessions import form_of
 from forebay.serve.security.visibility import controls_gate
 
 router = pages()
 
 _MAX_MINUTES: Final = 60 * 24 * 365
+
+
+class PauseForm(Struct, frozen=True):
+    """`minutes`: empty is until the queue is resumed."""
+
+    minutes: Annotated[int, Meta(ge=1, le=_MAX_MINUTES)] | None = None
+
+
+class GateForm(Struct, frozen=True):
+    """`slots`: 0 closes the gate, empty restores the number of the queue's spec."""
+
+    gate: str = ""
+    slots: Annotated[int, Meta(ge=0, le=MAX_SLOTS)] | None = None
 
 
 @router.get("/ui/queues/{name}")
@@ -62,15 +74,14 @@ def _made(cache: ViewCache, actor: Actor, name: str) -> Page:
 
 
 @router.post("/ui/queues/{name}/pause")
-async def pause(request: Request, name: str, actor: Operator) -> Response:
+async def pause(
+    request: Request, name: str, actor: Operator, form: Annotated[PauseForm, form_of_type(PauseForm)]
+) -> Response:
     cache = view_cache(request)
-    text = (await form_of(request)).get("minutes", "").strip()
-    if text and not (text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_MINUTES):
-        reason = f"{text[:40]!r} is not in 1 … {_MAX_MINUTES}"
-        raise Invalid("minutes", reason, "write a number in that range, or leave it empty")
     await cache.context.call(_known, cache, actor, name)
-    until = await cache.context.call(cache.store.now) + int(text) * 60 * SECOND if text else None
-    await record_action(cache.context, actor, "pause", f"queue {name}", minutes=text or None)
+    now = await cache.context.call(cache.store.now)
+    until = None if form.minutes is None else now + form.minutes * 60 * SECOND
+    await record_action(cache.context, actor, "pause", f"queue {name}", minutes=form.minutes)
     await cache.context.call(cache.store.pause, name, until)
     cache.invalidate()
     return back(link("queues", name))
@@ -87,19 +98,16 @@ async def resume(request: Request, name: str, actor: Operator) -> Response:
 
 
 @router.post("/ui/queues/{name}/gate")
-async def gate(request: Request, name: str, actor: Operator) -> Response:
-    """Override the slots of one of the queue's gates; an empty field restores the spec's number."""
-    cache = view_cache(request)
-    form = await form_of(request)
-    wanted, slots = form.get("gate", ""), form.get("slots", "").strip()
+async def gate(
+    request: Request, name: str, actor: Operator, form: Annotated[GateForm, form_of_type(GateForm)]
+) -> Response:
+    """Override the slots of one of the queue's gates."""
+    cache, wanted = view_cache(request), form.gate
     spec = await cache.context.call(_known, cache, actor, name)
     if not has_gate(spec, wanted) or not controls_gate(actor, wanted, await cache.context.call(cache.store.specs)):
         raise not_found(f"gate {wanted}")
-    if slots and not (slots.isascii() and slots.isdigit() and len(slots) < 10):
-        raise Invalid("slots", f"{slots[:40]!r} is not a number", "write a number of slots, or leave it empty")
-    limit = int(slots) if slots else None
-    await record_action(cache.context, actor, "gate", f"gate {wanted}", queue=name, slots=limit)
-    await cache.context.call(cache.store.set_gate, wanted, limit)
+    await record_action(cache.context, actor, "gate", f"gate {wanted}", queue=name, slots=form.slots)
+    await cache.context.call(cache.store.set_gate, wanted, form.slots)
     cache.invalidate()
     return back(link("queues", name))
 

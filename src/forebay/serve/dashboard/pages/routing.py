@@ -1,20 +1,33 @@
-"""What all routes of the dashboard share: roles, and errors as HTML pages.
+"""What all routes of the dashboard share: roles, typed forms, and errors as HTML pages.
 
-A page that shows more than one tenant does not exist for a key that is bound to one: see `require_all_tenants`.
+    class PauseForm(Struct, frozen=True):
+        minutes: Annotated[int, Meta(ge=1)] | None = None
+
+    @router.post("/ui/queues/{name}/pause")
+    async def pause(request: Request, name: str, actor: Operator, form: Annotated[PauseForm, form_of_type(PauseForm)])
+
+The actor precedes the form in a signature: dependencies are resolved in that order, so a form is read after the
+session, its role and its CSRF token were checked. A page that shows more than one tenant does not exist for a key that
+is bound to one: see `require_all_tenants`.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
 
-from fastapi import APIRouter, Request
+import msgspec
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.render import Page, render_without_store
-from forebay.serve.problems import not_found, to_problem
-from forebay.serve.security.sessions import require_session, session_of
+from forebay.serve.problems import invalid_value, not_found, to_problem
+from forebay.serve.security.sessions import form_of, require_session, session_of
+
+T = TypeVar("T")
+
+MAX_ID: Final = 2**63 - 1
 
 Viewer: TypeAlias = Annotated[Actor, require_session(Role.VIEWER)]
 Operator: TypeAlias = Annotated[Actor, require_session(Role.OPERATOR)]
@@ -41,6 +54,44 @@ class PageRoute(APIRoute):
                 return page
 
         return handled
+
+
+def decode_fields(fields: Mapping[str, str], kind: type[T]) -> T:
+    """The fields of a form or a query string as a value of this type; an empty field has the type's default."""
+    given = {name: text for name, value in fields.items() if (text := value.strip())}
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid_value(error) from None
+
+
+class _FormReader(Generic[T]):
+    """A dependency: the form of the request."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+
+    async def __call__(self, request: Request) -> T:
+        return decode_fields(await form_of(request), self._kind)
+
+
+def form_of_type(kind: type[Any]) -> Any:
+    """The form of the request, decoded and validated as this type."""
+    return Depends(_FormReader(kind))
+
+
+def parse_id(text: str) -> int | None:
+    """The number in a search field or a query string; None: it is not one."""
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) <= MAX_ID else None
+
+
+async def _page_start(before: str = "") -> int | None:
+    return parse_id(before)
+
+
+Before: TypeAlias = Annotated[int | None, Depends(_page_start)]
+"""Where a page of a list begins, in its query string; None, also for what is not a number: the first page."""
 
 
 def pages() -> APIRouter:

@@ -1,33 +1,46 @@
 """Schedules: their next fire times, in words and in their zone; pausing, resuming, editing and running them."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import Request
 from fastapi.responses import Response
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid
 from forebay.core.schedule import Schedule
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.live import view_cache
-from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, form_of_type, pages, require_all_tenants
 from forebay.serve.dashboard.render import Page, link, render_page
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.schedules import row_of, schedules_view
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
-from forebay.serve.security.sessions import form_of
-from forebay.work.cron import NEVER, CatchUp, Cron, Timetable
+from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.ticker import run_now
 
 router = pages()
 
 
+class ScheduleForm(Struct, frozen=True):
+    rule: str = ""
+    zone: str = "UTC"
+    dst: Dst = "once"
+    catch_up: str = "last"
+    overlap: Overlap = "allow"
+    jitter: Annotated[int, Meta(ge=0, le=99_999)] = 0
+
+    def timetable(self) -> Timetable:
+        cron = Cron(self.rule, self.zone, self.dst)
+        return Timetable(cron, CatchUp.parse(self.catch_up), self.overlap, self.jitter)
+
+
 @router.get("/ui/schedules")
-async def schedules(request: Request, actor: Viewer) -> Response:
+async def schedules(request: Request, actor: Viewer, name: str = "") -> Response:
     require_all_tenants(actor)
-    cache, wanted = view_cache(request), request.query_params.get("name", "")
-    values = {"view": await cache.context.call(schedules_view, cache.store, actor, wanted), "wanted": wanted}
+    cache = view_cache(request)
+    values = {"view": await cache.context.call(schedules_view, cache.store, actor, name), "wanted": name}
     return await render_page(request, actor, Page("schedules.html", "Schedules", values, "schedules"))
 
 
@@ -41,12 +54,14 @@ async def schedule(request: Request, name: str, actor: Viewer) -> Response:
 
 
 @router.post("/ui/schedules/{name}/edit")
-async def edit(request: Request, name: str, actor: Operator) -> Response:
+async def edit(
+    request: Request, name: str, actor: Operator, form: Annotated[ScheduleForm, form_of_type(ScheduleForm)]
+) -> Response:
     """Change the rule from now on; the job that it enqueues stays the same."""
-    cache, form = view_cache(request), await form_of(request)
+    cache = view_cache(request)
     was = await cache.context.call(_one, cache, actor, name)
     try:
-        timetable = _timetable(form)
+        timetable = form.timetable()
     except Invalid as error:
         values = await cache.context.call(_values, cache, actor, name)
         sheet = Page("schedule.html", f"Schedule {name}", values | {"wrong": str(error)}, "schedules", status=422)
@@ -56,16 +71,6 @@ async def edit(request: Request, name: str, actor: Operator) -> Response:
     edited = replace(was, rule=timetable.rule, zone=timetable.cron.zone, next_at=first)
     await cache.context.call(cache.store.put_schedule, edited)
     return back(link("schedules", name))
-
-
-def _timetable(form: dict[str, str]) -> Timetable:
-    jitter = form.get("jitter", "0").strip() or "0"
-    if not (jitter.isascii() and jitter.isdigit() and len(jitter) < 6):
-        raise Invalid("jitter", f"{jitter[:40]!r} is not a number of seconds", "write 0 or more")
-    dst, overlap = form.get("dst", "once"), form.get("overlap", "allow")
-    cron = Cron(form.get("rule", ""), form.get("zone", "UTC").strip(), dst)  # type: ignore[arg-type] # checked there
-    catch_up = CatchUp.parse(form.get("catch_up", "last").strip())
-    return Timetable(cron, catch_up, overlap, int(jitter))  # type: ignore[arg-type] # checked there
 
 
 @router.post("/ui/schedules/{name}/pause")

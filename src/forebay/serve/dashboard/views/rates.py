@@ -16,7 +16,7 @@ from msgspec import Struct
 from forebay.core.humanize import SECOND
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change, LedgerEntry
-from forebay.serve.ledger_reader import offset_at, read_range
+from forebay.ledger_reader import offset_at, read_range
 from forebay.store.protocol import Store
 
 STEP: Final = 5 * SECOND

@@ -15,6 +15,7 @@ from forebay.core.fingerprint import fingerprint_of
 from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.serve.actor import Actor
+from forebay.serve.api.requests import Name, Text
 from forebay.store.protocol import Query, Store
 
 PAGE: Final = 50
@@ -25,11 +26,11 @@ _WINDOW_PAGES: Final = 4
 class Filter(Struct, frozen=True):
     """What to search for. `text`: an exact key or subject; `cause`: a fingerprint of `causes`."""
 
-    queue: str | None = None
+    queue: Name | None = None
     state: State | None = None
-    kind: str | None = None
-    tenant: str | None = None
-    text: str | None = None
+    kind: Name | None = None
+    tenant: Name | None = None
+    text: Text | None = None
     cause: str | None = None
 
     def query(self, actor: Actor) -> Query:

@@ -16,7 +16,7 @@ from forebay.core.humanize import format_duration as length
 from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.ledger import Change, JobRange, LedgerEntry
-from forebay.serve.ledger_reader import SLACK, offset_at, read_range
+from forebay.ledger_reader import SLACK, offset_at, read_range
 from forebay.store.protocol import Query, Store
 
 MAX_READ: Final = 5_000
