@@ -12,7 +12,7 @@ function's own signature and types, here and now; the worker checks again when i
 """
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from threading import Lock
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from forebay.async_enqueue import AsyncEnqueue
+    from forebay.events import EventStream
 
 DEFAULT_URL = "sqlite:///forebay.db"
 
@@ -396,6 +397,20 @@ class Forebay:
             page = self.store.browse(query, after, MAX_BATCH)
             yield from page.jobs
             after = page.next
+
+    def events(
+        self,
+        *,
+        queue: str | Collection[str] | None = None,
+        kinds: str | Collection[str] | None = None,
+        changes: str | Collection[str] = (),
+        since: int | str | datetime | None = None,
+        follow: bool = True,
+    ) -> "EventStream":
+        """What happens to jobs, for `for` and `async for`: from now on, or behind `since`. See docs/events.md."""
+        from forebay.events import EventFilter, EventReader, EventStream
+
+        return EventStream(EventReader(self.store, EventFilter.of(queue, kinds, changes), since), follow=follow)
 
     def cancel(self, job_id: int) -> CancelAnswer:
         return self.store.cancel([job_id])[0]

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
+from tests.mutants.events import EVENT_MUTANTS  # noqa: E402
 from tests.mutants.experiments import EXPERIMENT_MUTANTS  # noqa: E402
 from tests.mutants.gates import GATE_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
@@ -122,6 +123,7 @@ def main() -> int:
             *SQLITE_MUTANTS,
             *SPARK_MUTANTS,
             *TRANSACTION_MUTANTS,
+            *EVENT_MUTANTS,
             *WATCHING_MUTANTS,
         )
         if args.only in mutant.name

@@ -73,6 +73,7 @@ TABLE: Final = {
     "POST /settle": Row(who=WORK, own=404, json={"settlements": [{"lease": "x", "outcome": "ack"}]}),
     "POST /extend": Row(who=WORK, own=404, json={"leases": ["x"]}),
     "POST /progress": Row(who=WORK, own=404, json={"reports": [{"lease": "x", "portion": 0.5}]}),
+    "GET /events": Row(who=VIEW, own=409, query="?queue={queue}&follow=false"),
     "GET /dlq": Row(who=VIEW, foreign=200, query="?queue={queue}"),
     "GET /dlq/causes": Row(who=VIEW, foreign=200, query="?queue={queue}"),
     "GET /dlq/{job_id}": Row(who=VIEW, thing="dead"),

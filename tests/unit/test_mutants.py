@@ -9,6 +9,7 @@ from forebay_proof.conformance import cases
 from tests.mutants.crashes import CRASH_MUTANTS
 from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.door import DOOR_MUTANTS
+from tests.mutants.events import EVENT_MUTANTS
 from tests.mutants.experiments import EXPERIMENT_MUTANTS
 from tests.mutants.gates import GATE_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
@@ -45,6 +46,7 @@ ALL = [
     *SECURITY_MUTANTS,
     *SQLITE_MUTANTS,
     *TRANSACTION_MUTANTS,
+    *EVENT_MUTANTS,
     *WATCHING_MUTANTS,
     *SPARK_MUTANTS,
 ]

@@ -15,6 +15,7 @@ from fastapi import Request
 
 from forebay.core.errors import ForebayError
 from forebay.serve.enqueuer import Enqueuer
+from forebay.serve.event_streams import EventStreams
 from forebay.serve.lease_tokens import LeaseSigner, load_signer
 from forebay.serve.long_poll import ClaimPolls, JobPolls
 from forebay.serve.metrics import Metrics
@@ -69,6 +70,7 @@ class ServerContext:
         self.enqueuer = Enqueuer(self)
         self.claim_polls = ClaimPolls(self)
         self.job_polls = JobPolls(self)
+        self.event_streams = EventStreams(self)
         self.recent_runs = RecentRuns()
 
     async def call(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -98,6 +100,7 @@ class ServerContext:
     async def stop(self) -> None:
         await self.claim_polls.close()
         await self.job_polls.close()
+        await self.event_streams.close()
         await asyncio.gather(*(asyncio.to_thread(beat.stop, _STOP_SECONDS) for beat in self._beats))
         self.enqueuer.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

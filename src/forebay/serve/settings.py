@@ -23,6 +23,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     max_body      bytes of one request body;  max_line: bytes of one line of a streamed body
     threads       for store calls;  max_calls: calls that run or wait for a thread, before a 503
     max_pollers   concurrent long polls;  max_wait: seconds for which one is held, whatever the request says
+    max_event_streams  concurrent streams of `GET /events`
     drain         seconds in which requests in flight may finish after the server got a signal to stop
     maintain      fire schedules, promote due jobs and reclaim expired leases here too, as every worker does
     count_from_start  counters of /metrics start at the first record of the ledger, not at this server's start
@@ -42,6 +43,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     max_calls: int = 1_000
     max_pollers: int = 20_000
     max_wait: float = MAX_WAIT
+    max_event_streams: int = 100
     drain: float = 10.0
     maintain: bool = True
     dashboard: bool = True
@@ -66,6 +68,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
             ("max_calls", 1, 1_000_000),
             ("max_pollers", 0, 1_000_000),
             ("max_wait", 0, MAX_WAIT),
+            ("max_event_streams", 0, 10_000),
             ("drain", 0, 3_600),
         ):
             value = getattr(self, field)

@@ -18,7 +18,7 @@ from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant, hours
 from forebay.core.ledger import Change, LedgerEntry
 from forebay.core.limits import MAX_BATCH
-from forebay.serve.ledger_reader import offset_at, read_range
+from forebay.ledger_reader import offset_at, read_range
 from forebay.serve.security.keys import ensure_log
 from forebay.store.protocol import Store
 

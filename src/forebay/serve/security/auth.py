@@ -156,6 +156,8 @@ def is_long_poll(scope: Scope) -> bool:
     path, method = scope["path"], scope["method"]
     if method == "POST":
         return bool(path == "/claim")
+    if path == "/events":
+        return bool(method == "GET")
     page = path.startswith("/ui/") and any(
         name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"]
     )
