@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices docs docs-serve lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,6 +124,12 @@ bench-dashboard: setup ## measure the dashboard's pages on a million jobs
 
 lab: setup ## run the ten experiments and write their report (ARGS='--scale full --results DIR')
 	@$(PY) -m forebay lab all $(ARGS)
+
+docs: setup ## build the site into build/site; strict, without a network
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet && echo "open build/site/index.html"
+
+docs-serve: setup ## serve the site and build it anew at each change: http://127.0.0.1:8000
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --quiet
 
 screenshots: servers ## photograph the dashboard's pages for the docs
 	@$(PY) -m tests.browser.screens docs/img

@@ -1,0 +1,152 @@
+"""Runs a page as its reader would: files are written, commands are typed, and what the page shows has to come.
+
+A fence with a title is a file (```python title="app.py"), a fence `console` is a terminal: a line after `$ ` is a
+command, the lines below it are its output. Every line that is shown has to come, in that order; more may come, and `…`
+stands for anything. A terminal with a title ("second terminal") runs beside the first one until the page ends. A
+command that only reads is repeated until it shows what the page shows, since workers need a moment.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.waiting import eventually
+
+_FENCE: Final = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_READS: Final = re.compile(r"^(forebay (ls|show|stats|explain|doctor|queues|dlq (ls|show)|cron ls)|curl|cat)\b")
+_SERVES: Final = re.compile(r"^forebay (dev|serve)\b(?!.*--no-server)")
+_PATIENCE: Final = 40.0
+
+
+class Block(NamedTuple):
+    language: str
+    title: str
+    text: str
+
+
+class Command(NamedTuple):
+    line: str
+    shown: list[str]
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*found) for found in _FENCE.findall(page.read_text())]
+
+
+def has_terminal(page: Path) -> bool:
+    return any(block.language == "console" for block in blocks(page))
+
+
+def commands(text: str) -> list[Command]:
+    """A command that ends with a backslash goes on in the next line."""
+    found: list[Command] = []
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line[2:].split("  #")[0].rstrip(), []))
+        elif line.strip():
+            assert found, f"output before the first command: {line}"
+            found[-1].shown.append(line)
+    return found
+
+
+def missing(shown: list[str], came: str) -> str | None:
+    """The first line that is shown and did not come, after those before it."""
+    lines = iter(came.splitlines())
+    for wanted in shown:
+        words = " ".join(wanted.split())
+        pattern = re.compile(".*".join(map(re.escape, words.split("…"))))
+        if not any(pattern.fullmatch(" ".join(line.split())) for line in lines):
+            return wanted
+    return None
+
+
+class Terminals:
+    """A directory with its terminals. `replaced`: words of the page that stand for something of the test's own."""
+
+    def __init__(self, directory: Path, replaced: dict[str, str]) -> None:
+        self._directory = directory
+        self._replaced = replaced
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        home = {name: str(directory) for name in ("HOME", "FOREBAY_RUN_DIR", "PYTHONPATH")}
+        self._environment = {**os.environ, **home, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        self._beside: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def run(self, block: Block) -> None:
+        if block.language == "console":
+            for command in commands(self._own(block.text)):
+                (self._start if block.title else self._type)(command)
+        elif block.title:
+            (self._directory / block.title).write_text(self._own(block.text))
+
+    def close(self) -> None:
+        for process, _ in self._beside:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process, output in self._beside:
+            assert process.wait(_PATIENCE) == 0, output.read_text()
+
+    def _own(self, text: str) -> str:
+        for word, value in self._replaced.items():
+            text = text.replace(word, value)
+        return text
+
+    def _type(self, command: Command) -> None:
+        if command.line.startswith("export "):
+            name, _, value = command.line.removeprefix("export ").partition("=")
+            self._environment[name] = value
+            return
+        came = ""
+
+        def shows() -> bool:
+            nonlocal came
+            done = subprocess.run(
+                ["bash", "-c", command.line],
+                cwd=self._directory,
+                env=self._environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_PATIENCE,
+                check=False,
+            )
+            came = done.stdout
+            return missing(command.shown, came) is None and (bool(command.shown) or done.returncode == 0)
+
+        if _READS.match(command.line):
+            eventually(shows, command.line, _PATIENCE, said=lambda: f"{missing(command.shown, came)!r} not in:\n{came}")
+        else:
+            assert shows(), f"$ {command.line}\n{missing(command.shown, came)!r} not in:\n{came}"
+
+    def _start(self, command: Command) -> None:
+        line = f"{command.line} --port 0" if _SERVES.match(command.line) else command.line
+        output = self._directory / f"terminal-{len(self._beside)}.txt"
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {line}"],
+                cwd=self._directory,
+                env=self._environment,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._beside.append((process, output))
+        eventually(
+            lambda: missing(command.shown, output.read_text()) is None,
+            command.line,
+            _PATIENCE,
+            said=lambda: f"{missing(command.shown, output.read_text())!r} not in:\n{output.read_text()}",
+        )
+
+
+@contextmanager
+def terminals(directory: Path, replaced: dict[str, str]) -> Iterator[Terminals]:
+    opened = Terminals(directory, replaced)
+    try:
+        yield opened
+    finally:
+        opened.close()

@@ -1,0 +1,75 @@
+"""The site: it builds strictly and without a network, and its terminal sessions run as they stand."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forebay.cli.parser import build
+from forebay.cli.plugins import all_commands
+from forebay.core import errors, limits
+from tests.docs.console import blocks, has_terminal, terminals
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PLACES = ("start", "guides")
+PAGES = [page for place in PLACES for page in sorted((DOCS / place).glob("*.md")) if has_terminal(page)]
+ON_POSTGRES = "postgresql://localhost/shop"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_the_terminal_sessions_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    text = page.read_text()
+    replaced = {ON_POSTGRES: request.getfixturevalue("postgres_url")} if ON_POSTGRES in text else {}
+    with terminals(tmp_path, replaced) as opened:
+        for block in blocks(page):
+            opened.run(block)
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        assert 'src="http' not in page.read_text(), f"{page.name} loads a script or a picture from elsewhere"
+
+
+def written_commands() -> list[tuple[str, str]]:
+    """Every `forebay …` that a page shows, as far as a shell would give it to the program."""
+    found = []
+    for page in sorted(DOCS.rglob("*.md")):
+        for block in blocks(page):
+            if block.language in ("sh", "console"):
+                text = block.text.replace("\\\n", " ")
+                lines = [re.sub(r"^\$ ", "", line) for line in text.splitlines()]
+                found += [(page.name, re.split(r"[|&;>]| #", line)[0]) for line in lines if line.startswith("forebay ")]
+    return found
+
+
+def test_every_command_that_a_page_shows_is_accepted_by_the_parser() -> None:
+    parser = build(all_commands())
+    shown = written_commands()
+    assert len(shown) > 40
+    refused = []
+    for page, line in shown:
+        try:
+            parser.parse_args([word for word in shlex.split(line)[1:] if word != "…"])
+        except SystemExit as end:
+            refused += [] if end.code == 0 else [f"{page}: {line}"]
+    assert refused == []
+
+
+def test_every_error_and_every_limit_has_its_row() -> None:
+    rows = (DOCS / "reference" / "errors.md").read_text()
+    raised = [
+        name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
+    ]
+    assert len(raised) > 15
+    assert [name for name in raised if name != "ForebayError" and f"| `{name}` |" not in rows] == []
+    rows = (DOCS / "reference" / "limits.md").read_text()
+    assert [name for name in vars(limits) if name.isupper() and f"`{name}`" not in rows] == []
