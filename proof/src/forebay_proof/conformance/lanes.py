@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from itertools import permutations
 from random import Random
 
@@ -13,7 +14,6 @@ from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdic
 from forebay.core.policy import AtMost, Fair, InOrder, Priority, Rate, Until
 from forebay_proof.conformance.case import Need, case, case_if
 from forebay_proof.conformance.harness import ERROR, Harness
-from forebay_proof.conformance.racing import Task
 
 _AT_ONCE = timedelta(0)
 _HOUR = timedelta(hours=1)
@@ -228,8 +228,7 @@ def a_claim_that_finds_all_held_leaves_wait_asleep_until_there_is_room(h: Harnes
         lease = h.take(queue)
         assert h.claim(3, queue) == []
         assert h.store.wait([queue], _AT_ONCE) is False
-        waiter = Task(lambda queue=queue: h.store.wait([queue], _HOUR))  # type: ignore[misc]
-        h.until_asleep(1)
+        waiter = h.asleep_in(partial(h.store.wait, [queue], _HOUR))
         held = h.one(queue=queue, tenant="t")
         assert h.state(held) is State.READY
         assert not waiter.ends_within(0.05), "a held job does not end the sleep"
@@ -261,9 +260,7 @@ def wait_is_woken_by_all_that_makes_room(h: Harness) -> None:
             h.claim(9, queue)
             first, _ = h.one(queue=queue, kind="wide", cost=4), h.one(queue=queue, kind="wide")
         assert h.claim(9, queue) == [], way
-        waiter = Task(lambda queue=queue: h.store.wait([queue], _HOUR))  # type: ignore[misc]
-        h.until_asleep(1)
-        assert waiter.running, way
+        waiter = h.asleep_in(partial(h.store.wait, [queue], _HOUR))
         match way:
             case "set_gate":
                 h.store.set_gate(condition_gate("go", way), 1)
