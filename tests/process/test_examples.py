@@ -89,7 +89,7 @@ def test_a_recipe_for_the_commit_point_keeps_its_word(example: str, last: str) -
     told = run(f"examples/{example}.py")
     assert told.returncode == 0, told.stdout + told.stderr
     assert told.stdout.splitlines()[-1].endswith(last)
-    assert f"examples/{example}.py" in (ROOT / "docs" / "commit-point.md").read_text()
+    assert f"examples/{example}.py" in (ROOT / "docs" / "transactions.md").read_text()
 
 
 @pytest.mark.parametrize(
