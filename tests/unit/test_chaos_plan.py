@@ -8,7 +8,7 @@ from forebay.core.errors import Invalid
 from forebay.core.ledger import Change, JobRange, LedgerEntry, Record
 from forebay_proof.lab.chaos.faults import KINDS, Fault, fault_of
 from forebay_proof.lab.chaos.plan import SCALES, adjust, find, names, parse
-from forebay_proof.lab.chaos.recovery import recovered, unstarted
+from forebay_proof.lab.chaos.recovery import recovered, unfinished, unstarted
 from forebay_proof.lab.chaos.scene import Strike
 from forebay_proof.load.handler_log import HandlerRecord
 
@@ -134,6 +134,12 @@ def test_a_hand_out_that_no_handler_began_is_counted() -> None:
     entries = [claimed(0, 11, 3, 1), claimed(1, 12, 1, 2), claimed(2, 12, 1, 3)]
     starts = [HandlerRecord(1, 11, 1, 0, 7), HandlerRecord(2, 12, 3, 0, 7)]
     assert unstarted(entries, starts) == {12: 2, 13: 1}
+
+
+def test_an_acknowledged_delivery_whose_handler_did_not_return_is_found() -> None:
+    entries = [LedgerEntry(0, Record(0, "settle", [JobRange(Change.ACKED, 11, 3, "q", "k", 2)]))]
+    effects = [HandlerRecord(1, 11, 1, 0, 7), HandlerRecord(1, 11, 2, 0, 8), HandlerRecord(2, 12, 1, 0, 7)]
+    assert unfinished(entries, effects) == [(12, 2)], "job 13 says nothing of its runs"
 
 
 def test_a_plan_can_be_told_another_rate_and_period() -> None:

@@ -223,6 +223,18 @@ def a_tenant_at_its_cap_does_not_take_the_turns_of_others(h: Harness) -> None:
 
 
 @case
+def a_class_that_a_closed_gate_held_saved_no_turns(h: Harness) -> None:
+    h.spec(share=Fair(), eligibility=AtMost(1, per="tenant"))
+    h.enqueue(60, tenant="a")
+    h.enqueue(60, tenant="b")
+    (held,) = h.claim(1, cls="a")
+    assert _served(h, 20) == Counter(b=20)
+    h.ack(held)
+    served = _served(h, 20)
+    assert abs(served["a"] - served["b"]) <= 2, served
+
+
+@case
 def shares_hold_among_tenants_with_caps_of_their_own(h: Harness) -> None:
     h.spec(share=Fair(weights={"a": 3}), eligibility=AtMost(4, per="tenant"))
     h.enqueue(60, tenant="a")

@@ -7,6 +7,7 @@ again somewhere; it bit if they ran any. Else it is the time from the end of the
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from forebay.core.lease import Fence
 from forebay.core.ledger import Change, LedgerEntry
 from forebay_proof.lab.chaos.scene import Strike
 from forebay_proof.load.handler_log import HandlerRecord
@@ -49,6 +50,24 @@ def unstarted(entries: Iterable[LedgerEntry], starts: Iterable[HandlerRecord]) -
         for job in range(span.first, span.first + span.n)
         if (job, span.delivery) not in begun
     )
+
+
+def unfinished(entries: Iterable[LedgerEntry], effects: Iterable[HandlerRecord]) -> list[Fence]:
+    """Of jobs with effects: what the ledger says was acknowledged while no handler says that it returned.
+
+    A store that lets a late verdict count acknowledges the delivery that runs now.
+    """
+    done: dict[int, set[int]] = {}
+    for line in effects:
+        done.setdefault(line.job, set()).add(line.delivery)
+    return [
+        (job, span.delivery)
+        for entry in entries
+        for span in entry.record.spans
+        if span.change == Change.ACKED
+        for job in range(span.first, span.first + span.n)
+        if span.delivery not in done.get(job, {span.delivery})
+    ]
 
 
 def _of_jobs(

@@ -31,7 +31,7 @@ from forebay_proof.lab.audit import EXITS, Answer, AuditFailed, AuditResult, aud
 from forebay_proof.lab.chaos.faults import Fault, fault_of
 from forebay_proof.lab.chaos.parts import build
 from forebay_proof.lab.chaos.plan import Kept, Plan, Scale
-from forebay_proof.lab.chaos.recovery import recovered, unstarted
+from forebay_proof.lab.chaos.recovery import recovered, unfinished, unstarted
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, Strike, Stuck, now, pause
 from forebay_proof.load.app import QUEUE
 from forebay_proof.load.handler_log import HandlerRecord, read_records
@@ -200,6 +200,7 @@ class Runner:
         (scene.directory / LOG).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in scene.strikes))
         entries = _entries(scene.store)
         self._judge_lives(entries)
+        self._judge_acks(entries)
         self._judge_restarts(entries, starts)
         if kind := scene.memo.get("innocent"):
             self._judge_innocent(kind)
@@ -250,6 +251,10 @@ class Runner:
             if ticks and (missed := (max(ticks) - min(ticks)) // _TICK + 1 - len(set(ticks))):
                 scene.blame(f"{missed} slots of the schedule did not fire")
             scene.say(f"{len(ticks)} slots fired")
+
+    def _judge_acks(self, entries: list[LedgerEntry]) -> None:
+        for job, delivery in unfinished(entries, read_records(self.scene.effects))[:_NAMED]:
+            self.scene.blame(f"job {job} was acknowledged as delivery {delivery}, of which no handler returned")
 
     def _keep_lives(self, entries: list[LedgerEntry], jobs: set[int | None]) -> None:
         """The ledger's entries of these jobs, for the investigation."""
