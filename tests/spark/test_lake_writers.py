@@ -1,4 +1,4 @@
-"""Two writers of one lake, and one that is killed: on a file system and on a real S3 API every event is there, once."""
+"""Two writers of one lake, and one that is killed: on a file system and on object stores every event is there, once."""
 
 import os
 import signal
@@ -44,12 +44,11 @@ def url(tmp_path: Path) -> str:
     return url
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["file", "s3", "gs", pytest.param("abfss", marks=pytest.mark.nightly)])
 def lake(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Lake:
     if request.param == "file":
         return Lake.of(tmp_path / "lake", url)
-    bucket = request.getfixturevalue("s3").removeprefix("s3")
-    return Lake.of(f"{request.param}{bucket}/{tmp_path.name}", url)
+    return Lake.of(f"{request.getfixturevalue(request.param)}/{tmp_path.name}", url)
 
 
 def head(url: str) -> int:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from forebay.core.errors import ForebayError, Invalid
-from forebay.spark.lake import Conflict, Lake, holes, identity
+from forebay.spark.lake import Conflict, Lake, holes, identity, lake_uri
 from forebay.spark.maintenance import Maintenance, maintain
 from tests.spark.ground import busy_day
 from tests.spark.lakes import brought, landed, places
@@ -41,7 +41,7 @@ def test_a_lake_is_made_once_and_belongs_to_its_store(tmp_path: Path) -> None:
         Lake.of(tmp_path / "lake", "sqlite:////srv/other.db")
 
 
-@pytest.mark.parametrize("location", ["ftp://bucket/lake", "hdfs://name:8020/lake", "gs://c/lake", "abfss://c@a/lake"])
+@pytest.mark.parametrize("location", ["ftp://bucket/lake", "hdfs://name:8020/lake", "az://c/lake", "gcs://b/lake"])
 def test_a_scheme_that_no_client_knows_is_refused_by_name(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +53,16 @@ def test_a_scheme_that_no_client_knows_is_refused_by_name(
     with pytest.raises(Invalid, match=r"it names no bucket or host; write s3://NAME/PATH"):
         Lake.of(Path("s3://bucket/lake"), URL)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "location", ["s3://bucket/lake", "s3a://b/lake", "gs://b/lake", "abfss://c@account.dfs.core.windows.net/lake"]
+)
+def test_the_uri_of_an_object_store_is_kept_as_it_is(location: str) -> None:
+    assert lake_uri(f"{location}/") == lake_uri(location) == location
+    assert not Lake(lake_uri(location)).is_local
+    with pytest.raises(Invalid, match=r"it names no bucket or host; write \w+://NAME/PATH"):
+        lake_uri(f"{location.partition(':')[0]}:///lake")
 
 
 def test_a_file_uri_is_the_directory_that_it_names(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def lake_argument(parser: ArgumentParser) -> None:
         "--lake",
         metavar="URI",
         required=True,
-        help="events and tables: a path, or a URI of file:, s3: or s3a:",
+        help="events and tables: a path, or a URI of file:, s3:, s3a:, gs: or abfss:",
     )
 
 

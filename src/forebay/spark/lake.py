@@ -37,7 +37,7 @@ TABLES: Final = ("jobs", "attempts", "service_levels", "redeliveries", "dead_let
 REVISION: Final = 2
 """Of the definitions of all tables: it grows when one means something else than before."""
 
-SCHEMES: Final = ("file", "s3", "s3a")
+SCHEMES: Final = ("file", "s3", "s3a", "gs", "abfss")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 _STORE, _FORMAT = "forebay.store", "forebay.format"
