@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices docs docs-serve lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,12 @@ docs: setup ## build the site into build/site; strict, without a network
 
 docs-serve: setup ## serve the site and build it anew at each change: http://127.0.0.1:8000
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --quiet
+
+reference: setup ## write the generated tables of the reference anew: commands, routes, metrics
+	@$(PY) -m tests.docs.reference
+
+release: setup ## build both wheels, check them, and run the README with them on every Python at hand
+	@$(PY) -m tests.process.release $(ARGS)
 
 screenshots: servers ## photograph the dashboard's pages for the docs
 	@$(PY) -m tests.browser.screens docs/img

@@ -12,6 +12,8 @@ from forebay.cli.parser import build
 from forebay.cli.plugins import all_commands
 from forebay.core import errors, limits
 from tests.docs.console import blocks, has_terminal, terminals
+from tests.docs.reference import PAGES as REFERENCE
+from tests.docs.reference import TABLES, renewed
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -73,3 +75,26 @@ def test_every_error_and_every_limit_has_its_row() -> None:
     assert [name for name in raised if name != "ForebayError" and f"| `{name}` |" not in rows] == []
     rows = (DOCS / "reference" / "limits.md").read_text()
     assert [name for name in vars(limits) if name.isupper() and f"`{name}`" not in rows] == []
+
+
+@pytest.mark.parametrize("file", TABLES)
+def test_a_generated_table_matches_the_code(file: str) -> None:
+    page = (REFERENCE / file).read_text()
+    assert page == renewed(page, TABLES[file]()), "run make reference"
+
+
+def test_the_tables_are_not_empty() -> None:
+    assert TABLES["http.md"]().count("## `") > 40
+    assert TABLES["metrics.md"]().count("| `forebay_") > 70
+
+
+def test_every_environment_variable_and_table_has_its_row() -> None:
+    sources = (ROOT / "src" / "forebay").rglob("*.py")
+    used = {name for file in sources for name in re.findall(r"\"(FOREBAY_[A-Z_]+)\"", file.read_text())}
+    assert len(used) > 5
+    page = (REFERENCE / "configuration.md").read_text()
+    assert [name for name in sorted(used) if f"`{name}`" not in page] == []
+    schema = ROOT / "src" / "forebay" / "store" / "postgres" / "migrations" / "0001_tables.pre.sql"
+    tables = re.findall(r"^CREATE (?:UNLOGGED )?TABLE forebay\.(\w+)", schema.read_text(), re.MULTILINE)
+    page = (DOCS / "postgres.md").read_text()
+    assert [name for name in tables if f"`forebay.{name}`" not in page] == []

@@ -10,6 +10,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.process.release import ReleaseError, build, check_metadata, try_wheel
+
 ROOT = Path(__file__).parents[2]
 PROOF = ("bench", "chaos", "conformance", "lab", "sim")
 DEPENDENCIES = ("cronsim", "google_crc32c", "msgspec", "tzdata")
@@ -101,3 +103,22 @@ def test_both_have_one_version() -> None:
     version = metadata("forebay")["version"]
     assert metadata("forebay-proof")["version"] == version
     assert f"forebay=={version}" in (metadata("forebay-proof").get_all("Requires-Dist") or [])
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+def test_a_release_is_built_and_checked(released: list[Path]) -> None:
+    assert check_metadata(released, "## [Unreleased]\n") == metadata("forebay")["version"]
+    with pytest.raises(ReleaseError, match="no section"):
+        check_metadata(released, "## [0.0.1]\n")
+    with pytest.raises(ReleaseError, match="expected wheels of"):
+        check_metadata(released[:1], "## [Unreleased]\n")
+
+
+@pytest.mark.nightly
+def test_the_wheel_installs_into_a_clean_environment_and_runs_the_readme(released: list[Path]) -> None:
+    (product,) = [each for each in released if each.name.startswith("forebay-")]
+    assert try_wheel(sys.executable, product).startswith("Python 3.")

@@ -6,40 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
-PATIENCE_SECONDS = 60
+from tests.process.readme import PATIENCE_SECONDS, README, first_example, run_first_example
 
 
 def test_the_eight_lines_run_a_job(tmp_path: Path) -> None:
-    source = re.findall(r"```python\n(# app\.py\n.*?)```", README.read_text(), re.DOTALL)[0]
-    (tmp_path / "app.py").write_text(source)
-    dev = subprocess.Popen(
-        [sys.executable, "-m", "forebay", "dev", "app:fb"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        command = [sys.executable, "app.py"]
-        assert subprocess.check_output(command, cwd=tmp_path, text=True, timeout=PATIENCE_SECONDS) == "job 1\n"
-        assert dev.stdout is not None
-        for line in dev.stdout:
-            if "sent 'Hello' to ada@example.com" in line:
-                break
-        else:
-            raise AssertionError("dev ended without running the job")
-    finally:
-        dev.send_signal(signal.SIGTERM)
-        assert dev.wait(PATIENCE_SECONDS) == 0
-        if dev.stdout is not None:
-            dev.stdout.close()
-    assert (tmp_path / "forebay.db").exists()
+    run_first_example(sys.executable, tmp_path)
 
 
 def test_a_handler_that_fails_on_purpose_is_shown_as_the_readme_shows_it(tmp_path: Path) -> None:
-    source = re.findall(r"```python\n(# app\.py\n.*?)```", README.read_text(), re.DOTALL)[0]
+    source = first_example()
     shown = re.findall(r"```\n(\d\d:\d\d:\d\d  send_email 2 .*?)```", README.read_text(), re.DOTALL)[0]
     body = """print(f"sent {subject!r} to {to}")"""
     assert body in source

@@ -1,0 +1,134 @@
+"""The tables of the reference that repeat the code: routes and metrics. `make reference` writes them into their pages.
+
+Each page holds its table between two markers; a test compares the two. The table of commands is written by
+`forebay.cli.reference`.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from forebay.cli import reference as commands
+from forebay.core import limits
+from forebay.serve.app import create_app
+from forebay.serve.metrics.families import DURATIONS, FLEET
+from forebay.store.open import open_store
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = ROOT / "docs" / "reference"
+BEGIN: Final = "<!-- generated: begin -->\n"
+END: Final = "<!-- generated: end -->\n"
+_METRIC_SOURCES: Final = ("serve/metrics", "work")
+_TYPES: Final = ("counter", "gauge", "histogram")
+
+
+def routes() -> str:
+    """Every route with its parameters, its body and its answers, as the OpenAPI document has them."""
+    store = open_store("memory:")
+    try:
+        document = create_app(store).openapi()
+    finally:
+        store.close()
+    parts = []
+    for path, methods in sorted(document["paths"].items()):
+        for method, about in methods.items():
+            parts.append(_route(f"{method.upper()} {path}", about))
+    parts.append("## Bodies\n")
+    parts += [_model(*each) for each in sorted(document["components"]["schemas"].items())]
+    return "\n".join(parts)
+
+
+def _route(name: str, about: dict[str, Any]) -> str:
+    text = about.get("description") or about.get("summary", "")
+    lines = [f"## `{name}`\n", f"{text.strip()}\n"]
+    rows = [
+        f"| `{each['name']}` | {each['in']} | {_type(each['schema'])} | {'yes' if each.get('required') else 'no'} |"
+        for each in about.get("parameters", ())
+    ]
+    if rows:
+        lines.append("\n".join(["| parameter | in | type | required |", "|---|---|---|---|", *rows]) + "\n")
+    for media, content in about.get("requestBody", {}).get("content", {}).items():
+        lines.append(f"Body ({media}): {_type(content.get('schema', {}))}\n")
+    responses = sorted(about.get("responses", {}).items())
+    lines += [f"{status}: {', '.join(_answer(each)) or 'no body'}\n" for status, each in responses if status < "400"]
+    errors = [status for status, _ in responses if status >= "400"]
+    lines.append(f"Errors: {', '.join(errors)}\n")
+    return "\n".join(lines)
+
+
+def _model(name: str, schema: dict[str, Any]) -> str:
+    needed = schema.get("required", ())
+    rows = [
+        f"| `{field}` | {_type(each)} | {'yes' if field in needed else 'no'} |"
+        for field, each in schema.get("properties", {}).items()
+    ]
+    table = ["| field | type | required |", "|---|---|---|", *rows] if rows else [_type(schema)]
+    return "\n".join([f"### `{name}`\n", *table]) + "\n"
+
+
+def _answer(response: dict[str, Any]) -> Iterator[str]:
+    for content in response.get("content", {}).values():
+        yield _type(content.get("schema", {}))
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return f"`{schema['$ref'].rpartition('/')[2]}`"
+    if "anyOf" in schema:
+        return " or ".join(_type(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(f"`{each}`" for each in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("type", "any"))
+
+
+def metrics() -> str:
+    """Every metric family with its type and its help text, as the sources declare them."""
+    found = {name: ("counter", f"{text} From the ledger.") for name, text in FLEET.values()}
+    found |= {name: ("histogram", f"{text} From the ledger.") for name, _, text in DURATIONS.values()}
+    for source in _METRIC_SOURCES:
+        for file in sorted((ROOT / "src" / "forebay" / source).glob("*.py")):
+            found |= dict(_declared(ast.parse(file.read_text())))
+    rows = [f"| `{name}` | {kind} | {text} |" for name, (kind, text) in sorted(found.items())]
+    return "\n".join(["| metric | type | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def _declared(tree: ast.Module) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Calls such as gauge("forebay_…", "What it is.", …); the text may be a variable that was set before."""
+    texts: dict[str, str] = {}
+    for node in sorted(ast.walk(tree), key=lambda each: getattr(each, "lineno", 0)):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=variable)], value=value):
+                texts[variable] = _folded(value)
+            case ast.Call(func=ast.Name(id=kind), args=[ast.Constant(value=str(name)), text, *_]) if kind in _TYPES:
+                yield name, (kind, texts[text.id] if isinstance(text, ast.Name) else _folded(text))
+
+
+def _folded(node: ast.expr) -> str:
+    """A text with the bounds that stand in it."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(map(_folded, values))
+        case ast.FormattedValue(value=ast.Name(id=name)) if hasattr(limits, name):
+            return f"{getattr(limits, name):,}"
+        case _:
+            return ""
+
+
+TABLES: Final = {"http.md": routes, "metrics.md": metrics}
+
+
+def renewed(page: str, table: str) -> str:
+    head, _, rest = page.partition(BEGIN)
+    return head + BEGIN + table + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    for file, table in TABLES.items():
+        (PAGES / file).write_text(renewed((PAGES / file).read_text(), table()))
+    page = ROOT / "docs" / "cli.md"
+    page.write_text(commands.renewed(page.read_text()))
