@@ -166,9 +166,16 @@ REDIS_MUTANTS = [
     ),
     Mutant(
         "a class that is behind does not go first, in Redis",
-        f"{_LUA}/lanes.lua",
-        "      cls.turn = shifted(turn, floor(UNIT / (q.rule.weights[lane.cls] or q.rule.default)))\n",
+        f"{_LUA}/shares.lua",
+        "    class_of(q, name).turn = shifted(turn, floor(UNIT / (q.rule.weights[name] or q.rule.default)))\n",
         "",
+        (*_CONFORMANCE, "redis-shares or redis-turns"),
+    ),
+    Mutant(
+        "idle time of a class is saved up, in Redis",
+        f"{_LUA}/shares.lua",
+        "return turn > q.turn and turn or q.turn",
+        "return turn",
         (*_CONFORMANCE, "redis-shares or redis-turns"),
     ),
     Mutant(
@@ -181,13 +188,13 @@ REDIS_MUTANTS = [
     Mutant(
         "a cheap job passes a dear one at its gate, in Redis",
         f"{_LUA}/lanes.lua",
-        "if not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, 21))) then",
-        "if not is_open(gate, cost) then",
+        "(not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, 21))))",
+        "not is_open(gate, cost)",
         (*_CONFORMANCE, "redis-costs or redis-lanes"),
     ),
     Mutant(
         "room at a gate is seen by nothing that is parked there, in Redis",
-        f"{_LUA}/lanes.lua",
+        f"{_LUA}/openings.lua",
         "          wake(queue_of(queue), name)\n",
         "",
         (*_CONFORMANCE, "redis-lanes or redis-gates"),

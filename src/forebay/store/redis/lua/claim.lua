@@ -110,7 +110,7 @@ local claim, claimed_before
       if not blob or n == most or closed_of(whole, cost) then
         break
       end
-      take(q, record(blob))
+      use_gates(q, record(blob))
       n = n + 1
     end
     return n
@@ -134,7 +134,7 @@ local claim, claimed_before
   end
 
   -- The next jobs of a queue with lanes, of one class if it is named; ids and records.
-  local function start_lanes(q, most, only, owner)
+  local function take(q, most, only, owner)
     local sids, blobs, met, taken = {}, {}, 0, {}
     while #sids < most and met < LANES_MET do
       local lane = first(q, only)
@@ -173,7 +173,7 @@ local claim, claimed_before
       review(q)
     end
     if q.lanes > 0 then
-      sids, blobs = start_lanes(q, want[2], want[3] or nil, owner)
+      sids, blobs = take(q, want[2], want[3] or nil, owner)
     elseif not want[3] or want[3] == '' then
       local n = admitted(q, want[2])
       if n > 0 then

@@ -270,7 +270,7 @@ while released < most and met < MET do
     released = released + 1
   end
   met = met + 1
-  refresh_lanes()
+  refresh()
 end
 if released > 0 then
   set_verb('release', nil, name)

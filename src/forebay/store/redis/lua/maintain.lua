@@ -1,6 +1,6 @@
 -- Maintenance: expire, promote, forget. Bounded, and part of the verbs that change jobs.
 -- An expired job is never claimed, however many there are: `expire` returns whether all are dead.
--- needs: lanes lines ledger
+-- needs: openings lines ledger
 
 local MAINTAIN_LIMIT, EXPIRE_LIMIT = 256, 4000
 local OUT_OF_TIME = { 'forebay.Expired', 'not claimed before it expired', '' }
@@ -77,7 +77,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
   -- Lines expose their heads, lanes have theirs, gates that were given room are known; how many jobs became ready.
   function update_lanes()
     local ready = expose_lines()
-    refresh_lanes()
+    refresh()
     wake_gates()
     return ready
   end
@@ -120,7 +120,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
     local ready = due and due <= now and promote_due(limit) or 0
     local opens = first_score(P .. 'openings')
     if opens and opens <= now then
-      open_rates(limit)
+      tick(limit)
     end
     local kept = first_score(P .. 'kept')
     if kept and kept <= now then
