@@ -2,8 +2,9 @@
 
 A fence with a title is a file (```python title="app.py"), a fence `console` is a terminal: a line after `$ ` is a
 command, the lines below it are its output. Every line that is shown has to come, in that order; more may come, and `…`
-stands for anything. A terminal with a title ("second terminal") runs beside the first one until the page ends. A
-command that only reads is repeated until it shows what the page shows, since workers need a moment.
+stands for anything. A terminal with a title ("second terminal") runs beside the first one until the page ends; a later
+block with that title shows more of its output. A command that only reads is repeated until it shows what the page
+shows, since workers need a moment.
 """
 
 import os
@@ -75,19 +76,21 @@ class Terminals:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         home = {name: str(directory) for name in ("HOME", "FOREBAY_RUN_DIR", "PYTHONPATH")}
         self._environment = {**os.environ, **home, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
-        self._beside: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._beside: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
 
     def run(self, block: Block) -> None:
-        if block.language == "console":
+        if block.language == "console" and block.title in self._beside:
+            self._shows(block.title, self._own(block.text).splitlines())
+        elif block.language == "console":
             for command in commands(self._own(block.text)):
-                (self._start if block.title else self._type)(command)
+                self._start(block.title, command) if block.title else self._type(command)
         elif block.title:
             (self._directory / block.title).write_text(self._own(block.text))
 
     def close(self) -> None:
-        for process, _ in self._beside:
+        for process, _ in self._beside.values():
             os.killpg(process.pid, signal.SIGTERM)
-        for process, output in self._beside:
+        for process, output in self._beside.values():
             assert process.wait(_PATIENCE) == 0, output.read_text()
 
     def _own(self, text: str) -> str:
@@ -122,7 +125,7 @@ class Terminals:
         else:
             assert shows(), f"$ {command.line}\n{missing(command.shown, came)!r} not in:\n{came}"
 
-    def _start(self, command: Command) -> None:
+    def _start(self, title: str, command: Command) -> None:
         line = f"{command.line} --port 0" if _SERVES.match(command.line) else command.line
         output = self._directory / f"terminal-{len(self._beside)}.txt"
         with output.open("wb") as sink:
@@ -134,12 +137,16 @@ class Terminals:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._beside.append((process, output))
+        self._beside[title] = process, output
+        self._shows(title, command.shown)
+
+    def _shows(self, title: str, shown: list[str]) -> None:
+        output = self._beside[title][1]
         eventually(
-            lambda: missing(command.shown, output.read_text()) is None,
-            command.line,
+            lambda: missing(shown, output.read_text()) is None,
+            title,
             _PATIENCE,
-            said=lambda: f"{missing(command.shown, output.read_text())!r} not in:\n{output.read_text()}",
+            said=lambda: f"{missing(shown, output.read_text())!r} not in:\n{output.read_text()}",
         )
 
 
