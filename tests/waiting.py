@@ -1,11 +1,11 @@
-"""`eventually`: how a test waits for what another process does."""
+"""`eventually`: how a test waits for what another thread or process does. No test has a polling loop of its own."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
 PATIENCE: Final = 120.0
-"""How long a test waits, in seconds, for what happens at once on a machine that has nothing else to do."""
+"""Seconds before a wait fails. On an idle machine every one of these conditions holds at once."""
 
 _STEP: Final = 0.01
 
@@ -13,11 +13,11 @@ _STEP: Final = 0.01
 def eventually(
     holds: Callable[[], object],
     what: str = "the condition",
-    patience: float = PATIENCE,
-    said: Callable[[], str] = lambda: "",
+    timeout: float = PATIENCE,
+    details: Callable[[], object] = lambda: "",
 ) -> None:
-    """Return as soon as it holds. After `patience` seconds it fails, with what was waited for and what was said."""
-    deadline = time.monotonic() + patience
+    """Return as soon as `holds` does. After `timeout` seconds it fails with `what` and `details`."""
+    deadline = time.monotonic() + timeout
     while not holds():
-        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}\n{said()}"
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}\n{details()}"
         time.sleep(_STEP)

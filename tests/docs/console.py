@@ -121,7 +121,9 @@ class Terminals:
             return missing(command.shown, came) is None and (bool(command.shown) or done.returncode == 0)
 
         if _READS.match(command.line):
-            eventually(shows, command.line, _PATIENCE, said=lambda: f"{missing(command.shown, came)!r} not in:\n{came}")
+            eventually(
+                shows, command.line, _PATIENCE, details=lambda: f"{missing(command.shown, came)!r} not in:\n{came}"
+            )
         else:
             assert shows(), f"$ {command.line}\n{missing(command.shown, came)!r} not in:\n{came}"
 
@@ -146,7 +148,7 @@ class Terminals:
             lambda: missing(shown, output.read_text()) is None,
             title,
             _PATIENCE,
-            said=lambda: f"{missing(shown, output.read_text())!r} not in:\n{output.read_text()}",
+            details=lambda: f"{missing(shown, output.read_text())!r} not in:\n{output.read_text()}",
         )
 
 

@@ -170,7 +170,7 @@ def test_the_app_counts_claims_runs_and_how_late_they_were(tmp_path: Path) -> No
         load.start()
         assert load.wait().accepted == 60
         fleet.start()
-        eventually(lambda: tallies.jobs() == 60, "every job done", said=fleet.log)
+        eventually(lambda: tallies.jobs() == 60, "every job done", details=fleet.log)
         assert fleet.stop() == 0
     assert (tallies.claimed(), tallies.histogram(LATE).total, tallies.busy()) == (60, timed, 1)
     assert not list(load.receipts.iterdir())

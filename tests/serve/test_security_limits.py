@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from threading import Event
 
 import httpx
 import pytest
@@ -27,6 +26,7 @@ from forebay.serve.security.limits import (
 from forebay.serve.security.usage import USAGE_LOG, UsageFollower
 from forebay.store.protocol import Store
 from tests.serve.site import Serving, Site
+from tests.waiting import eventually
 
 
 class Hand:
@@ -143,9 +143,7 @@ def test_pages_of_a_session_count_for_its_key_and_not_with_strangers(serve_on: S
     browser = site.with_key(None, {"Origin": site.url})
     assert browser.post("/ui/login", data={"key": text}).status_code == 303
     # A request has its place for a moment longer than its answer takes to arrive.
-    for _ in range(500):
-        if limits._in_flight_by_caller:
-            Event().wait(0.01)
+    eventually(lambda: not limits._in_flight_by_caller, "no request is in flight")
     with ExitStack() as flood:
         for _ in range(limits.concurrency.max_requests_per_caller):
             flood.enter_context(limits.admit(ANONYMOUS, Allowance(), is_poll=False))

@@ -59,11 +59,11 @@ class Cluster:
     def __enter__(self) -> Self:
         try:
             self._start("master.Master", "--host", HOME, "--port", "0", "--webui-port", "0")
-            eventually(self._finds_master, "the master is there", said=self._log.read_text)
+            eventually(self._finds_master, "the master is there", details=self._log.read_text)
             for host, cores in HOSTS.items():
                 words = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", str(cores), "--memory", "1g"]
                 self._start("worker.Worker", *words, "--work-dir", str(self._ground / host), self.url)
-            eventually(lambda: self._alive() == len(HOSTS), "both workers are there", said=self._log.read_text)
+            eventually(lambda: self._alive() == len(HOSTS), "both workers are there", details=self._log.read_text)
         except BaseException:
             self._stop()
             raise

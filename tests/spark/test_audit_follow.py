@@ -3,9 +3,9 @@
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
-from time import monotonic
+from threading import Thread
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,21 +14,18 @@ from forebay.spark.lake import Lake
 from tests.answer import Run
 from tests.spark.ground import worked
 from tests.spark.test_stream_command import missed
+from tests.waiting import eventually
 
 __all__ = ["missed"]
-PATIENCE = 400.0
 
 
 def proven(lake: Lake, jobs: int) -> bool:
-    """Whether an audit that passed has seen so many jobs, within a patient while."""
-    until = monotonic() + PATIENCE
-    while monotonic() < until:
-        for table in lake.tables(["proof"]).values():
-            for file in (each for each in table.files if each.partition["part"] == "proof"):
-                (text,) = pq.ParquetFile(f"{lake.uri}/proof/{file.path}").read()["proof"].to_pylist()
-                if json.loads(text)["totals"]["jobs"] == jobs:
-                    return True
-        Event().wait(0.1)
+    """Whether an audit that passed has seen this many jobs."""
+    for table in lake.tables(["proof"]).values():
+        for file in (each for each in table.files if each.partition["part"] == "proof"):
+            (text,) = pq.ParquetFile(f"{lake.uri}/proof/{file.path}").read()["proof"].to_pylist()
+            if json.loads(text)["totals"]["jobs"] == jobs:
+                return True
     return False
 
 
@@ -44,7 +41,9 @@ def test_a_verdict_each_turn_until_a_signal_or_a_broken_promise(run: Run, tmp_pa
         try:
             for first in (10, 20):
                 worked(url, tmp_path, 10, first=first)
-                followed.append(proven(Lake.of(tmp_path / "lake", url), first + 10))
+                jobs, lake = first + 10, Lake.of(tmp_path / "lake", url)
+                eventually(partial(proven, lake, jobs), f"an audit has passed {jobs} jobs", 400)
+                followed.append(True)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -8,7 +8,6 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic
 
 import pytest
 from pyspark.sql import SparkSession
@@ -22,6 +21,7 @@ from forebay.spark.tables import TABLES
 from forebay.store.protocol import Want
 from tests.spark.ground import opened
 from tests.spark.lakes import places, plain
+from tests.waiting import eventually
 
 SRC = Path(__file__).parents[2] / "src"
 PATIENCE = 300.0
@@ -38,12 +38,14 @@ def write(url: str, stop: Event) -> None:
 
 
 def until_more(lake: Lake, process: "subprocess.Popen[bytes]", more: int) -> None:
-    """Wait for so many commits."""
-    versions, deadline = lake.table("events").version, monotonic() + PATIENCE
-    while lake.table("events").version < versions + more and monotonic() < deadline:
+    """Wait for this many commits."""
+    wanted = lake.table("events").version + more
+
+    def holds() -> bool:
         assert process.poll() is None
-        Event().wait(0.02)
-    assert lake.table("events").version >= versions + more
+        return lake.table("events").version >= wanted
+
+    eventually(holds, f"{more} commits")
 
 
 @pytest.mark.timeout(900)

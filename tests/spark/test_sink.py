@@ -4,11 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +25,7 @@ from forebay.spark.sink import Written, write_rows
 from forebay.store.protocol import Checkpoint
 from tests.spark.ground import every_job, opened
 from tests.spark.killed_query import start
+from tests.waiting import eventually
 
 TRY, AGAIN = b"a" * 16, b"b" * 16
 
@@ -248,9 +247,7 @@ def test_a_killed_query_starts_again_and_adds_each_row_once(spark: SparkSession,
         pass
     program = [sys.executable, str(Path(__file__).with_name("killed_query.py")), source, url, checkpoint, str(tmp_path)]
     child = subprocess.Popen(program, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 240
-    while depth(url) < 300 and child.poll() is None and time.monotonic() < deadline:
-        Event().wait(0.1)
+    eventually(lambda: depth(url) >= 300 or child.poll() is not None, "300 jobs", 240)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     taken = len(seqs(url))

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
-from time import monotonic
+from threading import Thread
 
 import pytest
 
@@ -17,7 +16,7 @@ from forebay.spark.lake import Lake, holes
 from tests.answer import Run
 from tests.spark.ground import opened, worked
 from tests.spark.lakes import places
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 SRC = Path(__file__).parents[2] / "src"
 JOBS = 20
@@ -39,14 +38,11 @@ def missed() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
-def has_all(lake: Lake, url: str, *, tables: bool = False) -> bool:
-    """Events, or events and tables, within a patient while."""
+def wait_for_all(lake: Lake, url: str, *, tables: bool = False) -> None:
+    """Until the lake has the events of the whole ledger, and with `tables` its tables as well."""
     with opened(url) as store:
         head = store.ledger_extent()[1]
-    until = monotonic() + PATIENCE
-    while ends(lake, tables) != {head} and monotonic() < until:
-        Event().wait(0.05)
-    return ends(lake, tables) == {head}
+    eventually(lambda: ends(lake, tables) == {head}, "the lake has everything")
 
 
 def ends(lake: Lake, tables: bool) -> set[int]:
@@ -64,11 +60,14 @@ def test_a_stream_follows_until_a_signal_and_a_second_start_goes_on(
 
     def watch(batches: int, tables: bool, number: int) -> None:
         nonlocal jobs
-        for _ in range(batches):
-            worked(url, tmp_path, JOBS, first=jobs)
-            jobs += JOBS
-            followed.append(has_all(lake, url, tables=tables))
-        os.kill(os.getpid(), number)
+        try:
+            for _ in range(batches):
+                worked(url, tmp_path, JOBS, first=jobs)
+                jobs += JOBS
+                wait_for_all(lake, url, tables=tables)
+                followed.append(True)
+        finally:
+            os.kill(os.getpid(), number)
 
     for batches, tables_every, number in ((2, "1h", signal.SIGTERM), (1, "1ms", signal.SIGINT)):
         watcher = Thread(target=watch, args=(batches, tables_every == "1ms", number))
@@ -98,7 +97,7 @@ def test_a_service_that_is_stopped_leaves_a_whole_lake(url: str, tmp_path: Path,
         command = [sys.executable, "-m", "forebay", *words]
         process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
         try:
-            assert has_all(lake, url)
+            wait_for_all(lake, url)
             (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
             said = process.communicate(timeout=3 * PATIENCE)[1]
         finally:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from forebay.store.postgres.store import PostgresStore
 from forebay_proof.servers.pgbouncer import PgBouncer
 from forebay_proof.servers.postgres import PostgresServer, database_of
 from tests.answer import Answer, Run
+from tests.waiting import eventually
 
 LATER = Migration(len(migrations()) + 1, "9001_later.post.sql", "CREATE TABLE forebay.later (id bigint)")
 MORE = Migration(len(migrations()) + 2, "9002_more.pre.sql", "CREATE TABLE forebay.more (id bigint)")
@@ -306,11 +306,7 @@ def setting(url: str, name: str, value: str) -> None:
     """Change a setting of the whole server, and wait until it counts."""
     ask(url, f"ALTER SYSTEM SET {name} = {value}")
     ask(url, "SELECT pg_reload_conf()")
-    for _ in range(500):
-        if ask(url, f"SHOW {name}") == [(value,)]:
-            return
-        Event().wait(0.02)
-    raise AssertionError(f"{name} is still not {value}")
+    eventually(lambda: ask(url, f"SHOW {name}") == [(value,)], f"{name} is {value}")
 
 
 def test_a_server_that_cannot_write_fails(run: Run, sound_url: str) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from threading import Event
 
 import psycopg
 import pytest
@@ -17,6 +16,7 @@ from forebay.testing.clock import ManualClock
 from forebay_proof.bench.lines import files_passed
 from forebay_proof.conformance.racing import Task
 from tests.stores.tables import Tables
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -36,11 +36,7 @@ class Held:
 
     def until_waiting(self, count: int) -> None:
         callers = self._store.backend.intake.inserter.callers
-        for _ in range(2_000):
-            if callers.waiting == count and callers.led:
-                return
-            Event().wait(0.005)
-        raise AssertionError(f"{callers.waiting} wait, not {count}")
+        eventually(lambda: callers.waiting == count and callers.led, f"{count} callers wait")
 
     def let_go(self) -> None:
         self._connection.close()

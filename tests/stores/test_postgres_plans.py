@@ -6,7 +6,6 @@ them: `forebay.run` is never analysed by itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from threading import Event
 from typing import Any
 
 import psycopg
@@ -21,6 +20,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Query, Want
 from forebay_proof.servers.postgres import PostgresServer
+from tests.waiting import eventually
 
 ROWS = 100_000
 MAX_READ = 5_000
@@ -251,11 +251,8 @@ class Counters:
 
     def _until_alone(self) -> None:
         others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        for _ in range(1_000):
-            if self.connection.execute(f"{others} AND backend_type = 'client backend'").fetchone() == (0,):
-                return
-            Event().wait(0.01)
-        raise AssertionError("some sessions do not end")
+        clients = f"{others} AND backend_type = 'client backend'"
+        eventually(lambda: self.connection.execute(clients).fetchone() == (0,), "the other sessions end")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Those who read a log: a consumer that commits after or before it handles, and a bridge that makes jobs of entries."""
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 
@@ -18,6 +17,7 @@ from forebay.store.protocol import Query, Store, Want
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
 from forebay.work.log_readers import Bridge, Consumer
+from tests.waiting import eventually
 
 LEASE = seconds(30)
 
@@ -99,7 +99,11 @@ def test_before_means_that_a_crash_loses_what_was_not_handled(store: Store) -> N
     assert len(seen) == len(set(seen)) == 3 + 4
 
 
-def test_an_entry_that_fails_is_tried_again_and_its_partition_waits(store: Store) -> None:
+def test_an_entry_that_fails_is_tried_again_and_its_partition_waits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("forebay.work.log_readers.monotonic", lambda: now)
     filled(store, 6)
     seen: list[tuple[int, int]] = []
     broken = [True]
@@ -118,7 +122,7 @@ def test_an_entry_that_fails_is_tried_again_and_its_partition_waits(store: Store
     rest = consumer.step()
     while len(seen) < 6:
         assert 0 <= rest <= 1
-        Event().wait(rest)
+        now += rest
         rest = consumer.step()
     assert seen[-2:] == [(0, 1), (0, 2)]
 
@@ -162,16 +166,20 @@ def test_a_group_goes_on_where_the_log_now_begins(store: Store, clock: ManualClo
     assert (len(seen), consumer.lost, lag(store)) == (2, 4, 0)
 
 
-def test_two_members_share_and_who_leaves_frees(store: Store) -> None:
+def test_two_members_share_partitions_and_a_member_that_leaves_frees_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("forebay.work.log_readers.monotonic", lambda: now)
     seen: dict[str, set[int]] = {"a": set(), "b": set()}
 
     def handler(name: str) -> Callable[[LogEntry], None]:
         return lambda entry: seen[name].add(entry.partition)
 
-    first = Consumer(store, "log", "g", handler("a"), commit="after", lease=timedelta(milliseconds=3))
-    second = Consumer(store, "log", "g", handler("b"), commit="after", lease=timedelta(milliseconds=3))
+    first = Consumer(store, "log", "g", handler("a"), commit="after", lease=LEASE)
+    second = Consumer(store, "log", "g", handler("b"), commit="after", lease=LEASE)
     for _ in range(4):
-        Event().wait(0.002)
+        now += LEASE.total_seconds()
         first.step()
         second.step()
     filled(store, 2)
@@ -187,8 +195,7 @@ def test_a_running_consumer_hears_of_new_entries_and_ends_when_told(store: Store
     consumer = Consumer(store, "log", "g", lambda _: came.set(), commit="after")
     thread = Thread(target=consumer.run, args=(stopping,), daemon=True)
     thread.start()
-    while not store.groups("log", "", 1):
-        Event().wait(0.001)
+    eventually(lambda: store.groups("log", "", 1), "the group joins")
     filled(store, 1)
     assert came.wait(10)
     stopping.set()

@@ -2,8 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from threading import Event
-from time import monotonic
 
 import pytest
 
@@ -12,7 +10,7 @@ from forebay.store.protocol import Store
 from forebay.store.redis import health
 from forebay_proof.servers.process import ServerUnavailable
 from forebay_proof.servers.redis import RedisServer
-from tests.waiting import PATIENCE
+from tests.waiting import eventually
 
 SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 UNSAFE = [("maxmemory-policy", "allkeys-lru"), ("appendonly", "no"), ("appendfsync", "everysec")]
@@ -45,16 +43,12 @@ def turn(server: RedisServer, **settings: str) -> None:
     with server.client() as client:
         for name, value in settings.items():
             client.config_set(name, value)
-        while client.info("persistence")["aof_rewrite_in_progress"]:
-            Event().wait(0.01)
+        eventually(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the rewrite ends")
 
 
 def receipt_says(store: Store, durable: bool) -> None:
     """As soon as the settings were read again, and from then on."""
-    deadline = monotonic() + PATIENCE
-    while store.enqueue([Draft("k")])[0].durable is not durable:
-        assert monotonic() < deadline
-        Event().wait(0.02)
+    eventually(lambda: store.enqueue([Draft("k")])[0].durable is durable, f"durable is {durable}")
     assert store.capabilities.durable is durable
     assert bool(store.capabilities.unsafe) is not durable
     assert store.enqueue([Draft("k")])[0].durable is durable

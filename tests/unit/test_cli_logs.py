@@ -1,15 +1,16 @@
 """`forebay logs`: what a log holds, who reads it, and moving a group's place."""
 
+import time
 from pathlib import Path
-from threading import Event
 
 import pytest
 
 from forebay.cli import main
-from forebay.core.instant import days, seconds
+from forebay.core.instant import days, micros, seconds
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.store.sqlite.store import SqliteStore
+from forebay.testing.clock import ManualClock
 from tests.answer import Answer, Run
 
 
@@ -71,13 +72,15 @@ def test_a_group_is_shown_and_moved(run: Run) -> None:
 
 
 def test_the_doctor_warns_before_a_group_loses_something(run: Run) -> None:
-    run("logs", "append", "clicks", "n=1")
-    store = SqliteStore("forebay.db")
-    store.commit("clicks", "billing", 0, -1)
+    """Six days after an entry was written, in the last quarter of a window of a week."""
+    clock = ManualClock(time.time_ns() // 1_000 - micros(days(6)))
+    earlier = SqliteStore("old.db", clock=clock)
+    earlier.put_spec(QueueSpec(name="clicks", retention=Retained(window=days(30))))
+    earlier.append("clicks", [b"{}"])
+    earlier.commit("clicks", "billing", 0, -1)
+    earlier.close()
+    assert "billing" not in run("doctor", "--store", "sqlite:///old.db").out
+    store = SqliteStore("old.db")
+    store.put_spec(QueueSpec(name="clicks", retention=Retained(window=days(7))))
     store.close()
-    assert "billing" not in run("doctor").out
-    store = SqliteStore("forebay.db")
-    store.put_spec(QueueSpec(name="clicks", retention=Retained(2, window=seconds(0.2))))
-    store.close()
-    Event().wait(0.16)
-    assert "group billing is 1 behind and loses the next" in run("doctor").out
+    assert "group billing is 1 behind and loses the next" in run("doctor", "--store", "sqlite:///old.db").out

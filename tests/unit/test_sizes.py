@@ -89,6 +89,17 @@ def sleeps(source: str) -> Iterator[str]:
         yield f"{line}: time.sleep in a test: turn a ManualClock, or wait for a signal"
 
 
+def polling_loops(source: str) -> Iterator[str]:
+    """For every test: loops that rest by the wait of an event that nothing sets."""
+    for loop in ast.walk(ast.parse(source)) if "Event().wait(" in source else ():
+        for node in ast.walk(loop) if isinstance(loop, ast.For | ast.While) else ():
+            match node:
+                case ast.Call(ast.Attribute(ast.Call(ast.Name("Event")), "wait"), [ast.Constant()], lineno=line):
+                    yield f"{line}: a polling loop in a test: use `eventually` of tests/waiting.py"
+                case _:
+                    pass
+
+
 def places(text: str) -> Iterator[str]:
     """For every file of the project."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -130,6 +141,10 @@ def test_tests_do_not_sleep() -> None:
     real = {ROOT / "tests" / "process", ROOT / "tests" / "waiting.py"}
     rest = ((path, source) for path, source in files("tests", suffix=".py") if not real & {path, *path.parents})
     report(sleeps, rest)
+
+
+def test_tests_have_no_polling_loops() -> None:
+    report(polling_loops, files("tests", suffix=".py"))
 
 
 def test_no_file_names_a_registry_or_a_machine() -> None:
@@ -176,6 +191,12 @@ def test_the_sleep_checker_bites() -> None:
     assert list(sleeps("import time\ntime.sleep(1)")) != []
     assert list(sleeps("from time import monotonic, sleep")) != []
     assert list(sleeps("import time\nclock.sleep(1)\n'time.sleep'")) == []
+
+
+def test_the_polling_checker_bites() -> None:
+    assert list(polling_loops("while not ready():\n    Event().wait(0.1)")) != []
+    assert list(polling_loops("for _ in range(9):\n    if not ready():\n        Event().wait(0.1)")) != []
+    assert list(polling_loops("Event().wait(0.1)\nwhile not stop.wait(1):\n    pass")) == []
 
 
 @pytest.mark.parametrize("word", ["https://p_ypi.org/simple", "--i_ndex-url x", "at /h_ome/ada/x", "'/o_pt/wheels'"])
