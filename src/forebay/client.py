@@ -14,13 +14,14 @@ function's own signature and types, here and now; the worker checks again when i
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.blobs import Blobs, BlobSweeper, PayloadCodec, blobs_of
 from forebay.core.breaker import Breaker
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, JobCancelled, JobFailed, JobGone, ResultPending
@@ -28,7 +29,7 @@ from forebay.core.instant import Duration, Instant, checked_micros, from_datetim
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import MAX_ATTEMPTS, MAX_BATCH, MAX_COST, MAX_DURATION, MAX_WAIT, RESULT_KEPT
 from forebay.core.names import check_name
-from forebay.core.payload import Json
+from forebay.core.payload import Json, decode_payload
 from forebay.core.policy import check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
@@ -42,6 +43,7 @@ from forebay.vault import Vault
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.handler import Handler, check_function, executor_for
 from forebay.work.results import ResultType
+from forebay.work.role import Role
 from forebay.work.signature import Signature
 
 if TYPE_CHECKING:
@@ -138,15 +140,13 @@ class Bound(Generic[P]):
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """The call as a draft, for `enqueue_many` or a store's own `enqueue`."""
         payload = self._handler.signature.pack(args, kwargs)
-        handler, vault = self._handler, self._app.vault
-        draft = self._settings.draft(handler.kind, payload, handler.queue, handler.max_attempts, handler.cost)
-        return draft if vault is None else vault.seal_draft(draft)
+        return self._app.make_draft(self._handler.kind, payload, self._settings)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
         return self._app.take_in(self.draft(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
-        return await self._app.atake_in(self.draft(*args, **kwargs))
+        return await self._app.atake_in(await self._app.made(partial(self.draft, *args, **kwargs)))
 
     def enqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue in your own transaction: the job is there when it commits. See docs/transactions.md."""
@@ -155,7 +155,8 @@ class Bound(Generic[P]):
 
     async def aenqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
         check_url(self._app.url)
-        return (await aenqueue_in(connection, [self.draft(*args, **kwargs)], notify=self._settings.notify))[0]
+        draft = await self._app.made(partial(self.draft, *args, **kwargs))
+        return (await aenqueue_in(connection, [draft], notify=self._settings.notify))[0]
 
 
 class JobType(Bound[P], Generic[P, R]):
@@ -177,9 +178,16 @@ class JobType(Bound[P], Generic[P, R]):
 class Forebay:
     """An application: its store, its handlers, its queues and its schedules."""
 
-    def __init__(self, url: str | None = None, *, clock: Clock | None = None, vault: Vault | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        clock: Clock | None = None,
+        vault: Vault | None = None,
+        blobs: Blobs | str | None = None,
+    ) -> None:
         self.url = url or os.environ.get("FOREBAY_URL") or DEFAULT_URL
-        self.vault = vault
+        self.codec = PayloadCodec(vault, blobs_of(blobs))
         self.registry: dict[str, Handler] = {}
         self.timetables: dict[str, tuple[Timetable, Draft]] = {}
         self._queues: dict[str, QueueSpec] = {}
@@ -218,6 +226,10 @@ class Forebay:
             if self._waiters is not None:
                 self._waiters.shutdown(wait=False, cancel_futures=True)
                 self._waiters = None
+
+    def roles(self) -> list[Role]:
+        """What workers of this app do besides their own roles: sweep its blob store."""
+        return [] if self.codec.blobs is None else [BlobSweeper(self.store, self.codec.blobs)]
 
     def queue(self, spec: QueueSpec) -> QueueSpec:
         """Declare a queue; it is written to the store when that is opened."""
@@ -290,7 +302,7 @@ class Forebay:
 
     def enqueue(self, kind: str, payload: Json = None, **settings: Any) -> JobReceipt:
         """The plain form: any kind, any JSON payload."""
-        return self.take_in(self._draft(kind, payload, _settings(kind, settings)))
+        return self.take_in(self.make_draft(kind, payload, _settings(kind, settings)))
 
     def take_in(self, draft: Draft) -> JobReceipt:
         """Enqueue one draft, as it is."""
@@ -298,7 +310,7 @@ class Forebay:
         return self._receipt(taken, draft)
 
     async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> JobReceipt:
-        return await self.atake_in(self._draft(kind, payload, _settings(kind, settings)))
+        return await self.atake_in(await self.made(partial(self.make_draft, kind, payload, _settings(kind, settings))))
 
     async def atake_in(self, draft: Draft) -> JobReceipt:
         """As `take_in`, for coroutines: those that call at the same time share one call of the store."""
@@ -308,12 +320,13 @@ class Forebay:
         """The plain form, in your own transaction: the job's id; the job is there when that commits."""
         check_url(self.url)
         given = _settings(kind, settings)
-        return enqueue_in(connection, [self._draft(kind, payload, given)], notify=given.notify)[0]
+        return enqueue_in(connection, [self.make_draft(kind, payload, given)], notify=given.notify)[0]
 
     async def aenqueue_in(self, connection: object, kind: str, payload: Json = None, **settings: Any) -> int:
         check_url(self.url)
         given = _settings(kind, settings)
-        return (await aenqueue_in(connection, [self._draft(kind, payload, given)], notify=given.notify))[0]
+        draft = await self.made(partial(self.make_draft, kind, payload, given))
+        return (await aenqueue_in(connection, [draft], notify=given.notify))[0]
 
     def enqueue_many(self, drafts: Iterable[Draft], progress: Callable[[int], object] | None = None) -> int:
         """Any number of drafts, from any iterator, in bounded memory; how many were taken.
@@ -321,12 +334,15 @@ class Forebay:
         They go in part by part, each all or nothing. An error says how many are in (`accepted`): go on after those.
         """
         report = None if progress is None else lambda tally: progress(tally.taken)
-        drafts = drafts if self.vault is None else map(self.vault.seal_draft, drafts)
-        return enqueue_stream(self.store, drafts, report).taken
+        return enqueue_stream(self.store, map(self.codec.encoded, drafts), report).taken
 
     def get(self, job_id: int) -> Job | None:
         job = self.store.get([job_id])[0]
-        return job if job is None or self.vault is None else self.vault.open_job(job)
+        return None if job is None else self.codec.open_job(job)
+
+    def payload(self, job: Job) -> Json:
+        """The payload of a job, also one that is kept in the blob store."""
+        return decode_payload(self.codec.open(job.kind, job.body))
 
     def wait_for(self, job_id: int, timeout: float = RESULT_WAIT) -> Job | None:
         """The job once it has ended, or as it is when the time is up; None when it is gone.
@@ -387,8 +403,7 @@ class Forebay:
 
     def jobs(self, query: Query = Query()) -> Iterator[Job]:  # noqa: B008
         """All jobs that match, page by page."""
-        found = self._found(query)
-        return found if self.vault is None else map(self.vault.open_job, found)
+        return map(self.codec.open_job, self._found(query))
 
     def _found(self, query: Query) -> Iterator[Job]:
         """As the store keeps them, sealed ones too."""
@@ -444,11 +459,18 @@ class Forebay:
                 self._async_enqueue = AsyncEnqueue(self._enqueue_all)
             return self._async_enqueue
 
-    def _draft(self, kind: str, payload: Json, settings: Settings) -> Draft:
+    def make_draft(self, kind: str, payload: Json, settings: Settings) -> Draft:
+        """What is enqueued for this payload. A large one is written to the blob store by this."""
         handler = self.registry.get(kind)
         queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
-        draft = settings.draft(kind, payload, queue, lives, handler.cost if handler else 1)
-        return draft if self.vault is None else self.vault.seal_draft(draft)
+        cost = handler.cost if handler else 1
+        return self.codec.draft(lambda given: settings.draft(kind, given, queue, lives, cost), payload)
+
+    async def made(self, make: Callable[[], Draft]) -> Draft:
+        """The draft, made in a thread where that may write to a blob store."""
+        import asyncio
+
+        return make() if self.codec.blobs is None else await asyncio.to_thread(make)
 
     def _register(self, function: Callable[..., Any], options: dict[str, Any]) -> JobType[..., Any]:
         kind = check_name("kind", options.pop("kind", None) or getattr(function, "__name__", "?"))
@@ -469,7 +491,7 @@ class Forebay:
             handler = Handler(
                 kind,
                 function,
-                Signature(kind, function, self.vault),
+                Signature(kind, function, self.codec),
                 where=executor_for(function, isolate),
                 timeout=None if timeout is None else _span(timeout),
                 retry_on=None if retry_on is None else _types("retry_on", retry_on),

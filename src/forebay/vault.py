@@ -88,24 +88,28 @@ class Vault:
         """The draft with its payload sealed; a sealed or empty payload stays unchanged."""
         if draft.body in _NOTHING or envelope_of(draft.body) is not None:
             return draft
+        return replace(draft, payload=None, body=self.seal_body(draft, draft.body))
+
+    def seal_body(self, draft: Draft, body: bytes, limit: int = PAYLOAD_BYTES) -> bytes:
+        """The envelope of a payload for this draft; with its mark, if the draft has a key."""
         mark = None
         if draft.key is not None:
-            about = _sorted([draft.kind, draft.queue, draft.key, msgspec.json.decode(draft.body)])
+            about = _sorted([draft.kind, draft.queue, draft.key, msgspec.json.decode(body)])
             mark = b64encode(hmac_digest(self._marking, about, "sha256")[:16]).decode()
-        return replace(draft, payload=None, body=self._seal(draft.kind, draft.body, mark))
+        return self._seal(draft.kind, body, mark, limit)
 
     def open_job(self, job: Job) -> Job:
         """The job with its payload and result opened."""
         result = None if job.result_body is None else self.open(job.kind, job.result_body)
         return replace(job, body=self.open(job.kind, job.body), result_body=result)
 
-    def _seal(self, kind: str, body: bytes, mark: str | None) -> bytes:
+    def _seal(self, kind: str, body: bytes, mark: str | None, limit: int = PAYLOAD_BYTES) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
         text = self._ciphers[self._first].encrypt(nonce, body, kind.encode())
         envelope = {"key": self._first, "nonce": b64encode(nonce).decode(), "text": b64encode(text).decode()}
         sealed = msgspec.json.encode({SEALED: envelope if mark is None else {**envelope, "same": mark}})
-        if len(sealed) > PAYLOAD_BYTES:
-            most = PAYLOAD_BYTES * 3 // 4 - 256
+        if len(sealed) > limit:
+            most = limit * 3 // 4 - 256
             raise Invalid(kind, f"{len(body)} bytes are too many to seal", f"the limit is about {most} bytes")
         return sealed
 

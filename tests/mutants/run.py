@@ -21,6 +21,7 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.mutants.blobs import BLOB_MUTANTS  # noqa: E402
 from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
@@ -107,6 +108,7 @@ def main() -> int:
         mutant
         for mutant in (
             *MUTANTS,
+            *BLOB_MUTANTS,
             *CRASH_MUTANTS,
             *DASHBOARD_MUTANTS,
             *DOOR_MUTANTS,

@@ -8,6 +8,9 @@ import pytest
 from forebay.core import errors
 from forebay.core.errors import (
     BatchTooLarge,
+    BlobDamaged,
+    BlobFailed,
+    BlobMissing,
     Closed,
     ForebayError,
     Invalid,
@@ -98,6 +101,21 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
         SealBroken("charge", "2026-11", "this process has no key '2026-11', only 2025-01"),
         {"kind": "charge", "key": "2026-11"},
         ["charge", "only 2025-01", "give this process the key '2026-11'", "redrive"],
+    ),
+    (
+        BlobMissing("charge", "2026-11-18/1", "it does not exist"),
+        {"kind": "charge", "name": "2026-11-18/1"},
+        ["charge", "2026-11-18/1", "does not exist", "Forebay(blobs=…)", "redrive"],
+    ),
+    (
+        BlobDamaged("charge", "2026-11-18/1", "its bytes changed"),
+        {"kind": "charge", "name": "2026-11-18/1"},
+        ["charge", "2026-11-18/1", "its bytes changed", "restore the blob", "redrive"],
+    ),
+    (
+        BlobFailed("charge", 300_000, "OSError"),
+        {"kind": "charge", "size": 300_000},
+        ["charge", "300000 bytes", "OSError", "nothing was enqueued", "call again"],
     ),
     (
         Unsupported("sqlite", "order by deadline", "use Fifo"),

@@ -51,8 +51,10 @@ ROOMS = {
     "forebay.core": [],
     "forebay.engine": ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.brokers"],
     "forebay.async_enqueue": ["forebay.core", "forebay.store.protocol"],
+    "forebay.blobs": [*CONTRACT, "forebay.vault"],
     "forebay.client": [
         "forebay.async_enqueue",
+        "forebay.blobs",
         *FACADE,
         "forebay.store.streams",
         "forebay.events",
@@ -120,6 +122,7 @@ PURE = set(
 DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
+    "forebay.blobs": DECLARED | {"fsspec"},
     "forebay.core": PURE,
     "forebay_proof.bench": DECLARED
     | set("asyncpg celery dramatiq duckdb fastapi httpx huey litestar pgqueuer procrastinate psutil psycopg".split())

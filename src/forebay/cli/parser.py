@@ -23,6 +23,7 @@ def commands() -> tuple[Command | Group, ...]:
     from forebay.cli import (
         about,
         audit,
+        blobs,
         cancel,
         cron,
         design,
@@ -56,6 +57,7 @@ def commands() -> tuple[Command | Group, ...]:
         *queues.COMMANDS,
         *gates.COMMANDS,
         *logs.COMMANDS,
+        *blobs.COMMANDS,
         *keys.COMMANDS,
         *design.COMMANDS,
         *doctor.COMMANDS,

@@ -217,6 +217,41 @@ class SealBroken(ForebayError):
         self.key = key
 
 
+class BlobMissing(ForebayError):
+    """The payload of a job cannot be read from the blob store now; a later attempt may find it."""
+
+    def __init__(self, kind: str, name: str, reason: str) -> None:
+        super().__init__(
+            f"the payload of {kind} cannot be read: blob {name}: {reason}; give this worker the blob store that the "
+            f"producer has (Forebay(blobs=…)), then redrive"
+        )
+        self.kind = kind
+        self.name = name
+
+
+class BlobDamaged(ForebayError):
+    """The blob is not the payload that was enqueued. It is never passed to a handler, and not retried."""
+
+    def __init__(self, kind: str, name: str, reason: str) -> None:
+        super().__init__(
+            f"the payload of {kind} is damaged: blob {name}: {reason}; restore the blob from a copy, then redrive"
+        )
+        self.kind = kind
+        self.name = name
+
+
+class BlobFailed(ForebayError):
+    """A large payload could not be written to the blob store; nothing was enqueued."""
+
+    def __init__(self, kind: str, size: int, reason: str) -> None:
+        super().__init__(
+            f"{size} bytes of payload of {kind} could not be written to the blob store: {reason}; "
+            f"nothing was enqueued, call again once it is reachable"
+        )
+        self.kind = kind
+        self.size = size
+
+
 class OffsetGone(ForebayError):
     """A log no longer holds the offset a reader asked for."""
 

@@ -7,7 +7,7 @@ nesting deeper than 64, more than 256 KiB encoded. The refusal names the path in
 
 import hashlib
 from math import isfinite
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,9 @@ from forebay.core.limits import MAX_INTEGER, MIN_INTEGER, PAYLOAD_BYTES, PAYLOAD
 Json: TypeAlias = Any
 SEALED: Final = "$sealed"
 """The only name in the envelope of a sealed payload."""
+
+BLOB: Final = "$blob"
+"""The only name in the reference to a payload in the blob store."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
@@ -33,7 +36,7 @@ class _Refused(Exception):
         return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in reversed(self.steps))
 
 
-def encode_payload(value: Json) -> bytes:
+def encode_payload(value: Json, limit: int = PAYLOAD_BYTES) -> bytes:
     """The value as compact JSON, or `PayloadInvalid` with the path of what is wrong."""
     try:
         if type(value) is dict:
@@ -43,8 +46,8 @@ def encode_payload(value: Json) -> bytes:
     except _Refused as refused:
         raise PayloadInvalid(refused.path(), refused.reason, refused.remedy) from None
     body = _encode(value)
-    if len(body) > PAYLOAD_BYTES:
-        raise _too_large(len(body))
+    if len(body) > limit:
+        raise _too_large(len(body), limit)
     return body
 
 
@@ -53,7 +56,7 @@ def check_body(body: bytes) -> bytes:
     if type(body) is not bytes:
         raise PayloadInvalid("$", f"it is {type(body).__name__}, not bytes", "send encoded JSON, or the value itself")
     if len(body) > PAYLOAD_BYTES:
-        raise _too_large(len(body))
+        raise _too_large(len(body), PAYLOAD_BYTES)
     try:
         value = _decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -69,11 +72,42 @@ def digest(kind: str, body: bytes) -> bytes:
     """What an idempotency key remembers of its job: equal for equal kind and payload, whatever the order of keys.
 
     Of a sealed payload it is the mark that its vault gave it: the same for the same payload, however it was sealed.
+    Of a reference it is what it says of the payload in the blob store.
     """
+    reference = reference_of(body)
+    if reference is not None and reference.same is not None:
+        return bytes.fromhex(reference.same)
     payload = _decode(body)
     if type(payload) is dict and payload.keys() == {SEALED} and type(payload[SEALED]) is dict:
         payload = payload[SEALED].get("same", payload)
     return hashlib.blake2b(kind.encode() + b"\0" + _encode_sorted(payload), digest_size=16).digest()
+
+
+class BlobReference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job carries instead of a large payload. `same`: the `digest` of that payload, of a job with a key."""
+
+    name: str
+    size: int
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    same: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None
+
+
+_decode_reference: Final = msgspec.json.Decoder(dict[str, BlobReference]).decode
+
+
+def is_reference(body: bytes) -> bool:
+    return body.startswith(b'{"' + BLOB.encode() + b'":')
+
+
+def reference_of(body: bytes) -> BlobReference | None:
+    """The reference in a payload; None where there is none."""
+    if not is_reference(body):
+        return None
+    try:
+        found = _decode_reference(body)
+    except msgspec.MsgspecError:
+        return None
+    return found[BLOB] if len(found) == 1 else None
 
 
 def clean_text(text: str, length: int) -> str:
@@ -99,10 +133,9 @@ def is_clean(text: str) -> bool:
     return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
 
 
-def _too_large(size: int) -> PayloadInvalid:
-    return PayloadInvalid(
-        "$", f"{size} bytes of JSON, the limit is {PAYLOAD_BYTES}", "keep large data elsewhere and send its address"
-    )
+def _too_large(size: int, limit: int) -> PayloadInvalid:
+    remedy = "give the app a blob store (blobs=…), or keep the data elsewhere and send its address"
+    return PayloadInvalid("$", f"{size} bytes of JSON, the limit is {limit}", remedy)
 
 
 def _check(value: Json, depth: int) -> None:

@@ -168,9 +168,8 @@ class JobTester:
         return handler
 
     def _accepted(self, drafts: Sequence[tuple[int, Draft]]) -> None:
-        vault = self.app.vault
         for job_id, draft in drafts:
-            body = draft.body if vault is None else vault.open(draft.kind, draft.body)
+            body = self.app.codec.open(draft.kind, draft.body)
             self._enqueued.append(Enqueued(job_id, draft, decode_payload(body)))
         if self._inline and not self._depth:
             seen = len(self.errors)

@@ -3,12 +3,13 @@
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from forebay.core.errors import Invalid
 from forebay.store.protocol import Store
 from forebay.work.handler import Handler
+from forebay.work.role import Role
 
 _REMEDY = "write module:name, for example app:fb"
 
@@ -24,6 +25,9 @@ class App(Protocol):
 
     @property
     def registry(self) -> Mapping[str, Handler]: ...
+
+    def roles(self) -> Sequence[Role]:
+        """Roles that its workers run besides their own."""
 
 
 def find_app(target: str) -> Any:

@@ -1,5 +1,6 @@
 """A registered handler and its rules: queue, timeout, retries, where it runs; and the exceptions that it may raise."""
 
+import asyncio
 import inspect
 from collections.abc import Callable, Collection
 from datetime import timedelta
@@ -9,11 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.core.breaker import Breaker
-from forebay.core.errors import Invalid, SealBroken
+from forebay.core.errors import BlobDamaged, BlobMissing, Invalid, SealBroken
 from forebay.core.instant import Duration, from_seconds, micros
 from forebay.core.job import Job
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded, is_span
-from forebay.core.payload import decode_payload
 from forebay.tracing import Spans
 from forebay.work.redacting import rules
 from forebay.work.results import ResultInvalid, ResultType
@@ -79,8 +79,8 @@ class Handler(Struct, frozen=True):
         """The outcome of a handler that raised; never raises itself."""
         if isinstance(error, Snooze) and is_span(getattr(error, "after", None)):
             return Snoozed(error.after)
-        if isinstance(error, (Drop, PayloadMismatch, ResultInvalid, *self.drop_on)) or (
-            self.retry_on is not None and not isinstance(error, (SealBroken, *self.retry_on))
+        if isinstance(error, (Drop, PayloadMismatch, BlobDamaged, ResultInvalid, *self.drop_on)) or (
+            self.retry_on is not None and not isinstance(error, (SealBroken, BlobMissing, *self.retry_on))
         ):
             return Dropped(self._described(error, body))
         return Failed(self._described(error, body))
@@ -88,7 +88,7 @@ class Handler(Struct, frozen=True):
     def secrets(self, body: bytes) -> Collection[str]:
         """The secrets in the payload, which no text about the job may contain."""
         try:
-            return rules().secrets(self.kind, decode_payload(self.signature.opened(body)))
+            return self.signature.secrets(body)
         except Exception:
             return ()
 
@@ -115,6 +115,14 @@ def _message(error: BaseException) -> str:
         return str(error)
     except BaseException:
         return "(str() of the exception failed)"
+
+
+async def call_with_blob(handler: Handler, body: bytes, context: object) -> Any:
+    """Run an async handler whose payload is in the blob store; the event loop does not wait for the store."""
+    arguments = await asyncio.to_thread(handler.signature.unpack, body)
+    if handler.signature.context_name is not None:
+        arguments[handler.signature.context_name] = context
+    return await handler.function(**arguments)
 
 
 def traced(handler: Handler, job: Job, spans: Spans) -> Handler:

@@ -23,6 +23,8 @@ from typing import Any, Final
 
 from forebay.core.lease import Fence
 from forebay.core.outcome import Interrupted, Outcome
+from forebay.core.payload import is_reference
+from forebay.work.handler import call_with_blob
 from forebay.work.process_guards import ForkCounter
 from forebay.work.run import Run
 from forebay.work.start_marks import NEWEST, NOTHING
@@ -212,11 +214,13 @@ class LoopSlots:
         """Begin a run; None if it completed without awaiting."""
         handler = run.handler
         try:
-            arguments = handler.signature.unpack(run.lease.job.body)
+            body = run.lease.job.body
+            stored = is_reference(body)
+            arguments = {} if stored else handler.signature.unpack(body)
             if handler.signature.context_name is not None:
                 arguments[handler.signature.context_name] = run.context
             if self._begin(run):
-                work = handler.function(**arguments)
+                work = call_with_blob(handler, body, run.context) if stored else handler.function(**arguments)
                 try:
                     return _Begun(run.fence, work, work.send(None), self._on_loop)
                 except StopIteration as done:

@@ -6,7 +6,7 @@ enums, dates and pydantic models (if installed) are supported; a parameter witho
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import UnionType
 from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
 
@@ -14,8 +14,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from forebay.core.errors import Invalid, PayloadInvalid
-from forebay.core.payload import Json, encode_payload, plain_json
+from forebay.core.limits import PAYLOAD_BYTES
+from forebay.core.payload import Json, decode_payload, encode_payload, is_reference, plain_json
 from forebay.work.context import Context
+from forebay.work.redacting import rules
+
+_SECRETS_KEPT = 256
+"""Large payloads of a kind whose secrets are kept in memory."""
 
 _REFUSED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
 
@@ -24,8 +29,11 @@ class PayloadMismatch(Invalid):
     """A stored payload does not match the parameters of its handler."""
 
 
-class PayloadCipher(Protocol):
-    """Encrypts payloads and results (`forebay.vault`)."""
+class PayloadStorage(Protocol):
+    """Encrypts payloads and results, and reads large payloads from a blob store (`forebay.blobs`)."""
+
+    @property
+    def max_bytes(self) -> int: ...
 
     def seal(self, kind: str, body: bytes) -> bytes: ...
 
@@ -35,9 +43,11 @@ class PayloadCipher(Protocol):
 class Signature:
     """Converts between the arguments of one function and payloads, by a msgspec struct made of its parameters."""
 
-    def __init__(self, kind: str, function: Callable[..., Any], vault: PayloadCipher | None = None) -> None:
+    def __init__(self, kind: str, function: Callable[..., Any], storage: PayloadStorage | None = None) -> None:
         self._kind = kind
-        self._vault = vault
+        self._storage = storage
+        self._limit = PAYLOAD_BYTES if storage is None else storage.max_bytes
+        self._secrets: dict[bytes, Collection[str]] = {}
         self._signature = inspect.signature(function)
         self.context_name: str | None = None
         self._open = False
@@ -72,7 +82,7 @@ class Signature:
         try:
             values = self._bind(args, kwargs)
             payload: dict[str, Json] = plain_json(msgspec.to_builtins(values, enc_hook=encode_model))
-            self._decode(encode_payload(payload))
+            self._decode(encode_payload(payload, self._limit))
         except PayloadInvalid:
             raise
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -80,12 +90,24 @@ class Signature:
         return payload
 
     def opened(self, body: bytes) -> bytes:
-        """The payload, decrypted."""
-        return body if self._vault is None else self._vault.open(self._kind, body)
+        """The payload, read from the blob store and decrypted."""
+        if self._storage is None:
+            return body
+        opened = self._storage.open(self._kind, body)
+        if is_reference(body) and body not in self._secrets:
+            while len(self._secrets) >= _SECRETS_KEPT:
+                self._secrets.pop(next(iter(self._secrets)), None)
+            self._secrets[body] = rules().secrets(self._kind, decode_payload(opened))
+        return opened
+
+    def secrets(self, body: bytes) -> Collection[str]:
+        """The secrets in the payload. Those of a blob are kept in memory: it is not read again for each message."""
+        known = self._secrets.get(body)
+        return rules().secrets(self._kind, decode_payload(self.opened(body))) if known is None else known
 
     def sealed(self, body: bytes) -> bytes:
         """The result, encrypted if there is a vault."""
-        return body if self._vault is None else self._vault.seal(self._kind, body)
+        return body if self._storage is None else self._storage.seal(self._kind, body)
 
     def unpack(self, body: bytes) -> dict[str, Any]:
         """The arguments in a payload; raises `PayloadMismatch` if it does not match the parameters."""
@@ -109,7 +131,7 @@ class Signature:
         if payload is None and body != b"{}":
             return self.unpack(b"{}")
         if not isinstance(payload, dict) and len(self._names) == 1:
-            return self.unpack(encode_payload({self._names[0]: payload}))
+            return self.unpack(encode_payload({self._names[0]: payload}, self._limit))
         raise PayloadMismatch(
             self._kind, f"the payload does not match: {error}", "deploy code that accepts it, then redrive"
         )

@@ -148,7 +148,7 @@ class Worker:
         self.ticker = Ticker(store)
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
         maintaining: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker]
-        maintaining.append(ProgressReporter(store, self.pool))
+        maintaining += [ProgressReporter(store, self.pool), *app.roles()]
         if directory is not None:
             maintaining.append(Recovery(store, routing, directory, self.owner, job_log))
         self._claiming = RoleThread(self.claimer, throttled)
