@@ -141,8 +141,9 @@ reference: setup ## write the generated tables of the reference anew: commands, 
 release: setup ## build both wheels, check them, and run the README with them on every Python at hand
 	@$(PY) -m tests.process.release $(ARGS)
 
-screenshots: servers ## photograph the dashboard's pages for the docs
+screenshots: servers ## photograph the dashboard's pages and record the terminal for the docs
 	@$(PY) -m tests.browser.screens docs/img
+	@$(PY) -m tests.browser.recordings docs/img
 
 mutants: setup ## break each guard on purpose; a test must notice
 	@$(PY) tests/mutants/run.py $(ARGS)

@@ -98,7 +98,8 @@ class Reloader:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         seen = snapshot(self._home)
-        self._say(f"watching {len(seen)} files of {self._home.name}; ctrl-c stops")
+        files = "1 file" if len(seen) == 1 else f"{len(seen)} files"
+        self._say(f"watching {files} of {self._home.name}; ctrl-c stops")
         while not self._signal:
             self._supervise()
             self._wait()
