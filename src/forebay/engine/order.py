@@ -1,13 +1,15 @@
-"""A heap whose keys may grow unseen, and which may be loaded piece by piece."""
+"""A heap whose keys may grow unseen, and which may be loaded piece by piece; and a merge of walks that begin late."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 _SMALL: Final = 64
 
 T = TypeVar("T")
+Placed = TypeVar("Placed", bound=tuple[Any, ...])
+"""Begins with a rank and an id."""
 
 Key: TypeAlias = tuple[int, ...]
 More: TypeAlias = Callable[[], Key | None]
@@ -86,3 +88,22 @@ class Order(Generic[T]):
                 if heap[0] is entry:
                     return thing
         return None
+
+
+def merged(starts: Iterable[tuple[Key, T]], walk: Callable[[T], Iterator[Placed]]) -> Iterator[Placed]:
+    """What these walks give, by (rank, id). Each begins when it is next, at the key before which it has nothing."""
+    waiting = dict(enumerate(starts))
+    heap: list[tuple[Key, int, Placed | None]] = [(key, number, None) for number, (key, _) in waiting.items()]
+    heapify(heap)
+    walks: dict[int, Iterator[Placed]] = {}
+    while heap:
+        _, number, item = heap[0]
+        if item is None:
+            walks[number] = walk(waiting[number][1])
+        else:
+            yield item
+        item = next(walks[number], None)
+        if item is None:
+            heappop(heap)
+        else:
+            heapreplace(heap, (item[:2], number, item))

@@ -5,7 +5,6 @@ them, and the journal need not have them.
 """
 
 from collections.abc import Sequence
-from heapq import merge
 
 from msgspec.structs import replace
 
@@ -20,6 +19,7 @@ from forebay.core.record_builder import TEND
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.engine.control import fired, is_due, new_partitions
+from forebay.engine.order import merged
 from forebay.store.memory.facts import Row
 from forebay.store.memory.jobs import Intake
 from forebay.store.memory.session import Session, verb
@@ -154,11 +154,12 @@ class Control:
 
     def _first_behind(self, name: str, count: int, now: Instant) -> list[Row]:
         """The first ready rows of lanes with this gate; those past their expiry die, and do not count."""
-        index = self._index
-        walks = [index.queues[queue].walk(lane) for queue, lane in index.lanes.conditions.get(name, ())]
+        queues = self._index.queues
+        lanes = self._index.lanes.conditions.get(name, ())
+        heads = [(queues[queue].front.lanes[lane].head() or (), (queue, lane)) for queue, lane in lanes]
         rows: list[Row] = []
         late: list[Row] = []
-        for _, _, row in merge(*walks):
+        for _, _, row in merged(heads, lambda each: queues[each[0]].walk(each[1])):
             expires_at = row.entry.expires_at
             (rows if expires_at is None or expires_at > now else late).append(row)
             if len(rows) == count:

@@ -3,7 +3,6 @@
 The rules are those of `engine.control`. Progress has a table of its own, so that a report does not rewrite a job.
 """
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -25,6 +24,7 @@ from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.engine.control import fired, is_due, new_partitions
 from forebay.engine.intake import check_capacity
+from forebay.engine.order import merged
 from forebay.engine.settle import (
     plan_cancel,
 )
@@ -230,9 +230,9 @@ def _set_gate(unit: UnitOfWork, name: str, limit: int | None) -> None:
 def _release(unit: UnitOfWork, name: str, count: int) -> int:
     maintain(unit)
     unit.write_lanes()
-    lanes = unit.connection.execute(_LANES_UNTIL, (name,)).fetchall()
-    ready = [unit.connection.execute(_UNEXPIRED, (queue, lane, unit.now)) for queue, lane in lanes]
-    passed = list(islice(heapq.merge(*ready), count))
+    lanes = [((rank, job_id), lane) for rank, job_id, *lane in unit.connection.execute(_LANES_UNTIL, (name,))]
+    # No walk is open any more when jobs begin to move: with thousands of them every write takes long.
+    passed = list(islice(merged(lanes, lambda lane: unit.connection.execute(_UNEXPIRED, (*lane, unit.now))), count))
     for rank, job_id, queue, lane in passed:
         cls, gates = lane_name(lane)
         free = lane_key(cls, tuple(gate for gate in gates if gate != name))

@@ -236,8 +236,9 @@ INSERT OR IGNORE INTO lane_until (gate, queue, lane) VALUES (?, ?, ?);
 DELETE FROM lane_until WHERE gate = ? AND queue = ? AND lane = ?;
 
 -- name: lanes_until
--- The lanes that have to pass a condition.
-SELECT queue, lane FROM lane_until WHERE gate = ?;
+-- The lanes that have to pass a condition, with a place before which none of their ready jobs is.
+SELECT l.rank, l.id, l.queue, l.lane FROM lane_until AS u JOIN lane AS l ON l.queue = u.queue AND l.lane = u.lane
+WHERE u.gate = ?;
 
 -- name: unexpired_of_lane
 -- Ready jobs of a lane that have not expired, in order.
