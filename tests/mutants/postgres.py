@@ -122,6 +122,13 @@ POSTGRES_MUTANTS = [
         (CONFORMANCE, "-k", "postgres-shares"),
     ),
     Mutant(
+        "postgres: a new spec compares each gate with each",
+        f"{SCHEMA}/0005_lines.pre.sql",
+        "AND g.name NOT IN (SELECT c.name FROM counted AS c)",
+        "AND NOT EXISTS (SELECT FROM counted AS c WHERE c.name = g.name)",
+        ("tests/stores/test_postgres_lanes.py", "-k", "gate_by_gate"),
+    ),
+    Mutant(
         "postgres: idle time of a class is saved up",
         f"{SCHEMA}/0004_lanes.pre.sql",
         "THEN greatest(c.turn, excluded.turn) ELSE c.turn END",

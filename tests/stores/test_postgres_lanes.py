@@ -137,3 +137,14 @@ def test_failures_of_alike_jobs_read_each_payload_once(url: str) -> None:
         answer, steps = counted(url, SETTLE, *call)
     assert answer == [1]
     assert steps < 40 * jobs
+
+
+def test_what_runs_is_counted_gate_by_gate(url: str) -> None:
+    """For a new spec; each job has a gate of its own, none of which is compared with the others."""
+    jobs = 1_000
+    with closing(PostgresStore(url)) as store:
+        store.put_spec(QueueSpec(name="running", eligibility=AtMost(1, per="subject")))
+        store.enqueue([Draft("k", queue="running", subject=f"s{number}") for number in range(jobs)])
+        assert len(store.claim([Want("running", jobs)], "ada", minutes(1))) == jobs
+    _, steps = counted(url, "SELECT forebay.count_used(%s)", ["cap/running/subject"])
+    assert steps < jobs * 40

@@ -150,7 +150,8 @@ AS $$
     ), counted AS (
         SELECT u.name, max(u.slots) AS slots, sum(u.amount) AS amount FROM used AS u GROUP BY u.name
     ), unused AS (
-        DELETE FROM forebay.gate AS g WHERE g.tat = 0 AND NOT EXISTS (SELECT FROM counted AS c WHERE c.name = g.name)
+        -- Not NOT EXISTS: by its guess of few rows the planner would compare each gate with each.
+        DELETE FROM forebay.gate AS g WHERE g.tat = 0 AND g.name NOT IN (SELECT c.name FROM counted AS c)
             AND EXISTS (SELECT FROM unnest(bases) AS b (name) WHERE g.name = b.name OR starts_with(g.name, b.name || '/'))
     )
     INSERT INTO forebay.gate AS g (name, slots, used) SELECT c.name, c.slots, c.amount FROM counted AS c
