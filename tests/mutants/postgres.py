@@ -68,8 +68,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: each failure reads all payloads of its member",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "    ), element AS MATERIALIZED (\n",
-        "    ), element AS NOT MATERIALIZED (\n",
+        "RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_nestloop = off\n",
+        "RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off\n",
         ("tests/stores/test_postgres_lanes.py", "-k", "each_payload_once"),
     ),
     Mutant(
@@ -211,6 +211,27 @@ POSTGRES_MUTANTS = [
         "AND u.bits IS NULL AND p.id = u.pack AND p.gone IS NULL",
         "AND u.bits IS NULL AND p.id = u.pack",
         (PACKS,),
+    ),
+    Mutant(
+        "postgres: a pack that was renewed is taken back whole",
+        f"{SCHEMA}/0007_settle.pre.sql",
+        "p.gone IS NULL\n            AND (u.renewed IS NULL OR ",
+        "p.gone IS NULL\n            AND (true OR u.renewed IS NULL OR ",
+        (PACKS, "-k", "presumed_lost"),
+    ),
+    Mutant(
+        "postgres: each failure sends the text of its error",
+        f"{STORE}/settling.py",
+        "number = self._errors.get(words)",
+        "number = None",
+        (PACKS, "-k", "fail_alike"),
+    ),
+    Mutant(
+        "postgres: a failure makes a settle tell of every job of its pack",
+        f"{STORE}/settling.py",
+        "if item[3].number in touched] if whole else group",
+        "] if whole else group",
+        ("tests/stores/test_postgres_lanes.py", "-k", "a_few_failures"),
     ),
     Mutant(
         "postgres: no fence for a part of a pack",

@@ -14,7 +14,7 @@ import pytest
 
 from forebay.core.instant import minutes
 from forebay.core.job import Draft
-from forebay.core.outcome import Failure, Retry
+from forebay.core.outcome import Ack, Failure, Retry
 from forebay.core.policy import AtMost, Fair
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.settling import SETTLE, Settling, grouped
@@ -148,3 +148,22 @@ def test_what_runs_is_counted_gate_by_gate(url: str) -> None:
         assert len(store.claim([Want("running", jobs)], "ada", minutes(1))) == jobs
     _, steps = counted(url, "SELECT forebay.count_used(%s)", ["cap/running/subject"])
     assert steps < jobs * 40
+
+
+def test_a_few_failures_do_not_make_a_settle_tell_of_every_job(url: str) -> None:
+    """Jobs that just go are read once, as when none fails; what is told is as long as the failures are many."""
+    jobs, failures = 60, 6
+    with closing(PostgresStore(url)) as store:
+        for number in range(jobs):
+            store.enqueue([Draft("k", number, queue="mixed")])
+        leases = store.claim([Want("mixed", jobs)], "ada", minutes(1))
+        settling = Settling(store.backend.session, store.backend.claims)
+        found = []
+        for fails in (0, failures):
+            verdicts = [Retry(0, Failure("ValueError")) if at < fails else Ack() for at in range(jobs)]
+            call = settling.call_of(grouped(list(zip(leases, verdicts, strict=True)))[0])
+            found.append((*counted(url, SETTLE, *call), len(call[-1])))
+    (plain, steps, _), (answer, mixed, told) = found
+    assert plain == answer == [1]
+    assert mixed < steps + 60 * failures
+    assert told < 200 * failures

@@ -9,7 +9,8 @@ import pytest
 from forebay import Draft, Want
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled
-from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry, Verdict
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
+from forebay.store.postgres.settling import Settling, grouped
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import CancelAnswer, Query
 from forebay.testing.clock import ManualClock
@@ -93,6 +94,48 @@ def test_every_verdict_finds_its_job_in_the_pack(store: PostgresStore) -> None:
         (State.DEAD, b"3", "t3", 1, 4),
         (State.DONE, b"4", "t4", 1, 3),
     ]
+
+
+def test_a_pack_that_is_settled_whole_is_recorded_and_remembered_job_by_job(store: PostgresStore) -> None:
+    """Of runs and of single jobs some fail: the server tells of members that just go, the call of the others."""
+    store.enqueue([Draft("k", number) for number in range(4)])
+    leases = store.claim([Want("default", 4)], "me", TIME) + taken(store, 3, "me")
+    verdicts: list[Verdict] = [Ack() for _ in leases]
+    verdicts[1] = verdicts[5] = Retry(10**9, Failure("Again"))
+    told = list(zip(leases, verdicts, strict=True))
+    assert store.settle(told) == [Settled.APPLIED] * 7
+    spans = [span for entry in store.ledger(-1, 100) for span in entry.record.spans if entry.record.verb == "settle"]
+    recorded = sorted((span.first + at, span.change) for span in spans for at in range(span.n))
+    assert recorded == [(lease.job.id, "retried" if at in (1, 5) else "acked") for at, lease in enumerate(leases)]
+    assert store.settle(told) == [Settled.APPLIED] * 7
+    assert store.settle([(lease, Cancel()) for lease in leases]) == [Settled.STALE] * 7
+    shown = store.get([lease.job.id for lease in leases])
+    assert [(job.body, job.tenant, job.attempt) for job in shown if job] == [(b"1", None, 1), (b"1", "t1", 1)]
+
+
+def test_what_is_presumed_lost_is_not_taken_from_a_holder_that_renewed_it(
+    store: PostgresStore, tables: "Tables", clock: ManualClock
+) -> None:
+    leases = taken(store, 3)
+    clock.advance(40_000_000)
+    overdue = store.overdue(10)
+    store.beat(leases, TIME)
+    lost = Retry(0, Failure("WorkerDied"), expired=True)
+    assert store.settle([(lease, lost) for lease in overdue]) == [Settled.STALE] * 3
+    assert packs(tables) == 1
+
+
+def test_jobs_that_fail_alike_send_their_error_once(store: PostgresStore) -> None:
+    leases = taken(store, 4)
+    verdicts = [Retry(0, Failure("Boom", "the same", "trace")) for _ in leases[1:]]
+    groups, _ = grouped([*zip(leases[1:], verdicts, strict=True), (leases[0], Retry(0, Failure("Boom", "another")))])
+    *_, outs, _ = Settling(store.backend.session, store.backend.claims).call_of(groups)
+    assert outs.count("the same") == 1
+    assert (
+        store.settle([(lease, verdict) for group in groups for _, lease, verdict, _ in group]) == [Settled.APPLIED] * 4
+    )
+    messages = [[error.message for error in job.errors] for job in store.get([lease.job.id for lease in leases]) if job]
+    assert messages == [["another"], ["the same"], ["the same"], ["the same"]]
 
 
 def test_extending_some_leaves_the_others_their_time_in_a_pack_of_their_own(

@@ -18,7 +18,7 @@ from forebay.core.job import Job, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT, MAX_ID
-from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.record_builder import RecordBuilder
 from forebay.engine.settle import VERDICT_CODES, Transition, outlived, presumes_expiry, transition
 from forebay.store.postgres.claims import CALL, Claims
@@ -44,7 +44,7 @@ from forebay.store.states import CANCELLED, STATES
 
 SETTLE_CALL: Final = (
     "forebay.settle(%s::bigint, %s::integer[], %s::integer[], %s::text[], %s::integer[], %s::integer[], %s::bigint[], "
-    "%s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::integer[], %s::text[], "
+    "%s::text[], %s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::integer[], %s::text[], "
     "%s::json, %s::text)"
 )
 SETTLE: Final = Prepared(f"SELECT {SETTLE_CALL}")
@@ -107,6 +107,10 @@ def _twice(ids: Sequence[int]) -> set[int]:
     return {job_id for job_id, count in Counter(ids).items() if count > 1}
 
 
+def _job_id(item: tuple[int, Lease, Verdict, Ref]) -> int:
+    return item[1].job.id
+
+
 def _goes(verdict: Verdict, kept: bool) -> bool:
     """Whether a job is acknowledged and not kept."""
     return type(verdict) is Ack and not verdict.keep_for and not kept
@@ -124,9 +128,11 @@ class SettleCall:
         claimed: Sequence[str] = (),
     ) -> None:
         """`claimed`: queues from which a claim follows in the same transaction; their locks are taken here too."""
-        self._packs: list[tuple[int, str | None, Instant | None]] = []
+        self._packs: list[tuple[int, str | None, str, Instant | None]] = []
         self._memo: list[tuple[int, int, int, int, str]] = []
         self._outs: list[dict[str, Any]] = []
+        self._errors: dict[tuple[Any, ...], int] = {}
+        self._error_texts: list[str] = []
         self._told: list[bytes] = []
         self._graves: dict[str, dict[str, Any]] = {}
         locks = specs.locks({group[0][1].job.queue for group in groups}, claimed)
@@ -139,22 +145,22 @@ class SettleCall:
     def parameters(self) -> tuple[Any, ...]:
         packs = [array_of(column) for column in zip(*self._packs, strict=True)]
         memo = [array_of(column) for column in zip(*self._memo, strict=True)] if self._memo else ["{}"] * 5
-        outs = text_of(self._outs) if self._outs else None
+        outs = text_of({"jobs": self._outs, "errors": self._error_texts}) if self._outs else None
         return (*self._said, *packs, *memo, outs, b"\n".join(self._told).decode())
 
     def _add(self, number: int, group: Group) -> None:
+        """All of a pack: the server writes what there is to say of members whose jobs go; else each job is told."""
         _, lease, _, ref = group[0]
         kept = self._specs.of(lease.job.queue).stamper.kept_until(0) != 0
-        if len(group) == ref.jobs and all(_goes(verdict, kept) for _, _, verdict, _ in group):
-            self._packs.append((ref.pack, None, None))
-            self._told.append(b"")
-            return
+        touched = {place.number for _, _, verdict, place in group if not _goes(verdict, kept)}
+        whole = len(group) == ref.jobs
+        told = [item for item in group if item[3].number in touched] if whole else group
         bits = ["0"] * ref.jobs
         renewed: Instant | None = None
         acked: list[Job] = []
         # What lies ahead is recorded as a length of time, to which the server's now is added.
         record = RecordBuilder(0)
-        for _, lease, verdict, place in sorted(group, key=lambda item: item[1].job.id):
+        for _, lease, verdict, place in sorted(told, key=_job_id):
             job = lease.job
             bits[place.place(job.id)] = "1"
             if _goes(verdict, kept):
@@ -169,7 +175,8 @@ class SettleCall:
             if presumes_expiry(verdict):
                 renewed = lease.until if renewed is None else min(renewed, lease.until)
         record.leased(Change.ACKED, acked, 0)
-        self._packs.append((ref.pack, "".join(bits), renewed))
+        marks = "".join(["1" if each in touched else "0" for each in range(1, max(touched, default=0) + 1)])
+        self._packs.append((ref.pack, None if whole else "".join(bits), marks, renewed))
         self._told.append(_encode(record.spans())[1:-1])
 
     def _add_change(self, number: int, ref: Ref, lease: Lease, verdict: Verdict, change: Transition) -> None:
@@ -178,7 +185,8 @@ class SettleCall:
         if change.state is None:
             self._memorise(number, job.id, job.delivery, code)
             return
-        out: dict[str, Any] = {"pack": number, "id": job.id, "member": ref.number, "at": ref.at(job.id), "code": code}
+        out: dict[str, Any] = {"pack": number, "id": job.id, "member": ref.number, "code": code}
+        out |= {"at": ref.at(job.id), "place": ref.place(job.id)}
         if change.state is State.WAITING:
             out |= {"after": change.until, "keep_rank": change.keep_rank}
         elif change.state is State.DEAD:
@@ -186,10 +194,19 @@ class SettleCall:
         else:
             out["keep"] = change.until
         if change.error is not None:
-            out["errors"] = errors_before(job, change.error, ERRORS_KEPT)
+            out["error"] = self._error(job, change.error)
         if isinstance(verdict, Ack) and verdict.result is not None:
             out["result"] = verdict.result.decode()
         self._outs.append(out)
+
+    def _error(self, job: Job, failure: Failure) -> int:
+        """The number of the text of a job's failures: jobs that failed alike share one."""
+        words = (job.errors, failure, job.attempt)
+        number = self._errors.get(words)
+        if number is None:
+            self._error_texts.append(errors_before(job, failure, ERRORS_KEPT))
+            number = self._errors[words] = len(self._error_texts)
+        return number
 
     def _memorise(self, number: int, job_id: int, delivery: int, code: str) -> None:
         if self._memo:

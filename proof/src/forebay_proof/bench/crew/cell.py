@@ -7,6 +7,7 @@ and those of one cell never measure twice for one round. A `Window` measures bet
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from forebay_proof.bench.crew.processes import Clients
@@ -63,6 +64,13 @@ class Cell:
         """The rate, and then these; goals by key, with `_` for `-`."""
         rate = self.figure(RATE, baseline, goals.get("rate", ""))
         return [rate, *(self.figure(key, goal=goals.get(key.replace("-", "_"), "")) for key in keys)]
+
+    def named_figures(self, *reads: tuple[str, str, str, str | None, str]) -> list[Figure]:
+        """Of (name, key, unit, baseline, goal)."""
+        return [
+            Figure(name, unit, partial(self.read, key, name), baseline, goal)
+            for name, key, unit, baseline, goal in reads
+        ]
 
 
 def ratio(name: str, ours: Sequence[Cell], theirs: Sequence[Cell], goal: str, key: str = RATE) -> Figure:

@@ -80,6 +80,7 @@ def figures(bench: Bench, jobs: int) -> list[Figure]:
         found += cell.figures(_KEYS, None if name == "forebay" else "drain/forebay")
     for cell in theirs.values():
         found += cell.figures(_KEYS, "drain/forebay")
+    found.append(ratio("defaults/tuned", [cells["forebay-defaults"]], [cells["forebay"]], "≥ 0.8"))
     mine = [cells["forebay"], cells["forebay-2-processes"]]
     unlike = Cell("drain_unlike/forebay", drain_of(bench, _worker(ours.DRAIN, processes=2, rows_of=1), jobs))
     found += unlike.figures(_KEYS, "drain/forebay")

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,11 +44,12 @@ _THREADS: Final = 64
 
 @dataclass(frozen=True)
 class Lengths:
-    """In seconds, and how many jobs."""
+    """In seconds, in buckets of such a length, and how many jobs. `held`: buckets in which a snapshot is held."""
 
     window: float
     bucket: float
     buckets: int
+    held: int
     threads: int
     backlog: int
 
@@ -112,14 +112,14 @@ def for_minutes(bench: Bench, lengths: Lengths) -> Values:
 
 
 def with_snapshot(bench: Bench, lengths: Lengths) -> Values:
-    """First without, for a third of the time; then a transaction of the same database holds its snapshot."""
+    """First without; then a transaction of the same database holds its snapshot, for longer."""
     with flowing(bench) as flow:
-        third = lengths.buckets // 3
-        free = _buckets(flow, lengths, third, "no snapshot")
+        third = lengths.held // 3
+        free = _buckets(flow, lengths, lengths.buckets // 3, "no snapshot")
         with psycopg.connect(flow.database.url) as holder:
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute("SELECT count(*) FROM forebay.queue")
-            held = _buckets(flow, lengths, lengths.buckets, "snapshot held")
+            held = _buckets(flow, lengths, lengths.held, "snapshot held")
             traces = flow.database.traces()
         return {
             "free": sum(free) / len(free),
@@ -171,8 +171,7 @@ def scheduled_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
 
 
 def flat_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
-    return _figures(
-        Cell("flat/forebay", lambda: for_minutes(bench, lengths)),
+    return Cell("flat/forebay", lambda: for_minutes(bench, lengths)).named_figures(
         ("flat/forebay", RATE, "jobs/s", None, ""),
         ("flat/lowest-bucket", "lowest", "jobs/s", "flat/forebay", ""),
         ("flat/last-third-over-first", "end-over-start", "×", None, "≥ 0.9"),
@@ -181,19 +180,9 @@ def flat_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
 
 
 def snapshot_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
-    return _figures(
-        Cell("snapshot/held", lambda: with_snapshot(bench, lengths)),
+    return Cell("snapshot/held", lambda: with_snapshot(bench, lengths)).named_figures(
         ("snapshot/free", "free", "jobs/s", None, ""),
         ("snapshot/held", "held", "jobs/s", "snapshot/free", "≥ 0.8 ×"),
         ("snapshot/held-last-third", "held-end", "jobs/s", "snapshot/free", "≥ 0.8 ×"),
         ("snapshot/dead", DEAD, "rows", None, ""),
     )
-
-
-def _figures(cell: Cell, *reads: tuple[str, str, str, str | None, str]) -> list[Figure]:
-    """Of (name, key, unit, baseline, goal)."""
-    return [Figure(name, unit, _reading(cell, key, name), base, goal) for name, key, unit, base, goal in reads]
-
-
-def _reading(cell: Cell, key: str, name: str) -> Callable[[], float]:
-    return lambda: cell.read(key, name)

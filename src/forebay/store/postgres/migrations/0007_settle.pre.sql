@@ -20,16 +20,22 @@ BEGIN
 END
 $$;
 
--- The commit point. NULL: a spec has changed, and nothing was done. All jobs of a pack are acknowledged (`bits` NULL), or those
--- in `bits` have verdicts. That is applied if none of these jobs was settled before and, where `renewed` is given, the lease
+-- A member of a pack of which some jobs are told one by one: the number of the pack in the call, that of the member in the
+-- pack, and what the pack knows of its jobs.
+CREATE TYPE forebay.touched AS (number integer, member integer, queue text, asked bit varying, run forebay.member);
+
+-- The commit point. NULL: a spec has changed, and nothing was done. All jobs of a pack have verdicts (`bits` NULL), or those
+-- in `bits` have. That is applied if none of these jobs was settled before and, where `renewed` is given, the lease
 -- was not renewed since then; a pack that is gone was settled before.
--- Where `bits` are given: `memo`: what to remember of jobs that are gone. `outs`: jobs that go somewhere else than away.
+-- `touched`: the members of each pack, from the first on, that have jobs in `outs`; where `bits` is NULL, also all members of which
+-- not every job is acknowledged and gone: what is remembered and recorded of the others is written here.
+-- For the jobs that are told: `memo`: what to remember of those that are gone. `outs`: those that go somewhere else than away.
 -- `told`: for the ledger, the spans of each pack, a line a pack.
 -- Returns the numbers of the packs to which it was applied; the others are untouched.
 CREATE FUNCTION forebay.settle(
     at bigint, v_alone integer[], v_beside integer[], names text[], versions integer[], mine integer[],
-    packs bigint[], bits text[], renewed bigint[], memo_packs integer[], memo_firsts bigint[], memo_sizes integer[],
-    memo_deliveries integer[], memo_codes text[], outs json, told text
+    packs bigint[], bits text[], touched text[], renewed bigint[], memo_packs integer[], memo_firsts bigint[],
+    memo_sizes integer[], memo_deliveries integer[], memo_codes text[], outs json, told text
 ) RETURNS integer[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
@@ -42,6 +48,8 @@ DECLARE
     v_holders integer[];
     v_more integer[];
     v_freed forebay.freed[];
+    v_touched forebay.touched[];
+    v_others forebay.touched[];
     v_spans text;
 BEGIN
     IF NOT (CASE WHEN forebay.lock(v_alone, v_beside) THEN forebay.is_current(names, versions) END) THEN
@@ -49,18 +57,29 @@ BEGIN
     END IF;
     v_now := coalesce(at, forebay.clock());
     WITH gone AS (
-        DELETE FROM forebay.pack AS p USING unnest(packs, bits) WITH ORDINALITY AS u (pack, bits, number)
+        DELETE FROM forebay.pack AS p
+        USING unnest(packs, bits, touched, renewed) WITH ORDINALITY AS u (pack, bits, touched, renewed, number)
         WHERE p.id = ANY (packs) AND u.bits IS NULL AND p.id = u.pack AND p.gone IS NULL
-        RETURNING u.number::integer AS number, p.holder, p.queue, p.plain, p.claimed_at, p.members
+            AND (u.renewed IS NULL OR forebay.leased_until(p.beat, p.lease_until, p.holder) <= u.renewed)
+        RETURNING u.number::integer AS number, u.touched, p.holder, p.queue, p.plain, p.claimed_at, p.asked, p.members
     ), member AS MATERIALIZED (
         SELECT g.number, g.holder, g.queue, g.plain, g.claimed_at, m.last_id, m.n, m.kind, m.delivery, m.attempt, m.enqueued_at,
             m.due_at, m.lane, m.line, m.gates, m.cost,
-            CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END AS kinds
-        FROM gone AS g CROSS JOIN LATERAL unnest(g.members) AS m
+            CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END AS kinds,
+            substr(g.touched, m.member::integer, 1) = '1' AS told,
+            CASE WHEN substr(g.touched, m.member::integer, 1) = '1' THEN ROW(g.number, m.member, g.queue, g.asked, ROW(
+                m.last_id, m.rank, m.due_at, m.enqueued_at, m.rank_base, m.expires_at, m.n, m.size, m.cost, m.delivery, m.attempt,
+                m.max_attempts, m.settled_delivery, m.rank_timed, m.blocks, m.asked, m.lane, m.cls, m.kind, m.settled_code, m.line,
+                m.gates, m.errors, m.facts, m.bodies
+            ))::forebay.touched END AS touched
+        FROM gone AS g CROSS JOIN LATERAL unnest(g.members) WITH ORDINALITY AS m (
+            last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, delivery, attempt, max_attempts,
+            settled_delivery, rank_timed, blocks, asked, lane, cls, kind, settled_code, line, gates, errors, facts, bodies, member
+        )
     ), memo AS (
         INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
         SELECT sum(m.n), array_agg(m.last_id - m.n + 1), array_agg(m.n), array_agg(m.delivery), array_agg('a'::text)
-        FROM member AS m HAVING count(*) > 0
+        FROM member AS m WHERE NOT m.told HAVING count(*) > 0
     )
     -- Jobs of an older spec may have lines and lanes that the queue has not any more.
     SELECT array_agg(DISTINCT m.number), array_agg(DISTINCT m.holder),
@@ -69,35 +88,53 @@ BEGIN
         string_agg(forebay.span_of(
             'acked', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
             greatest(m.claimed_at, m.due_at), 0, m.kinds
-        ), ',')
-    INTO v_done, v_holders, v_freed, v_spans FROM member AS m;
+        ), ',') FILTER (WHERE NOT m.told),
+        array_agg(m.touched) FILTER (WHERE m.told)
+    INTO v_done, v_holders, v_freed, v_spans, v_touched FROM member AS m;
     IF cardinality(array_remove(bits, NULL)) > 0 THEN
         WITH part AS (
             UPDATE forebay.pack AS p SET gone = coalesce(p.gone, repeat('0', p.n)::bit varying) | u.bits::bit varying
-            FROM unnest(packs, bits, renewed) WITH ORDINALITY AS u (pack, bits, renewed, number)
+            FROM unnest(packs, bits, touched, renewed) WITH ORDINALITY AS u (pack, bits, touched, renewed, number)
             WHERE p.id = ANY (packs) AND u.bits IS NOT NULL AND p.id = u.pack AND p.n = length(u.bits)
                 AND (p.gone IS NULL OR bit_count(p.gone & u.bits::bit varying) = 0)
                 AND (u.renewed IS NULL OR forebay.leased_until(p.beat, p.lease_until, p.holder) <= u.renewed)
-            RETURNING u.number::integer AS number, p.holder, p.plain
+            RETURNING u.number::integer AS number, u.touched, p.holder, p.plain, p.queue, p.asked,
+                CASE WHEN u.touched <> '' THEN p.members END AS members
         )
-        SELECT array_agg(number), array_agg(DISTINCT holder),
-            v_freed || forebay.freed_by(packs, bits, array_agg(number) FILTER (WHERE v_alone <> '{}' OR NOT plain))
-        INTO v_parts, v_more, v_freed FROM part;
-        IF outs IS NOT NULL THEN
-            PERFORM forebay.break_out(v_now, packs, v_parts, outs);
-        END IF;
+        SELECT array_agg(p.number), array_agg(DISTINCT p.holder),
+            v_freed || forebay.freed_by(packs, bits, array_agg(p.number) FILTER (WHERE v_alone <> '{}' OR NOT p.plain)),
+            (
+                SELECT array_agg(ROW(g.number, m.member, g.queue, g.asked, ROW(
+                    m.last_id, m.rank, m.due_at, m.enqueued_at, m.rank_base, m.expires_at, m.n, m.size, m.cost, m.delivery,
+                    m.attempt, m.max_attempts, m.settled_delivery, m.rank_timed, m.blocks, m.asked, m.lane, m.cls, m.kind,
+                    m.settled_code, m.line, m.gates, m.errors, m.facts, m.bodies
+                ))::forebay.touched)
+                FROM part AS g CROSS JOIN LATERAL unnest(g.members) WITH ORDINALITY AS m (
+                    last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, delivery, attempt, max_attempts,
+                    settled_delivery, rank_timed, blocks, asked, lane, cls, kind, settled_code, line, gates, errors, facts,
+                    bodies, member
+                )
+                WHERE substr(g.touched, m.member::integer, 1) = '1'
+            )
+        INTO v_parts, v_more, v_freed, v_others FROM part AS p;
         DELETE FROM forebay.pack AS p WHERE p.id = ANY (ARRAY(SELECT packs[u.number] FROM unnest(v_parts) AS u (number)))
             AND bit_count(p.gone) = p.n;
+        v_done := v_done || v_parts;
+    END IF;
+    IF outs IS NOT NULL THEN
+        PERFORM forebay.break_out(v_now, v_touched || v_others, outs);
+    END IF;
+    IF told <> '' THEN
         INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
         SELECT sum(m.size), array_agg(m.first), array_agg(m.size), array_agg(m.delivery), array_agg(m.code)
         FROM unnest(memo_packs, memo_firsts, memo_sizes, memo_deliveries, memo_codes) AS m (pack, first, size, delivery, code)
-        WHERE m.pack = ANY (v_parts)
+        WHERE m.pack = ANY (v_done)
         HAVING count(*) > 0;
         v_spans := concat_ws(',', v_spans, (
             SELECT string_agg(t.line, ',' ORDER BY t.number)
-            FROM unnest(string_to_array(told, E'\n')) WITH ORDINALITY AS t (line, number) WHERE t.number = ANY (v_parts)
+            FROM unnest(string_to_array(told, E'\n')) WITH ORDINALITY AS t (line, number)
+            WHERE t.line <> '' AND t.number = ANY (v_done)
         ));
-        v_done := v_done || v_parts;
     END IF;
     INSERT INTO forebay.ledger (at, verb, spans) SELECT v_now, 'settle', ('[' || v_spans || ']')::json
     FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_done) > 0;
@@ -128,35 +165,36 @@ AS $$
 $$;
 
 -- Jobs leave their packs to be tried again or to be kept. Codes: a done, c cancelled, d dead, r again, l handed back.
--- `member` and `at`: where in its pack a job is. Lists of a member are read once, and not copied for each of its jobs. `errors` comes without the instant of the last failure, which is now.
-CREATE FUNCTION forebay.break_out(v_now bigint, packs bigint[], parts integer[], outs json)
+-- `at`: where in its member a job is, `place`: where in its pack. Lists of a member are read once, and not copied for each of
+-- its jobs. `error`: the number of its text among the `errors` of the call, where jobs that failed alike share one; it comes without
+-- the instant of the last failure, which is now.
+CREATE FUNCTION forebay.break_out(v_now bigint, touched forebay.touched[], outs json)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_nestloop = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_errors text[] := ARRAY(SELECT e || v_now || ']]' FROM json_array_elements_text(outs -> 'errors') AS e);
 BEGIN
-    WITH o AS MATERIALIZED (
-        SELECT packs[o.pack] AS pack, o.id, o.member, o.at, o.code, v_now + o.after AS due_at,
-            CASE WHEN o.errors IS NOT NULL THEN o.errors || v_now || ']]' END AS errors,
-            v_now + o.keep AS kept_until, o.result::json AS result, o.queue,
-            o.keep_rank
-        FROM json_to_recordset(outs) AS o (
-            pack integer, id bigint, member integer, at integer, code text, after bigint, errors text, keep bigint, result text,
-            queue text, keep_rank boolean
-        )
-        WHERE o.pack = ANY (parts)
-    ), member AS MATERIALIZED (
-        SELECT * FROM forebay.running AS r WHERE r.pack = ANY (packs) AND (r.pack, r.number) IN (SELECT o.pack, o.member FROM o)
+    WITH member AS MATERIALIZED (
+        SELECT t.number AS pack, t.member AS number, t.queue, t.asked AS requested, (t.run).* FROM unnest(touched) AS t
     ), element AS MATERIALIZED (
         SELECT r.pack, r.number, e.place - 1 - r.size + r.n AS at, e.body, e.fact
         FROM member AS r CROSS JOIN LATERAL ROWS FROM (json_array_elements(r.bodies), json_array_elements(r.facts)) WITH ORDINALITY
             AS e (body, fact, place)
+        WHERE r.size > 1
     ), job AS MATERIALIZED (
-        SELECT o.id, o.code, o.due_at AS next_at, o.errors AS failures, o.kept_until, o.result, o.queue AS elsewhere, o.keep_rank,
-            coalesce(get_bit(r.asked, o.at) = 1, false) AS is_asked, e.fact, e.body, r.rank, r.due_at, r.enqueued_at, r.rank_base,
-            r.expires_at, r.cost, r.delivery, r.attempt, r.max_attempts, r.rank_timed, r.blocks, r.lane, r.cls, r.kind, r.line,
-            r.gates, r.errors, r.queue
-        FROM o JOIN element AS e ON e.pack = o.pack AND e.number = o.member AND e.at = o.at
+        SELECT o.id, o.code, v_now + o.after AS next_at, v_errors[o.error] AS failures, v_now + o.keep AS kept_until,
+            o.result::json AS result, o.queue AS elsewhere, o.keep_rank, coalesce(get_bit(r.requested, o.place) = 1, false) AS is_asked,
+            CASE WHEN r.size = 1 THEN r.facts WHEN e.fact IS NOT NULL THEN json_build_array(e.fact) END AS facts,
+            CASE WHEN r.size = 1 THEN r.bodies ELSE json_build_array(e.body) END AS bodies, r.rank, r.due_at, r.enqueued_at,
+            r.rank_base, r.expires_at, r.cost, r.delivery, r.attempt, r.max_attempts, r.rank_timed, r.blocks, r.lane, r.cls, r.kind,
+            r.line, r.gates, r.errors, r.queue
+        FROM json_to_recordset(outs -> 'jobs') AS o (
+            pack integer, id bigint, member integer, at integer, place integer, code text, after bigint, error integer, keep bigint,
+            result text, queue text, keep_rank boolean
+        )
         JOIN member AS r ON r.pack = o.pack AND r.number = o.member
+        LEFT JOIN element AS e ON e.pack = o.pack AND e.number = o.member AND e.at = o.at
     ), kept AS (
         INSERT INTO forebay.ended (
             id, due_at, enqueued_at, finished_at, kept_until, expires_at, rank_base, delivery, attempt, max_attempts,
@@ -166,7 +204,7 @@ BEGIN
         SELECT j.id, j.due_at, j.enqueued_at, v_now, j.kept_until, j.expires_at, j.rank_base, j.delivery, j.attempt,
             j.max_attempts, j.delivery, CASE j.code WHEN 'a' THEN 3 WHEN 'd' THEN 4 ELSE 5 END, j.rank_timed, j.is_asked,
             coalesce(j.elsewhere, j.queue), j.cls, j.kind, j.code, j.cost, j.blocks, j.lane, j.line, j.gates,
-            coalesce(j.failures, j.errors), j.fact, j.body, j.result, CASE WHEN j.elsewhere IS NOT NULL THEN j.queue END
+            coalesce(j.failures, j.errors), j.facts -> 0, j.bodies -> 0, j.result, CASE WHEN j.elsewhere IS NOT NULL THEN j.queue END
         FROM job AS j WHERE j.code IN ('a', 'c', 'd')
     )
     INSERT INTO forebay.run (
@@ -177,8 +215,7 @@ BEGIN
     SELECT j.id, forebay.rank_again(j.keep_rank, j.rank, j.rank_base, j.rank_timed, v_now, j.next_at), j.next_at, j.enqueued_at,
         j.rank_base, j.expires_at, 1, 1, j.cost, j.delivery, j.attempt - (j.code = 'l')::integer, j.max_attempts, j.delivery,
         CASE WHEN j.line IS NOT NULL THEN 0 WHEN j.next_at > v_now THEN 3 ELSE 1 END, true, j.rank_timed, j.blocks, j.is_asked,
-        j.queue, j.lane, j.cls, j.kind, j.code, j.line, j.gates, coalesce(j.failures, j.errors),
-        CASE WHEN j.fact IS NOT NULL THEN json_build_array(j.fact) END, json_build_array(j.body)
+        j.queue, j.lane, j.cls, j.kind, j.code, j.line, j.gates, coalesce(j.failures, j.errors), j.facts, j.bodies
     FROM job AS j WHERE j.code IN ('r', 'l');
 END
 $$;
