@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forebay.store.open import open_store
     from forebay.store.protocol import Receipt, Store, Want
     from forebay.work.context import Context
-    from forebay.work.handler import Drop, Snooze
+    from forebay.work.handler import Drop, RetryAfter, Snooze
 
 __all__ = [
     "Breaker",
@@ -52,6 +52,7 @@ __all__ = [
     "QueueSpec",
     "Receipt",
     "ResultPending",
+    "RetryAfter",
     "Settled",
     "Snooze",
     "State",
@@ -79,10 +80,10 @@ def __getattr__(name: str) -> object:
         from forebay.work import context
 
         return context.Context
-    if name in ("Drop", "Snooze"):
+    if name in ("Drop", "RetryAfter", "Snooze"):
         from forebay.work import handler
 
-        return handler.Drop if name == "Drop" else handler.Snooze
+        return vars(handler)[name]
     if name in __all__:
         from forebay import public
 

@@ -12,7 +12,7 @@ function's own signature and types, here and now; the worker checks again when i
 """
 
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from threading import Lock
@@ -272,6 +272,23 @@ class Forebay:
         if functions:
             return self._register(functions[0], {})
         return lambda decorated: self._register(decorated, options)
+
+    def webhook(
+        self,
+        kind: str,
+        *,
+        url: str,
+        secret: str | Sequence[str],
+        allow: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 15.0,
+        **options: Any,
+    ) -> JobType[..., int]:
+        """A kind of job that is a signed POST to this URL; further options as of `job`. See docs/guides/webhooks.md."""
+        from forebay.work.webhook import Endpoint
+
+        endpoint = Endpoint(url, secret, allow=allow, headers=headers, timeout=timeout)
+        return self._register(endpoint.handler(kind), {"kind": kind, **options})
 
     def cron(
         self,

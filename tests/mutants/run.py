@@ -21,7 +21,6 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.mutants.blobs import BLOB_MUTANTS  # noqa: E402
 from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
@@ -34,6 +33,7 @@ from tests.mutants.lab import LAB_MUTANTS  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.logs import LOG_MUTANTS  # noqa: E402
 from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
+from tests.mutants.payloads import PAYLOAD_MUTANTS  # noqa: E402
 from tests.mutants.postgres import POSTGRES_MUTANTS  # noqa: E402
 from tests.mutants.redis import REDIS_MUTANTS  # noqa: E402
 from tests.mutants.security import SECURITY_MUTANTS  # noqa: E402
@@ -108,7 +108,7 @@ def main() -> int:
         mutant
         for mutant in (
             *MUTANTS,
-            *BLOB_MUTANTS,
+            *PAYLOAD_MUTANTS,
             *CRASH_MUTANTS,
             *DASHBOARD_MUTANTS,
             *DOOR_MUTANTS,

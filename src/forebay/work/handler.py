@@ -41,6 +41,14 @@ class Snooze(Exception):
         self.after: Duration = micros(after) if isinstance(after, timedelta) else from_seconds("Snooze", after)
 
 
+class RetryAfter(Exception):
+    """Raised by a handler: it failed, and the next attempt begins after this many seconds instead of the backoff."""
+
+    def __init__(self, after: float | timedelta, reason: str = "") -> None:
+        super().__init__(reason or f"to be retried after {after}")
+        self.after: Duration = micros(after) if isinstance(after, timedelta) else from_seconds("RetryAfter", after)
+
+
 class Handler(Struct, frozen=True):
     """How jobs of one kind are run.
 
@@ -79,6 +87,8 @@ class Handler(Struct, frozen=True):
         """The outcome of a handler that raised; never raises itself."""
         if isinstance(error, Snooze) and is_span(getattr(error, "after", None)):
             return Snoozed(error.after)
+        if isinstance(error, RetryAfter) and is_span(getattr(error, "after", None)):
+            return Failed(self._described(error, body), error.after)
         if isinstance(error, (Drop, PayloadMismatch, BlobDamaged, ResultInvalid, *self.drop_on)) or (
             self.retry_on is not None and not isinstance(error, (SealBroken, BlobMissing, *self.retry_on))
         ):

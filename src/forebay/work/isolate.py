@@ -55,18 +55,18 @@ class _Reply(msgspec.Struct, array_like=True, tag=True):
     word: str
     result: bytes | None = None
     error: Failure | None = None
-    after: int = 0
+    after: int | None = None
 
     def outcome(self, keep_for: Duration) -> Outcome:
         match self.word, self.error:
             case "succeeded", _:
                 return Succeeded(self.result, keep_for)
             case "snoozed", _:
-                return Snoozed(self.after)
+                return Snoozed(self.after or 0)
             case "dropped", Failure() as error:
                 return Dropped(error)
             case _, error:
-                return Failed(error or Failure(CRASHED, "the child process gave no reason"))
+                return Failed(error or Failure(CRASHED, "the child process gave no reason"), self.after)
 
 
 class _ProgressMessage(msgspec.Struct, array_like=True, tag=True):
@@ -294,8 +294,8 @@ def _run_job(app: Any, context: Context, runner: asyncio.Runner) -> _Reply:
                 return _Reply("snoozed", after=after)
             case Dropped(failure):
                 return _Reply("dropped", error=failure)
-            case Failed(failure):
-                return _Reply("failed", error=failure)
+            case Failed(failure, after):
+                return _Reply("failed", error=failure, after=after)
             case _:
                 return _Reply("failed")
 
