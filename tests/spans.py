@@ -48,10 +48,10 @@ def _continues(last: JobRange, span: JobRange) -> bool:
 
 
 def _both(last: JobRange, span: JobRange) -> list[Trait | None] | None:
-    told = [
+    reported = [
         replace(trait or Trait(), kind=_other(trait, span.kind, last.kind)) for trait in span.traits or [None] * span.n
     ]
-    added = [None if trait == Trait() else trait for trait in told]
+    added = [None if trait == Trait() else trait for trait in reported]
     if last.traits is None and not any(added):
         return None
     return (last.traits or [None] * last.n) + added

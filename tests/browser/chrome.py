@@ -25,7 +25,7 @@ def opened(browser: Browser, scheme: Any = "light", width: int = _WIDTH) -> Iter
     context.set_default_timeout(15_000)
     page = context.new_page()
     complaints: list[str] = []
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("console", lambda output: complaints.append(output.text) if output.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     try:
         yield page, complaints

@@ -205,9 +205,9 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
     def go() -> list[str]:
         results = results_at(tmp_path, "quick", 7)
-        return ExperimentRunner(results, 7, said.append).run(steps_of([imaginary(run)], "quick"))
+        return ExperimentRunner(results, 7, output.append).run(steps_of([imaginary(run)], "quick"))
 
-    said: list[str] = []
+    output: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         go()
     assert ran == ["a", "b", "c", "a"]
@@ -215,7 +215,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert ran == ["a", "b", "c", "a", "b", "a", "b", "c"]
     assert go() == []
     assert len(ran) == 8
-    assert "failed: 1 t: b, round 1 of 2: ArithmeticError: no" in said
+    assert "failed: 1 t: b, round 1 of 2: ArithmeticError: no" in output
     rows = results_at(tmp_path, "quick", 7).rows("e01")
     assert sorted((row["case"], row["round"], row["value"]) for row in rows) == [
         (name, number, size) for size, name in enumerate("abc") for number in (1, 2)

@@ -58,9 +58,9 @@ def test_the_command_says_what_it_saw() -> None:
         [sys.executable, "-m", "forebay", "lab", "load", *words.split()], capture_output=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    said = msgspec.json.decode(done.stdout)
-    assert said["verdict"]["answer"] == "PASS"
-    assert said["verdict"]["accepted"] == 200
+    output = msgspec.json.decode(done.stdout)
+    assert output["verdict"]["answer"] == "PASS"
+    assert output["verdict"]["accepted"] == 200
     assert main(["lab", "load", "--mix", "nonsense"]) == 2
 
 
@@ -80,8 +80,8 @@ def test_a_full_queue_refuses_and_the_receipts_say_so(tmp_path: Path) -> None:
         store.close()
         with Load(lab_server.url, rate=1_000, jobs=100, batch=10, mix=FAST, directory=tmp_path) as load:
             load.start()
-            said = load.wait()
-        assert (said.accepted, said.refused, said.ended) == (50, 50, True)
+            output = load.wait()
+        assert (output.accepted, output.refused, output.ended) == (50, 50, True)
         assert answers_of(load) == {"accepted": 50, "refused": 50}
 
 
@@ -103,9 +103,9 @@ def test_a_lost_answer_is_asked_for_again_where_there_are_keys(
         load.receipts.mkdir()
         order = replace(load.order, receipts=str(load.receipts / "0"), report=str(tmp_path / "report-0.json"))
         Producer(order, FaultyStore(store, faults)).run(0.0)
-        said = load.report()
+        output = load.report()
     assert answers_of(load) == answers
-    assert (said.unknown, said.open, said.duplicates) == (20, 0 if keys else 20, answers.get("duplicate", 0))
+    assert (output.unknown, output.open, output.duplicates) == (20, 0 if keys else 20, answers.get("duplicate", 0))
     assert store.backlog([QUEUE])[0].ready == (40 if keys else 30)
 
 
@@ -119,16 +119,16 @@ def test_a_stall_is_counts_for_every_call_that_it_delays(tmp_path: Path, max_beh
         load.receipts.mkdir()
         order = replace(load.order, receipts=str(load.receipts / "0"), report=str(tmp_path / "report-0.json"))
         Producer(order, slow).run(time.time())
-        said = load.report()
-    assert (said.accepted + said.missed, said.accepted, said.ended) == (100, said.sent, True)
-    assert said.latency.percentile(100) >= 0.5
+        output = load.report()
+    assert (output.accepted + output.missed, output.accepted, output.ended) == (100, output.sent, True)
+    assert output.latency.percentile(100) >= 0.5
     if max_behind > 1:
-        assert said.missed == 0
-        assert said.max_late > 0.4
-        assert said.latency.percentile(40) > 0.2
+        assert output.missed == 0
+        assert output.max_late > 0.4
+        assert output.latency.percentile(40) > 0.2
     else:
-        assert 20 <= said.missed <= 60
-        assert said.max_late <= 0.3
+        assert 20 <= output.missed <= 60
+        assert output.max_late <= 0.3
 
 
 def test_a_load_with_a_depth_waits_for_the_consumers(tmp_path: Path) -> None:

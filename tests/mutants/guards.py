@@ -256,8 +256,8 @@ MUTANTS = [
     Mutant(
         "a request to end a job is recorded again",
         f"{MEMORY}/jobs.py",
-        "for job_id in plan.asked if not rows[job_id].cancel_requested]",
-        "for job_id in plan.asked]",
+        "for job_id in plan.requested if not rows[job_id].cancel_requested]",
+        "for job_id in plan.requested]",
         ("tests/stores/test_conformance.py", "-k", "journaled-ledger"),
     ),
     Mutant(

@@ -330,7 +330,7 @@ POSTGRES_MUTANTS = [
         f"{STORE}/jobs.sql",
         "SELECT id FROM forebay.holder WHERE until <= %s;",
         "SELECT id FROM forebay.holder WHERE until <= %s OR true;",
-        ("tests/stores/test_postgres_past.py",),
+        ("tests/stores/test_postgres_lease_cursor.py",),
     ),
     Mutant(
         "a reaper takes what is overdue right after an outage",
@@ -421,6 +421,6 @@ POSTGRES_MUTANTS = [
         f"{STORE}/maintenance.py",
         "(unit.now - _KEY_GRACE, limit)",
         "(unit.now, limit)",
-        ("tests/stores/test_postgres_door.py", "-k", "within_a_keys_window"),
+        ("tests/stores/test_postgres_batch_inserter.py", "-k", "within_a_keys_window"),
     ),
 ]

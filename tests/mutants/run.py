@@ -23,11 +23,11 @@ sys.path.insert(0, str(ROOT))
 
 from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
-from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
 from tests.mutants.events import EVENT_MUTANTS  # noqa: E402
 from tests.mutants.experiments import EXPERIMENT_MUTANTS  # noqa: E402
 from tests.mutants.gates import GATE_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
+from tests.mutants.intake import INTAKE_MUTANTS  # noqa: E402
 from tests.mutants.job_log import JOB_LOG_MUTANTS  # noqa: E402
 from tests.mutants.lab import LAB_MUTANTS  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
@@ -111,7 +111,7 @@ def main() -> int:
             *PAYLOAD_MUTANTS,
             *CRASH_MUTANTS,
             *DASHBOARD_MUTANTS,
-            *DOOR_MUTANTS,
+            *INTAKE_MUTANTS,
             *GATE_MUTANTS,
             *JOB_LOG_MUTANTS,
             *LAB_MUTANTS,

@@ -104,7 +104,7 @@ def effect_then_stuck(seq: int, ctx: Context) -> None:
 
 
 @fb.job(keep_result=True)
-def told_when(seq: int, ctx: Context, word: str = "go") -> int:
+def reported_when(seq: int, ctx: Context, word: str = "go") -> int:
     """Ends when the file `go-<delivery>` is made; the result is the delivery."""
     say("start", seq, ctx)
     wait_for(f"{word}-{ctx.fence[1]}")
@@ -181,7 +181,7 @@ async def holds_the_loop_and_the_interpreter(seq: int, ctx: Context) -> None:
 
 
 @fb.job
-async def told_on_the_loop(seq: int, ctx: Context) -> None:
+async def called_on_the_loop(seq: int, ctx: Context) -> None:
     say("start", seq, ctx)
     await asyncio.to_thread(wait_for, f"go-{ctx.fence[1]}")
     say("effect", seq, ctx)

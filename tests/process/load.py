@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 """Seconds after which all consume again; ten is the promise, and a build machine may be busy."""
 
 
-class Answer(NamedTuple):
+class ProducerResult(NamedTuple):
     """What a producer was told of one job. `job` is 0 where it got no receipt."""
 
     word: str
@@ -65,11 +65,11 @@ class Load(Site):
             process.stdin.close()
             assert process.wait(PATIENCE) == 0
 
-    def answers(self, receipts: Path | None = None) -> list[Answer]:
+    def answers(self, receipts: Path | None = None) -> list[ProducerResult]:
         """Of one producer, or of all."""
         files = [receipts] if receipts is not None else [path for _, path in self.producers]
         lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
-        return [Answer(word, *map(int, numbers)) for word, *numbers in (line.split() for line in lines)]
+        return [ProducerResult(word, *map(int, numbers)) for word, *numbers in (line.split() for line in lines)]
 
     def until_busy(self, effects: int) -> None:
         """So many more effects."""
@@ -122,7 +122,7 @@ class Load(Site):
         """Files of receipts and of effects, as `forebay audit` reads them."""
         began = datetime.now(UTC) - timedelta(microseconds=now())
         receipts, effects = self.directory / "receipts.ndjson", self.directory / "effects.ndjson"
-        told = (
+        reported = (
             {"seq": each.seq, "sent_at": began + timedelta(microseconds=each.at)}
             | ({"answer": "accepted", "job_id": each.job} if each.word == "receipt" else {"answer": "unknown"})
             for each in self.answers()
@@ -132,7 +132,7 @@ class Load(Site):
             | {"effect_at": began + timedelta(microseconds=line.at)}
             for line in self.lines("effect")
         )
-        receipts.write_bytes(b"\n".join(map(msgspec.json.encode, told)) + b"\n")
+        receipts.write_bytes(b"\n".join(map(msgspec.json.encode, reported)) + b"\n")
         effects.write_bytes(b"\n".join(map(msgspec.json.encode, done)) + b"\n")
         return receipts, effects
 
@@ -144,13 +144,13 @@ class Load(Site):
             assert answer.word != "broken", "an error that is not ours came out of the store"
             if answer.word == "receipt":
                 receipts.setdefault(answer.seq, set()).add(answer.job)
-        asked = {answer.seq for answer in answers} | set(range(1, len(self.ids) + 1))
+        requested = {answer.seq for answer in answers} | set(range(1, len(self.ids) + 1))
         of_seq: dict[int, set[int]] = {}
         for job in jobs:
             of_seq.setdefault(seq_of(job), set()).add(job.id)
         assert not (twice := [seq for seq, ids in of_seq.items() if len(ids) > 1]), f"accepted twice: {twice[:10]}"
         assert not (lost := [seq for seq, ids in receipts.items() if of_seq.get(seq) != ids]), f"lost: {lost[:10]}"
-        assert of_seq.keys() <= asked, "a job that nobody sent"
+        assert of_seq.keys() <= requested, "a job that nobody sent"
         self.audit_jobs({seq_of(job): job for job in jobs})
         starts, effects = by_seq(self.lines("start")), by_seq(self.lines("effect"))
         for job in jobs:

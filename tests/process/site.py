@@ -72,9 +72,9 @@ class Site:
             "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
             "PYTHONFAULTHANDLER": "",
         }
-        with self.log.open("ab") as log, (self.directory / "said").open("ab") as said:
+        with self.log.open("ab") as log, (self.directory / "said").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, *command], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=said, stderr=log
+                [sys.executable, *command], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=log
             )
         self.processes.append(process)
         return process
@@ -93,7 +93,7 @@ class Site:
     def lines(self, word: str = "", seq: int | None = None) -> list[Line]:
         text = self.effects.read_text() if self.effects.exists() else ""
         found = [line.split() for line in text.splitlines()]
-        lines = [Line(said, *map(int, numbers)) for said, *numbers in found]
+        lines = [Line(output, *map(int, numbers)) for output, *numbers in found]
         return [line for line in lines if word in ("", line.word) and seq in (None, line.seq)]
 
     def make(self, name: str) -> None:

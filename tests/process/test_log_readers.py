@@ -87,23 +87,23 @@ def run(script: str, *arguments: str) -> int:
     return done.returncode
 
 
-def told(path: str, commit: str) -> list[int]:
+def reported(path: str, commit: str) -> list[int]:
     """What was handled, over some lives that ended in the middle of a batch and one that went to the end."""
-    heard = Path(path).with_name("told")
+    received = Path(path).with_name("told")
     for _ in range(KILLS):
-        assert run(CONSUMER, path, commit, str(heard), "7") == -signal.SIGKILL
-    assert run(CONSUMER, path, commit, str(heard), "0") == 0
-    return sorted(map(int, heard.read_text().split()))
+        assert run(CONSUMER, path, commit, str(received), "7") == -signal.SIGKILL
+    assert run(CONSUMER, path, commit, str(received), "0") == 0
+    return sorted(map(int, received.read_text().split()))
 
 
 def test_after_loses_nothing(path: str) -> None:
-    handled = told(path, "after")
+    handled = reported(path, "after")
     assert sorted(set(handled)) == list(range(ENTRIES))
     assert len(handled) > ENTRIES, "a kill between handling and committing repeats something"
 
 
 def test_before_handles_nothing_twice(path: str) -> None:
-    handled = told(path, "before")
+    handled = reported(path, "before")
     assert len(handled) == len(set(handled))
     assert len(handled) < ENTRIES, "a kill between committing and handling loses something"
 

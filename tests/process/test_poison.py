@@ -104,7 +104,7 @@ def work_off(site: Site) -> float:
     return took
 
 
-def told(job: Job, starts: int) -> str:
+def reported(job: Job, starts: int) -> str:
     errors = "; ".join(f"{each.attempt}: {each.kind} {each.message:.60}" for each in job.errors)
     return f"{job.kind} {job.id} {job.state} attempt {job.attempt} delivery {job.delivery} starts {starts} ({errors})"
 
@@ -123,12 +123,12 @@ def judge(site: Site, killers: dict[int, str]) -> None:
             # two, the attempt is charged, because a job of one attempt must never start twice.
             unseen = sum(error.abandoned for error in job.errors) if job.kind in ISOLATED else 0
             if job.state is not State.DEAD or job.attempt not in due or began < job.attempt - unseen:
-                wrong.append(told(job, began))
+                wrong.append(reported(job, began))
         else:
             if job.state is not State.DONE:
-                harmed.append(told(job, began))
+                harmed.append(reported(job, began))
             if job.attempt > began:
-                charged.append(told(job, began))
+                charged.append(reported(job, began))
     found = {
         "innocents that are not done": harmed,
         "innocents with more attempts than starts": charged,

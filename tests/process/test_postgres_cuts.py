@@ -110,13 +110,13 @@ def test_a_call_that_is_repeated_when_its_queue_has_changed_adds_nothing(
 
 
 def test_threads_that_share_a_commit_share_its_luck(store: Store, proxy: Proxy) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     unsure: list[int] = []
 
     def produce(first: int) -> None:
         for number in range(first, first + 25):
             try:
-                told.append((store.enqueue([Draft("k", number)])[0].id, number))
+                reported.append((store.enqueue([Draft("k", number)])[0].id, number))
             except StoreFailed:
                 unsure.append(number)
 
@@ -129,9 +129,9 @@ def test_threads_that_share_a_commit_share_its_luck(store: Store, proxy: Proxy) 
         thread.join()
     jobs = [(job.id, job.payload) for job in everything(store)]
     assert traps > 5
-    assert set(told) <= set(jobs)
+    assert set(reported) <= set(jobs)
     assert len(jobs) == len({payload for _, payload in jobs}), "one receipt, two jobs"
-    assert {payload for _, payload in jobs} <= {number for _, number in told} | set(unsure)
+    assert {payload for _, payload in jobs} <= {number for _, number in reported} | set(unsure)
 
 
 @both_ways

@@ -127,7 +127,7 @@ def test_an_outage_longer_than_the_lease_costs_no_life_and_little_is_said(load: 
     ids = load.enqueue("told_when", 4) + load.enqueue("told_when", 4, word="later")
     pids = {load.started(seq).pid for seq in range(1, 9)}
     booted = len(load.lines("boot"))
-    said_before = len(load.log.read_text().splitlines())
+    printed_before = len(load.log.read_text().splitlines())
     durable.stop(Stop.FAST)
     began = time.monotonic()
     try:
@@ -143,8 +143,8 @@ def test_an_outage_longer_than_the_lease_costs_no_life_and_little_is_said(load: 
     time.sleep(max(0.0, healed_at + 4 - time.monotonic()))
     load.make("later-1")
     load.until_ended(20)
-    said = load.log.read_text().splitlines()[said_before:]
-    assert 1 <= len(said) <= 3 * (seconds + 1), "a line a second of each process, and of the supervisor"
+    output = load.log.read_text().splitlines()[printed_before:]
+    assert 1 <= len(output) <= 3 * (seconds + 1), "a line a second of each process, and of the supervisor"
     load.enqueue("counted", 50)
     load.until_ended(20)
     assert load.end(fleet) == 0

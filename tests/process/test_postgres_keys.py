@@ -106,20 +106,20 @@ def everything(store: Store) -> list[Job]:
 def share_keys(url: str, directory: Path, keys: int, batch: int) -> None:
     store = open_store(url)
     store.put_spec(QueueSpec(name="default", key_window=seconds(3_600)))
-    said = race(url, directory, THREADS, keys, batch)
+    output = race(url, directory, THREADS, keys, batch)
     jobs = {job.key: job for job in everything(store)}
     (backlog,) = store.backlog(["default"])
     store.close()
-    assert len(said) == PROCESSES * THREADS * keys
+    assert len(output) == PROCESSES * THREADS * keys
     assert (len(jobs), backlog.depth, backlog.keys) == (keys, keys, keys), "one job a key"
-    assert Counter(key for word, key, _, _ in said if word == "fresh") == Counter(jobs.keys())
-    for word, key, job_id, meaning in said:
+    assert Counter(key for word, key, _, _ in output if word == "fresh") == Counter(jobs.keys())
+    for word, key, job_id, meaning in output:
         job = jobs[key]
         assert job_id == job.id
         assert (word == "conflict") == (meaning != job.payload), (
             f"{word} of {key}: {meaning} was meant, {job.payload} is"
         )
-    assert sum(word == "conflict" for word, _, _, _ in said) == PROCESSES * THREADS // 2 * (keys // 10)
+    assert sum(word == "conflict" for word, _, _, _ in output) == PROCESSES * THREADS // 2 * (keys // 10)
 
 
 def test_producers_in_many_processes_make_one_job_a_key(durable_url: str, tmp_path: Path) -> None:
@@ -136,13 +136,13 @@ def test_a_key_counts_for_its_window_and_is_forgotten_after_it(durable_url: str,
     """Five keys, hammered for three seconds: a new job only when the window of the last one has ended."""
     store = open_store(durable_url)
     store.put_spec(QueueSpec(name="default", key_window=seconds(WINDOW / 1_000_000)))
-    said = race(durable_url, tmp_path, 2, 3, 0)
+    output = race(durable_url, tmp_path, 2, 3, 0)
     of_key: dict[str | None, list[int]] = {}
     for job in sorted(everything(store), key=lambda job: job.enqueued_at):
         of_key.setdefault(job.key, []).append(job.enqueued_at)
-    assert {word for word, _, _, _ in said} == {"fresh", "duplicate"}
+    assert {word for word, _, _, _ in output} == {"fresh", "duplicate"}
     assert len(of_key) == 5
-    assert sum(word == "fresh" for word, _, _, _ in said) == sum(len(times) for times in of_key.values())
+    assert sum(word == "fresh" for word, _, _, _ in output) == sum(len(times) for times in of_key.values())
     for times in of_key.values():
         assert len(times) > 1
         assert [gap for gap in map(sub, times[1:], times) if gap < WINDOW] == []

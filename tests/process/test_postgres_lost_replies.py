@@ -110,8 +110,8 @@ def test_a_server_that_stays_away_is_an_error(
 
 @both_ways
 def test_a_stream_is_in_exactly_once(fb: Forebay, proxy: Proxy, cut: Callable[[Proxy, bytes, bool], Trap]) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     with back_after(proxy, cut(proxy, COMMIT, True), 1.0):
-        assert fb.enqueue_many((Draft("k", number) for number in range(70_000)), told.append) == 70_000
-    assert told[-1] == 70_000
+        assert fb.enqueue_many((Draft("k", number) for number in range(70_000)), reported.append) == 70_000
+    assert reported[-1] == 70_000
     assert fb.backlog("default")[0].ready == 70_000

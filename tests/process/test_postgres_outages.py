@@ -47,10 +47,10 @@ def test_workers_and_producers_outlast_a_server_that_is_read_only(load: Load) ->
     load.produce()
     load.produce(threads=1, keyed=True)
     load.until_busy(50)
-    said_before, began = len(load.log.read_text().splitlines()), time.monotonic()
+    printed_before, began = len(load.log.read_text().splitlines()), time.monotonic()
 
     def news() -> list[str]:
-        return load.log.read_text().splitlines()[said_before:]
+        return load.log.read_text().splitlines()[printed_before:]
 
     with read_only(load.url):
         load.until(lambda: load.answers()[-1].word == "failed", "a producer is refused")
@@ -58,11 +58,11 @@ def test_workers_and_producers_outlast_a_server_that_is_read_only(load: Load) ->
             load.store.enqueue([Draft("counted", {"seq": 1})])
         load.until(lambda: "read-only" in "".join(news()), "the workers say so")
         time.sleep(2)
-        said = [line for line in news() if "  counted" not in line]  # lines of jobs that still ended
-        roles = Counter(line.partition("forebay.work ")[2].partition(":")[0] for line in said)
+        output = [line for line in news() if "  counted" not in line]  # lines of jobs that still ended
+        roles = Counter(line.partition("forebay.work ")[2].partition(":")[0] for line in output)
         limit = 2 * (time.monotonic() - began + 1)
         assert max(roles.values()) <= limit, (
-            f"more than a line a second of a role of a process:\n{os.linesep.join(said)}"
+            f"more than a line a second of a role of a process:\n{os.linesep.join(output)}"
         )
     load.until_consumed(now(), 2)
     load.stop_producing()

@@ -43,8 +43,8 @@ def test_a_killer_ends_in_quarantine_and_its_worker_lives_on(each_site: Site) ->
     site.until_ended()
     assert worker.poll() is None, "nothing of this reached the worker"
     assert [(site.job(job_id).state, site.job(job_id).attempt) for job_id in ids] == [(State.DEAD, 3)] * 5
-    said = [site.job(job_id).errors[-1].message for job_id in ids]
-    assert said == [
+    output = [site.job(job_id).errors[-1].message for job_id in ids]
+    assert output == [
         "the process exited with code 13 while running it",
         "the process died with SIGSEGV while running it",
         "the process exited with code 14 while running it",

@@ -30,13 +30,13 @@ def test_a_handler_that_fails_on_purpose_is_shown_as_the_readme_shows_it(tmp_pat
     )
     try:
         assert dev.stderr is not None
-        said: list[str] = []
-        while len(said) < len(shown.splitlines()):
+        output: list[str] = []
+        while len(output) < len(shown.splitlines()):
             line = dev.stderr.readline()
             assert line, "dev ended without running the job"
-            if said or "send_email 2  started" in line:
-                said.append(line.rstrip())
-        assert [_without_figures(line) for line in said] == [_without_figures(line) for line in shown.splitlines()]
+            if output or "send_email 2  started" in line:
+                output.append(line.rstrip())
+        assert [_without_figures(line) for line in output] == [_without_figures(line) for line in shown.splitlines()]
     finally:
         dev.send_signal(signal.SIGTERM)
         assert dev.wait(PATIENCE_SECONDS) == 0

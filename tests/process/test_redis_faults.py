@@ -127,8 +127,8 @@ def test_a_lost_reply_is_answered_alike_when_the_call_is_repeated(
             cut(proxy, "settle_and_claim")
             assert isinstance(store, Pipelining)
             store.enqueue([Draft("k", queue=queue)])
-            told, more = store.settle_and_claim([(lease, Ack())], [Want(queue, 9)], "w", minutes(1))
-            assert told == [Settled.APPLIED]
+            reported, more = store.settle_and_claim([(lease, Ack())], [Want(queue, 9)], "w", minutes(1))
+            assert reported == [Settled.APPLIED]
             assert len(more) == 1
             assert store.settle([(each, Ack()) for each in (*others, *more)]) == [Settled.APPLIED] * 3
         assert [backlog.depth for backlog in store.backlog()] == [0]

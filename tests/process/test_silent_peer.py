@@ -55,7 +55,7 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
         yield peer
 
 
-def until_said(caplog: pytest.LogCaptureFixture, text: str) -> None:
+def until_printed(caplog: pytest.LogCaptureFixture, text: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while text not in caplog.text:
         assert time.monotonic() < deadline, f"never said: {text}"
@@ -71,7 +71,7 @@ def test_a_call_that_is_not_answered_is_made_again_and_happens_once(
         with caplog.at_level(logging.WARNING, "forebay.store"):
             peer.proxy.freeze()
             late = Task(lambda: store.enqueue([Draft("k")] * 3))
-            until_said(caplog, SILENT)
+            until_printed(caplog, SILENT)
         assert not late.ends_within(0), "it goes on trying"
         peer.proxy.thaw()
         receipts = late.result(PATIENCE)

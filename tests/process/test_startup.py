@@ -105,11 +105,11 @@ def test_a_worker_that_starts_on_a_full_disk_says_so_and_exits_with_3(tmp_path: 
         timeout=PATIENCE,
     )
     assert done.returncode == 3
-    (said,) = done.stderr.splitlines()
-    assert said.startswith(
+    (output,) = done.stderr.splitlines()
+    assert output.startswith(
         f"forebay: cannot open sqlite:///{device}/jobs.db: sqlite {device}/jobs.db failed: the disk "
     )
-    assert "mend the cause" in said
+    assert "mend the cause" in output
 
 
 def test_a_supervisor_starts_a_worker_again_that_found_the_disk_full(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ def test_a_supervisor_starts_a_worker_again_that_found_the_disk_full(tmp_path: P
     assert pauses == sorted(set(pauses)), "later each time"
 
 
-def _pauses(said: IO[str], count: int) -> list[float]:
+def _pauses(output: IO[str], count: int) -> list[float]:
     """How long the supervisor says it waits, after workers that said why they cannot start."""
     found: list[float] = []
     reasons = 0
-    for line in said:
+    for line in output:
         reasons += "cannot start: sqlite " in line and "the disk " in line
         if "exited with code 3: it could not open its store; restarting in " in line:
             found.append(float(line.rpartition("restarting in ")[2].removesuffix(" s\n")))

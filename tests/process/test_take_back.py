@@ -53,7 +53,7 @@ def killed(site: Site, first: subprocess.Popen[bytes]) -> None:
     os.kill(site.started(1).pid, signal.SIGKILL)
 
 
-def told_twice(site: Site, first: subprocess.Popen[bytes]) -> None:
+def reported_twice(site: Site, first: subprocess.Popen[bytes]) -> None:
     first.send_signal(signal.SIGTERM)
     time.sleep(0.2)
     first.send_signal(signal.SIGTERM)
@@ -78,7 +78,7 @@ def passed(site: Site, end: Callable[[Site, subprocess.Popen[bytes]], None], bac
     return len(others), (last - ended_at) / 1_000_000
 
 
-@pytest.mark.parametrize("end", [killed, told_twice])
+@pytest.mark.parametrize("end", [killed, reported_twice])
 def test_what_is_taken_back_runs_before_the_backlog(
     site: Site, end: Callable[[Site, subprocess.Popen[bytes]], None]
 ) -> None:
@@ -88,7 +88,7 @@ def test_what_is_taken_back_runs_before_the_backlog(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("end", [killed, told_twice])
+@pytest.mark.parametrize("end", [killed, reported_twice])
 def test_a_victim_runs_again_within_a_second_behind_a_long_backlog(
     site: Site, end: Callable[[Site, subprocess.Popen[bytes]], None]
 ) -> None:

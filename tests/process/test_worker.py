@@ -282,18 +282,18 @@ def test_poison_dies_of_its_own_and_innocents_live(site: Site) -> None:
 
 def test_a_dead_letter_says_how_its_process_ended(site: Site) -> None:
     fleet = site.fleet(1)
-    said = {
+    output = {
         "crashes": "the process died with SIGSEGV while running it",
         "exits": "the process exited with code 13 while running it",
         "kills_itself": "the process was killed (SIGKILL) while running it",
     }
-    for kind, message in said.items():
+    for kind, message in output.items():
         (job_id,) = site.enqueue(kind, lives=1)
         site.until_ended()
         assert site.job(job_id).errors[-1].message == message
     (thrice,) = site.enqueue("crashes", lives=3)
     site.until_ended()
-    assert site.job(thrice).errors[-1].message == f"{said['crashes']} (3 times)"
+    assert site.job(thrice).errors[-1].message == f"{output['crashes']} (3 times)"
     assert site.end(fleet) == 0
     site.audit()
 

@@ -22,7 +22,7 @@ _CONTEXT = ssl.create_default_context()
 """Made once: every client that makes its own reads all certificates of the machine."""
 
 
-class _Prompt(Server):
+class _QuickStopServer(Server):
     """Looks more often whether it is to stop: there are many tests."""
 
     async def main_loop(self) -> None:
@@ -39,7 +39,7 @@ class Site:
         chosen = settings or ServeSettings(port=0, drain=1)
         self.app = app or create_app(store, chosen)
         self._stack = ExitStack()
-        self._server = _Prompt(self.app, chosen)
+        self._server = _QuickStopServer(self.app, chosen)
         self._thread = Thread(target=self._server.run, name="test-server", daemon=True)
 
     @property

@@ -36,7 +36,7 @@ def sent(client: httpx.Client, *texts: str | bytes, **params: str) -> list[dict[
 def test_every_line_has_its_answer_and_a_bad_one_stops_no_other(site: Site, store: Store) -> None:
     store.put_spec(QueueSpec(name="small", capacity=Bounded(2)))
     client = site.client(Role.PRODUCER, queues=("default", "small"))
-    told = sent(
+    response = sent(
         client,
         '{"kind": "a", "key": "k", "payload": 1}',
         '{"kind": "a", "key": "k", "payload": 1}',
@@ -51,7 +51,7 @@ def test_every_line_has_its_answer_and_a_bad_one_stops_no_other(site: Site, stor
         b"\xff\xfe",
         '{"kind": "last"}',
     )
-    answers, summary = told[:-1], told[-1]
+    answers, summary = response[:-1], response[-1]
     assert [each["line"] for each in answers] == [1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12]
     slugs = [each.get("problem", {}).get("type", "in").removeprefix("urn:forebay:") for each in answers]
     assert slugs == "in in key-conflict not-json invalid in in queue-full not-found not-json in".split()
@@ -64,10 +64,10 @@ def test_every_line_has_its_answer_and_a_bad_one_stops_no_other(site: Site, stor
 
 
 def test_only_problems_are_told_if_that_is_asked_for(site: Site) -> None:
-    told = sent(site.client(Role.PRODUCER), '{"kind": "a"}', "nonsense", '{"kind": "b"}', answers="problems")
-    assert [each["line"] for each in told if "problem" in each] == [2]
-    assert told[-1] == {"lines": 3, "accepted": 2, "duplicates": 0, "problems": 1}
-    assert not any("job_id" in each for each in told)
+    response = sent(site.client(Role.PRODUCER), '{"kind": "a"}', "nonsense", '{"kind": "b"}', answers="problems")
+    assert [each["line"] for each in response if "problem" in each] == [2]
+    assert response[-1] == {"lines": 3, "accepted": 2, "duplicates": 0, "problems": 1}
+    assert not any("job_id" in each for each in response)
 
 
 def test_nothing_in_nothing_out(site: Site) -> None:
@@ -81,9 +81,9 @@ def test_nothing_in_nothing_out(site: Site) -> None:
 def test_a_line_is_bounded_and_the_next_one_is_sound(store: Store, serve_on: Serving) -> None:
     client = serve_on(store, ServeSettings(port=0, max_line=2_000, drain=1)).client(Role.PRODUCER)
     long = '{"kind": "a", "payload": "' + "x" * 200_000 + '"}'
-    told = sent(client, '{"kind": "a"}', long, '{"kind": "b"}', long[:3_000])
-    assert [each.get("problem", {}).get("status", 0) for each in told[:-1]] == [0, 413, 0, 413]
-    assert told[-1]["accepted"] == 2
+    response = sent(client, '{"kind": "a"}', long, '{"kind": "b"}', long[:3_000])
+    assert [each.get("problem", {}).get("status", 0) for each in response[:-1]] == [0, 413, 0, 413]
+    assert response[-1]["accepted"] == 2
 
 
 def test_a_stream_of_any_length_takes_bounded_memory(site: Site, store: Store) -> None:
@@ -97,11 +97,11 @@ def test_a_stream_of_any_length_takes_bounded_memory(site: Site, store: Store) -
 
     tracemalloc.start()
     try:
-        told = lines(client.post("/jobs/batch?answers=problems", content=pieces(), headers=NDJSON))
+        response = lines(client.post("/jobs/batch?answers=problems", content=pieces(), headers=NDJSON))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert told[-1] == {"lines": 400, "accepted": 1, "duplicates": 0, "problems": 399}
+    assert response[-1] == {"lines": 400, "accepted": 1, "duplicates": 0, "problems": 399}
     assert most < 20_000_000 < 400 * len(line)
 
 
@@ -167,6 +167,6 @@ def test_whoever_is_cut_off_has_every_answered_line(tmp_path: Path, serve_on: Se
 def test_a_store_that_is_away_refuses_lines_and_not_the_stream(site: Site) -> None:
     client = site.client(Role.PRODUCER)
     site.store.close()
-    told = sent(client, '{"kind": "a"}', '{"kind": "b"}')
-    assert [each["problem"]["type"] for each in told[:-1]] == ["urn:forebay:store-unavailable"] * 2
+    response = sent(client, '{"kind": "a"}', '{"kind": "b"}')
+    assert [each["problem"]["type"] for each in response[:-1]] == ["urn:forebay:store-unavailable"] * 2
     assert problem(client.post("/jobs", json={"kind": "a"}), 503, "store-unavailable")["retry_after"] == 2

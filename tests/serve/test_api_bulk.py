@@ -38,11 +38,11 @@ def test_a_requeue_that_comes_second_says_what_the_job_is_now(serve_on: Serving)
     store = Raced()
     (job_id,) = died(store, 1)
     client = serve_on(store).client(Role.OPERATOR)
-    told = problem(client.post(f"/dlq/{job_id}/requeue"), 409, "not-dead")
-    assert told["detail"] == f"job {job_id} is ready"
+    response = problem(client.post(f"/dlq/{job_id}/requeue"), 409, "not-dead")
+    assert response["detail"] == f"job {job_id} is ready"
     (job_id,) = died(store, 1)
-    told = problem(client.delete(f"/dlq/{job_id}"), 409, "not-dead")
-    assert told["detail"] == f"job {job_id} is ready"
+    response = problem(client.delete(f"/dlq/{job_id}"), 409, "not-dead")
+    assert response["detail"] == f"job {job_id} is ready"
 
 
 def test_a_requeue_moves_a_job_that_died_again_and_says_when_it_is_gone(serve_on: Serving) -> None:
@@ -59,8 +59,8 @@ def test_a_requeue_moves_a_job_that_died_again_and_says_when_it_is_gone(serve_on
     end(DeadLetter(Failure("Again", "")))
     store.rivals = 1
     store.after = lambda: end(Ack())  # type: ignore[method-assign]
-    told = problem(client.post(f"/dlq/{job_id}/requeue"), 409, "not-dead")
-    assert "done and removed" in told["detail"]
+    response = problem(client.post(f"/dlq/{job_id}/requeue"), 409, "not-dead")
+    assert "done and removed" in response["detail"]
 
 
 def test_dead_letters_are_purged_by_ids_and_by_filter(any_store: Store, serve_on: Serving) -> None:
@@ -69,10 +69,10 @@ def test_dead_letters_are_purged_by_ids_and_by_filter(any_store: Store, serve_on
     client = site.client(Role.OPERATOR)
     dry = client.post("/dlq/purge", json={"where": "TIMEOUT", "dry_run": True}).json()
     assert dry == {"purged": 3, "ids": ids[3:], "scanned": 6, "dry_run": True, "next": None}
-    told = client.post("/dlq/purge", json={"where": "timeout", "limit": 2}).json()
-    assert (told["ids"], told["next"]) == (ids[3:5], ids[4])
-    told = client.post("/dlq/purge", json={"where": "timeout", "after": told["next"]}).json()
-    assert (told["ids"], told["next"]) == (ids[5:], None)
+    response = client.post("/dlq/purge", json={"where": "timeout", "limit": 2}).json()
+    assert (response["ids"], response["next"]) == (ids[3:5], ids[4])
+    response = client.post("/dlq/purge", json={"where": "timeout", "after": response["next"]}).json()
+    assert (response["ids"], response["next"]) == (ids[5:], None)
     (alive,) = any_store.enqueue([Draft("hello", None, "mail")])
     assert client.post("/dlq/purge", json={"ids": [ids[1], alive.id, ids[1]]}).json()["ids"] == [ids[1]]
     assert client.delete(f"/dlq/{ids[0]}").status_code == 204
@@ -110,10 +110,10 @@ def test_jobs_are_cancelled_by_a_filter(any_store: Store, serve_on: Serving) -> 
     dry = client.post("/jobs/cancel", json=wish | {"dry_run": True}).json()
     assert (dry["ids"], dry["cancelled"], dry["dry_run"]) == (ids[:5], 0, True)
     assert all(job is not None and not job.state.terminal for job in any_store.get(ids))
-    told = client.post("/jobs/cancel", json=wish | {"limit": 3}).json()
-    assert (told["cancelled"], told["requested"], told["gone"], told["next"]) == (2, 1, 0, ids[2])
-    told = client.post("/jobs/cancel", json=wish | {"after": told["next"]}).json()
-    assert (told["cancelled"], told["ids"], told["next"]) == (2, ids[3:5], None)
+    response = client.post("/jobs/cancel", json=wish | {"limit": 3}).json()
+    assert (response["cancelled"], response["requested"], response["gone"], response["next"]) == (2, 1, 0, ids[2])
+    response = client.post("/jobs/cancel", json=wish | {"after": response["next"]}).json()
+    assert (response["cancelled"], response["ids"], response["next"]) == (2, ids[3:5], None)
     assert client.post("/jobs/cancel", json={"state": "running"}).json()["ids"] == [held.job.id]
     for body in ({}, {"queue": "mail", "all": True}, {"state": "dead"}):
         problem(client.post("/jobs/cancel", json=body), 422, "invalid")
@@ -127,9 +127,9 @@ def test_a_schedule_is_run_now(site: Site, store: Store) -> None:
     client = site.client(Role.OPERATOR)
     client.put("/cron/nightly", json={"rule": "30 1 * * *", "kind": "report", "payload": {"n": 1}, "paused": True})
     before = store.schedules()
-    told = client.post("/cron/nightly/run")
-    assert told.status_code == 202
-    job = store.get([told.json()["job_id"]])[0]
+    response = client.post("/cron/nightly/run")
+    assert response.status_code == 202
+    job = store.get([response.json()["job_id"]])[0]
     assert job is not None
     assert (job.kind, job.payload, job.state) == ("report", {"n": 1}, State.READY)
     assert store.schedules() == before

@@ -69,7 +69,7 @@ def test_the_page_is_true(on_disk: Store, serve_on: Serving, tmp_path: Path) -> 
     scripts = [text for language, text in blocks if language == "sh"]
     page = "".join(f"{text}\necho; echo '{MARK} {number}'\n" for number, text in enumerate(scripts))
     environment = {**os.environ, "FOREBAY": site.url, "FOREBAY_KEY": site.key(Role.ADMIN), "no_proxy": "127.0.0.1"}
-    told = subprocess.run(
+    response = subprocess.run(
         ["sh", "-eu", "-c", page],
         cwd=tmp_path,
         env=environment,
@@ -78,8 +78,8 @@ def test_the_page_is_true(on_disk: Store, serve_on: Serving, tmp_path: Path) -> 
         timeout=60,
         check=False,
     )
-    assert told.returncode == 0, told.stdout[-500:] + told.stderr
-    answers = re.split(rf"{MARK} \d+\n", told.stdout)[:-1]
+    assert response.returncode == 0, response.stdout[-500:] + response.stderr
+    answers = re.split(rf"{MARK} \d+\n", response.stdout)[:-1]
     assert len(answers) == len(scripts)
     at = -1
     for language, text in blocks:
@@ -114,12 +114,12 @@ def test_the_worker_in_the_shell_does_the_work(on_disk: Store, serve_on: Serving
     )
     try:
         assert worker.stdout is not None
-        told = [json.loads(worker.stdout.readline())["settled"][0] for _ in range(3)]
+        response = [json.loads(worker.stdout.readline())["settled"][0] for _ in range(3)]
     finally:
         os.killpg(worker.pid, 9)
         worker.communicate()
-    assert [each["answer"] for each in told] == ["applied"] * 3
-    assert sorted(each["became"] for each in told) == ["dead", "done", "retry"]
+    assert [each["answer"] for each in response] == ["applied"] * 3
+    assert sorted(each["became"] for each in response) == ["dead", "done", "retry"]
     done, dead = on_disk.get([good, bad])
     assert done is not None
     assert dead is not None

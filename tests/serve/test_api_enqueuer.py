@@ -64,7 +64,7 @@ def test_a_full_queue_costs_few_calls() -> None:
     taken = [isinstance(answer, Receipt) for answer in answers]
     assert [n for n in range(200) if taken[n] and n % 2] == [1, 3, 5]
     assert all(taken[::2])
-    assert all(isinstance(answer, QueueFull) and answer.asked == 1 for answer in answers[7::2])
+    assert all(isinstance(answer, QueueFull) and answer.requested == 1 for answer in answers[7::2])
     assert len(store.calls) <= 3
     store.close()
 
@@ -98,8 +98,8 @@ def test_together_is_as_one_by_one(drafts: list[Draft]) -> None:
     singly = [alone(stores[1], draft) for draft in drafts]
     for draft, one, other in zip(drafts, together, singly, strict=True):
         if draft.queue != "small":
-            told = one.duplicate if isinstance(one, Receipt) else type(one)
-            assert told == (other.duplicate if isinstance(other, Receipt) else other)
+            response = one.duplicate if isinstance(one, Receipt) else type(one)
+            assert response == (other.duplicate if isinstance(other, Receipt) else other)
     counts = [len(store.browse(Query(queue="small"), 0, 100).jobs) for store in stores]
     assert counts[0] == counts[1]
     assert {type(each) for each in together} <= {Receipt, QueueFull, KeyConflict, WrongQueueKind}

@@ -31,24 +31,24 @@ def problem(answer: httpx.Response, status: int, slug: str) -> dict[str, Any]:
     """The problem that an answer is; it must be one."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    told: dict[str, Any] = answer.json()
-    assert (told["type"], told["status"]) == (f"urn:forebay:{slug}", status)
-    return told
+    response: dict[str, Any] = answer.json()
+    assert (response["type"], response["status"]) == (f"urn:forebay:{slug}", status)
+    return response
 
 
 def test_a_job_is_accepted_and_can_be_read_back(site: Site) -> None:
     client = site.client(Role.PRODUCER)
     answer = client.post("/jobs", json={"kind": "mail", "payload": {"to": "ada"}})
     assert answer.status_code == 202, answer.text
-    told = answer.json()
-    assert told == {
-        "job_id": told["job_id"],
+    response = answer.json()
+    assert response == {
+        "job_id": response["job_id"],
         "status": "accepted",
         "duplicate": False,
         "merged": False,
         "durable": False,
     }
-    job = client.get(f"/jobs/{told['job_id']}").json()
+    job = client.get(f"/jobs/{response['job_id']}").json()
     assert (job["kind"], job["payload"], job["state"]) == ("mail", {"to": "ada"}, "ready")
 
 
@@ -81,12 +81,17 @@ def test_a_duplicate_is_answered_with_the_first_job_and_its_result(site: Site, s
     client = site.client(Role.PRODUCER)
     body = {"kind": "sum", "payload": {"a": 1}, "queue": "keep", "key": "k"}
     first = client.post("/jobs", json=body).json()["job_id"]
-    told = problem(client.post("/jobs", json=body), 409, "duplicate")
-    assert (told["job_id"], told["duplicate"], told["state"], told["result"]) == (first, True, "ready", None)
-    assert told["job"]["payload"] == {"a": 1}
+    response = problem(client.post("/jobs", json=body), 409, "duplicate")
+    assert (response["job_id"], response["duplicate"], response["state"], response["result"]) == (
+        first,
+        True,
+        "ready",
+        None,
+    )
+    assert response["job"]["payload"] == {"a": 1}
     done(store, "keep", b'{"sum":1}')
-    told = problem(client.post("/jobs", json=body), 409, "duplicate")
-    assert (told["state"], told["result"], told["job"]["result"]) == ("done", {"sum": 1}, {"sum": 1})
+    response = problem(client.post("/jobs", json=body), 409, "duplicate")
+    assert (response["state"], response["result"], response["job"]["result"]) == ("done", {"sum": 1}, {"sum": 1})
     assert len(store.browse(Query(queue="keep"), 0, 10).jobs) == 1
 
 
@@ -95,15 +100,15 @@ def test_a_duplicate_of_a_job_that_is_gone_is_still_one(site: Site, store: Store
     body = {"kind": "sum", "key": "k"}
     first = client.post("/jobs", json=body).json()["job_id"]
     done(store, "default")
-    told = problem(client.post("/jobs", json=body), 409, "duplicate")
-    assert (told["job_id"], told["state"], told["job"]) == (first, "gone", None)
+    response = problem(client.post("/jobs", json=body), 409, "duplicate")
+    assert (response["job_id"], response["state"], response["job"]) == (first, "gone", None)
 
 
 def test_a_key_with_another_payload_is_refused(site: Site) -> None:
     client = site.client(Role.PRODUCER)
     assert client.post("/jobs", json={"kind": "a", "key": "k", "payload": 1}).status_code == 202
-    told = problem(client.post("/jobs", json={"kind": "a", "key": "k", "payload": 2}), 422, "key-conflict")
-    assert told["key"] == "k"
+    response = problem(client.post("/jobs", json={"kind": "a", "key": "k", "payload": 2}), 422, "key-conflict")
+    assert response["key"] == "k"
 
 
 def test_the_header_is_the_key(site: Site, store: Store) -> None:
@@ -113,8 +118,8 @@ def test_the_header_is_the_key(site: Site, store: Store) -> None:
     assert first.status_code == 202
     assert client.post("/jobs", json={"kind": "a"}, headers=headers).status_code == 409
     assert client.post("/jobs", json={"kind": "a", "key": "from-header"}, headers=headers).status_code == 409
-    told = problem(client.post("/jobs", json={"kind": "a", "key": "other"}, headers=headers), 422, "invalid")
-    assert told["field"] == "key"
+    response = problem(client.post("/jobs", json={"kind": "a", "key": "other"}, headers=headers), 422, "invalid")
+    assert response["field"] == "key"
     assert [job.key for job in store.browse(Query(), 0, 10).jobs] == ["from-header"]
 
 
@@ -123,9 +128,9 @@ def test_a_full_queue_says_when_to_come_back_and_takes_no_more(site: Site, store
     client = site.client(Role.PRODUCER)
     answers = [client.post("/jobs", json={"kind": "a", "queue": "small"}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [202, 202, 503]
-    told = problem(answers[2], 503, "queue-full")
-    assert int(answers[2].headers["retry-after"]) == told["retry_after"] >= 1
-    assert (told["queue"], told["limit"]) == ("small", 2)
+    response = problem(answers[2], 503, "queue-full")
+    assert int(answers[2].headers["retry-after"]) == response["retry_after"] >= 1
+    assert (response["queue"], response["limit"]) == ("small", 2)
     done(store, "small")
     assert client.post("/jobs", json={"kind": "a", "queue": "small"}).status_code == 202
 
@@ -153,8 +158,8 @@ REFUSED: list[tuple[Any, str]] = [
 def test_a_value_that_is_refused_names_its_field(site: Site, store: Store) -> None:
     client = site.client(Role.PRODUCER)
     for body, field in REFUSED:
-        told = problem(client.post("/jobs", json=body), 422, "payload" if "$" in field else "invalid")
-        assert told["field"] == field, body
+        response = problem(client.post("/jobs", json=body), 422, "payload" if "$" in field else "invalid")
+        assert response["field"] == field, body
     assert not store.browse(Query(), 0, 10).jobs
 
 
@@ -175,8 +180,8 @@ def test_what_is_no_json_is_refused_by_its_kind(site: Site) -> None:
 def test_sizes_are_bounded(store: Store, serve_on: Serving) -> None:
     site = serve_on(store, ServeSettings(port=0, max_body=400_000))
     client = site.client(Role.PRODUCER)
-    told = problem(client.post("/jobs", json={"kind": "a", "payload": "x" * 300_000}), 422, "payload")
-    assert "262144" in told["detail"]
+    response = problem(client.post("/jobs", json={"kind": "a", "payload": "x" * 300_000}), 422, "payload")
+    assert "262144" in response["detail"]
     assert client.post("/jobs", json={"kind": "a", "payload": "x" * 500_000}).status_code == 413
     chunks = (b" " * 10_000 for _ in range(100))
     assert client.post("/jobs", content=chunks, headers={"Content-Type": "application/json"}).status_code == 413
@@ -243,8 +248,8 @@ def test_waiting_for_a_job_ends_with_it(site: Site, store: Store) -> None:
         while site.context.job_polls.watchers < 3:
             assert not any(answer.done() for answer in answers)
         done(store, "keep", b"7")
-        told = [answer.result(10).json() for answer in answers]
-    assert [(each["state"], each["result"]) for each in told] == [("done", 7)] * 3
+        response = [answer.result(10).json() for answer in answers]
+    assert [(each["state"], each["result"]) for each in response] == [("done", 7)] * 3
     assert client.get(f"/jobs/{job}?wait=20").json()["state"] == "done"
 
 
@@ -277,11 +282,11 @@ def test_explain_tells_no_secrets_and_nothing_of_other_tenants(site: Site, store
     store.settle([(lease, Retry(0, Failure("Denied", "hunter22 is wrong")))])
     store.promote(10)
     clients = (site.client(Role.VIEWER), site.client(Role.PRODUCER, tenant="ada"))
-    told = [client.get(f"/jobs/{lease.job.id}/explain").text for client in clients]
-    assert "hunter22" not in told[0]
-    assert "ready in the queue: 2 jobs" in told[0]
-    assert "hunter22" in told[1]
-    assert "ready in the queue" not in told[1]
+    response = [client.get(f"/jobs/{lease.job.id}/explain").text for client in clients]
+    assert "hunter22" not in response[0]
+    assert "ready in the queue: 2 jobs" in response[0]
+    assert "hunter22" in response[1]
+    assert "ready in the queue" not in response[1]
 
 
 def test_a_merged_job_is_said_to_be_one(site: Site, store: Store) -> None:
@@ -309,17 +314,17 @@ def test_something_unexpected_tells_nothing_of_the_inside(site: Site, monkeypatc
     monkeypatch.setattr(site.store, "enqueue", broken)
     client = site.client()
     for answer in (client.get("/jobs/1"), client.post("/jobs", json={"kind": "a"})):
-        told = problem(answer, 500, "internal-error")
-        assert told["reference"] in told["detail"]
+        response = problem(answer, 500, "internal-error")
+        assert response["reference"] in response["detail"]
         assert "secret" not in answer.text
         assert "ZeroDivision" not in answer.text
 
 
 def test_the_document_tells_every_route(site: Site) -> None:
-    told = httpx.get(f"{site.url}/openapi.json", trust_env=False).json()
-    assert json.dumps(told)
-    routes = {(method.upper(), path) for path, methods in told["paths"].items() for method in methods}
+    response = httpx.get(f"{site.url}/openapi.json", trust_env=False).json()
+    assert json.dumps(response)
+    routes = {(method.upper(), path) for path, methods in response["paths"].items() for method in methods}
     assert {("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/claim"), ("PUT", "/queues/{name}")} <= routes
-    for path, methods in told["paths"].items():
+    for path, methods in response["paths"].items():
         for method, about in methods.items():
             assert about.get("description") or about.get("summary"), (method, path)

@@ -23,8 +23,8 @@ def test_members_share_the_partitions_and_commit_in_their_epoch(site: Site, stor
     commit = "/logs/events/0/commit"
     assert reader.post(commit, json={"group": "g", "offset": 1, "epoch": 1}).json()["position"] == 1
     assert reader.post("/logs/events/disown", json={"group": "g", "member": "a"}).json() == {"freed": 2}
-    told = problem(reader.post(commit, json={"group": "g", "offset": 2, "epoch": 1}), 409, "partition-lost")
-    assert (told["partition"], told["epoch"]) == (0, 1)
+    response = problem(reader.post(commit, json={"group": "g", "offset": 2, "epoch": 1}), 409, "partition-lost")
+    assert (response["partition"], response["epoch"]) == (0, 1)
     problem(reader.post(commit, json={"group": "g", "offset": 2, "epoch": 0}), 422, "invalid")
     stood = site.client(Role.VIEWER).get("/logs/events/groups").json()
     lines = [(one["group"], one["partition"], one["position"], one["lag"], one["member"]) for one in stood["groups"]]

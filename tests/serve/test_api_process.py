@@ -51,9 +51,9 @@ class Served:
             text=True,
         )
         assert self.process.stdout is not None
-        self.said = json.loads(self.process.stdout.readline() or "{}")
-        assert self.said, self.process.communicate()[1]
-        self.url: str = self.said["url"]
+        self.output = json.loads(self.process.stdout.readline() or "{}")
+        assert self.output, self.process.communicate()[1]
+        self.url: str = self.output["url"]
 
     def client(self) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.key}"}
@@ -216,9 +216,9 @@ def test_what_keeps_it_from_serving_is_one_line(
             (("--jwt", "none.json"), "none.json"),
         ):
             assert main(["serve", *words]) in (1, 2)
-            said = capsys.readouterr().err
-            assert reason in said
-            assert "Traceback" not in said
+            output = capsys.readouterr().err
+            assert reason in output
+            assert "Traceback" not in output
 
 
 def test_kinds_of_an_app_find_their_queue(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_kinds_of_an_app_find_their_queue(tmp_path: Path) -> None:
     )
     with serving(tmp_path, "--app", "shop:fb") as served, served.client() as client:
         job = client.post("/jobs", json={"kind": "send", "payload": {"to": "ada"}}).json()["job_id"]
-        told = client.get(f"/jobs/{job}").json()
-        assert (told["queue"], told["max_attempts"]) == ("mail", 3)
+        response = client.get(f"/jobs/{job}").json()
+        assert (response["queue"], response["max_attempts"]) == ("mail", 3)
         other = client.post("/jobs", json={"kind": "send", "queue": "bulk"}).json()["job_id"]
         assert client.get(f"/jobs/{other}").json()["queue"] == "bulk"
 

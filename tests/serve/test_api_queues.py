@@ -50,8 +50,8 @@ def test_a_queue_is_put_shown_paused_and_resumed(site: Site, store: Store) -> No
     assert client.get("/queues/mail").json()["backlog"]["ready"] == 1
     assert client.post("/queues/mail/pause").json() == {"queue": "mail", "paused": True, "until": None}
     assert store.claim([Want("mail", 1)], "test", LEASE) == []
-    told = client.get("/queues/mail").json()["backlog"]
-    assert (told["paused"], told["paused_until"]) == (True, None)
+    response = client.get("/queues/mail").json()["backlog"]
+    assert (response["paused"], response["paused_until"]) == (True, None)
     until = "2100-01-01T00:00:00Z"
     assert client.post("/queues/mail/pause", json={"until": until}).json()["until"] == until
     assert client.post("/queues/mail/resume").json()["paused"] is False
@@ -105,10 +105,10 @@ def test_stats_of_one_queue_and_of_all(tmp_path: Path, serve_on: Serving) -> Non
     store.enqueue([Draft("a", None, "mail")] * 2 + [Draft("a", None, "media")])
     died(store, 1, "media")
     client = serve_on(store).client(Role.VIEWER)
-    told = client.get("/stats?queue=mail").json()
-    assert told | {"queue": "mail", "ready": 2, "running": 0, "dead": 0, "attempts_p99": 3} == told
-    assert told["oldest_age_s"] >= 0
-    assert "ledger" in told["attempts_from"]
+    response = client.get("/stats?queue=mail").json()
+    assert response | {"queue": "mail", "ready": 2, "running": 0, "dead": 0, "attempts_p99": 3} == response
+    assert response["oldest_age_s"] >= 0
+    assert "ledger" in response["attempts_from"]
     both = client.get("/stats").json()
     assert (both["ready"], both["dead"], both["attempts_p99"]) == (3, 1, 3)
     assert [each["queue"] for each in both["queues"]] == ["mail", "media"]
@@ -151,14 +151,14 @@ def test_a_redrive_is_bounded_and_goes_on_where_it_ended(site: Site, store: Stor
     assert len(store.browse(Query(state=State.DEAD), 0, 100).jobs) == 10
     moved, after = [], 0
     for _ in range(5):
-        told = client.post("/dlq/redrive", json=wish | {"after": after}).json()
-        moved += told["ids"]
+        response = client.post("/dlq/redrive", json=wish | {"after": after}).json()
+        moved += response["ids"]
         # What dies again at once lies behind the place where the next call begins.
         leases = store.claim([Want("mail", 10)], "test", LEASE)
         store.settle([(lease, DeadLetter(Failure("SMTPError"))) for lease in leases])
-        if told["next"] is None:
+        if response["next"] is None:
             break
-        after = told["next"]
+        after = response["next"]
     assert moved == ids[:5]
     assert client.post("/dlq/redrive", json={"kind": "never"}).json()["redriven"] == 0
     assert client.post("/dlq/redrive", json={"queue": "media", "rate": 1000}).json()["ids"] == ids[5:7]
@@ -169,21 +169,21 @@ def test_a_rate_bounds_what_one_call_moves(site: Site, store: Store, monkeypatch
     monkeypatch.setattr(dead, "_MAX_PACED", 0.5)
     ids = died(store, 30)
     began = store.now()
-    told = site.client(Role.OPERATOR).post("/dlq/redrive", json={"limit": 1000, "rate": 20}).json()
-    assert (told["ids"], told["next"]) == (ids[:10], ids[9])
+    response = site.client(Role.OPERATOR).post("/dlq/redrive", json={"limit": 1000, "rate": 20}).json()
+    assert (response["ids"], response["next"]) == (ids[:10], ids[9])
     assert store.now() - began >= 300_000
 
 
 def test_causes_are_counted_and_named_to_redrive_by_them(site: Site, store: Store) -> None:
     ids = died(store, 3) + died(store, 2, error="Timeout")
     client = site.client(Role.OPERATOR)
-    told = client.get("/dlq/causes?queue=mail").json()
-    assert (told["scanned"], told["next"]) == (5, None)
-    assert [(cause["count"], cause["error"], cause["example"]) for cause in told["causes"]] == [
+    response = client.get("/dlq/causes?queue=mail").json()
+    assert (response["scanned"], response["next"]) == (5, None)
+    assert [(cause["count"], cause["error"], cause["example"]) for cause in response["causes"]] == [
         (3, "SMTPError", ids[2]),
         (2, "Timeout", ids[4]),
     ]
-    name = told["causes"][1]["fingerprint"]
+    name = response["causes"][1]["fingerprint"]
     assert client.post("/dlq/redrive", json={"fingerprint": name}).json()["ids"] == ids[3:]
     assert site.client(Role.VIEWER, tenant="me").get("/dlq/causes").json()["causes"] == []
 
@@ -194,8 +194,8 @@ def test_a_redrive_by_sample_with_a_patch_and_a_brake(site: Site, store: Store) 
     wish = {"sample": 4, "patch": {"to": "ada"}}
     dry = client.post("/dlq/redrive", json=wish | {"dry_run": True}).json()["ids"]
     assert len(dry) == 4
-    told = client.post("/dlq/redrive", json=wish).json()
-    jobs = [job for job in store.get(told["ids"]) if job is not None]
+    response = client.post("/dlq/redrive", json=wish).json()
+    jobs = [job for job in store.get(response["ids"]) if job is not None]
     assert [job.payload for job in jobs] == [{"to": "ada"}] * 4
     assert {int((job.meta or {})["redriven_from"]) for job in jobs} == set(dry)
     assert store.get(dry) == [None] * 4
@@ -330,5 +330,5 @@ def test_what_was_trimmed_is_gone(site: Site, store: Store) -> None:
     store.put_spec(QueueSpec(name="events", retention=Retained()))
     store.append("events", [b"1", b"2", b"3"])
     store.trim("events", store.now() + 1_000_000, 2)
-    told = problem(site.client(Role.VIEWER).get("/logs/events/0?after=-1"), 410, "offset-gone")
-    assert told["first"] == 2
+    response = problem(site.client(Role.VIEWER).get("/logs/events/0?after=-1"), 410, "offset-gone")
+    assert response["first"] == 2

@@ -28,8 +28,8 @@ def claimed(client: httpx.Client, count: int = 1, queue: str = "mail", **more: A
 def settled(client: httpx.Client, *items: dict[str, Any]) -> list[dict[str, Any]]:
     answer = client.post("/settle", json={"settlements": list(items)})
     assert answer.status_code == 200, answer.text
-    told: list[dict[str, Any]] = answer.json()["settled"]
-    return told
+    response: list[dict[str, Any]] = answer.json()["settled"]
+    return response
 
 
 def state(store: Store, job_id: int) -> State | None:
@@ -47,7 +47,7 @@ def test_a_worker_in_any_language_holds_fenced_leases(any_store: Store, serve_on
     assert {lease["job"]["delivery"] for lease in leases} == {1}
     assert leases[0]["job"]["owner"].startswith("w1@")
     error = {"kind": "SMTPError", "message": "greylisted", "trace": "…"}
-    told = settled(
+    response = settled(
         client,
         {"lease": leases[0]["lease"], "outcome": "ack", "result": {"sent": True}},
         {"lease": leases[1]["lease"], "outcome": "fail", "error": error},
@@ -55,7 +55,7 @@ def test_a_worker_in_any_language_holds_fenced_leases(any_store: Store, serve_on
         {"lease": leases[3]["lease"], "outcome": "release"},
         {"lease": leases[4]["lease"], "outcome": "snooze", "after": 30},
     )
-    assert [(each["job_id"], each["answer"], each["became"], each["after"]) for each in told] == [
+    assert [(each["job_id"], each["answer"], each["became"], each["after"]) for each in response] == [
         (ids[0], "applied", "done", None),
         (ids[1], "applied", "retry", 60.0),
         (ids[2], "applied", "dead", None),
@@ -75,8 +75,8 @@ def test_the_server_decides_between_retry_and_dead_letter(any_store: Store, serv
     [job] = [receipt.id for receipt in any_store.enqueue([Draft("a", None, "mail")])]
     for became in ("retry", "dead"):
         [lease] = claimed(client, wait=5)
-        [told] = settled(client, {"lease": lease["lease"], "outcome": "fail", "after": 0})
-        assert told["became"] == became
+        [response] = settled(client, {"lease": lease["lease"], "outcome": "fail", "after": 0})
+        assert response["became"] == became
     assert state(any_store, job) is State.DEAD
 
 
@@ -149,11 +149,11 @@ def test_a_call_with_one_lease_of_others_is_refused_whole(any_store: Store, serv
         for bad in (1, 0):
             texts = [own["lease"], text] if bad else [text, own["lease"]]
             items = [{"lease": each, "outcome": "ack"} for each in texts]
-            told = problem(ours.post("/settle", json={"settlements": items}), 404, "not-found")
-            assert told["detail"] == f"settlements[{bad}].lease does not exist, or this key may not see it"
+            response = problem(ours.post("/settle", json={"settlements": items}), 404, "not-found")
+            assert response["detail"] == f"settlements[{bad}].lease does not exist, or this key may not see it"
             refused.add(ours.post("/settle", json={"settlements": items[bad : bad + 1]}).text)
-            told = problem(ours.post("/extend", json={"leases": texts, "lease": 600}), 404, "not-found")
-            assert told["detail"] == f"leases[{bad}] does not exist, or this key may not see it"
+            response = problem(ours.post("/extend", json={"leases": texts, "lease": 600}), 404, "not-found")
+            assert response["detail"] == f"leases[{bad}] does not exist, or this key may not see it"
     assert len(refused) == 1
     assert any_store.get([own["job"]["id"], foreign["job"]["id"]]) == before
     assert settled(ours, {"lease": own["lease"], "outcome": "ack"})[0]["answer"] == "applied"
@@ -176,13 +176,13 @@ def test_extend_gives_time_and_tells_of_a_cancellation(any_store: Store, serve_o
     leases = claimed(client, 2, lease=5)
     texts = [lease["lease"] for lease in leases]
     for _ in range(2):
-        told = client.post("/extend", json={"leases": texts, "lease": 600}).json()["leases"]
-        assert [each["answer"] for each in told] == ["extended"] * 2
-        assert told[0]["until"] > leases[0]["until"]
+        response = client.post("/extend", json={"leases": texts, "lease": 600}).json()["leases"]
+        assert [each["answer"] for each in response] == ["extended"] * 2
+        assert response[0]["until"] > leases[0]["until"]
     any_store.cancel([leases[1]["job"]["id"]])
     for _ in range(3):
-        told = client.post("/extend", json={"leases": texts, "lease": 600}).json()["leases"]
-        assert [each["cancel_requested"] for each in told] == [False, True]
+        response = client.post("/extend", json={"leases": texts, "lease": 600}).json()["leases"]
+        assert [each["cancel_requested"] for each in response] == [False, True]
     [done] = settled(client, {"lease": texts[1], "outcome": "cancel"})
     assert (done["answer"], done["became"]) == ("applied", "cancelled")
 
@@ -198,8 +198,8 @@ def test_bad_words_are_refused_as_a_whole(site: Site, store: Store) -> None:
         ({"lease": lease["lease"], "outcome": "ack", "result": 10**30}, "settlements[1].result"),
         ({"lease": lease["lease"], "outcome": "ack", "result": "x" * 300_000}, "settlements[1].result"),
     ):
-        told = problem(client.post("/settle", json={"settlements": [good, bad]}), 422, "invalid")
-        assert told["field"] in (field, field.replace("[1]", "[...]"))
+        response = problem(client.post("/settle", json={"settlements": [good, bad]}), 422, "invalid")
+        assert response["field"] in (field, field.replace("[1]", "[...]"))
     assert state(store, lease["job"]["id"]) is State.RUNNING
     problem(client.post("/settle", json={"settlements": []}), 422, "invalid")
     problem(client.post("/claim", json={"wants": [{"queue": "mail", "count": 1001}]}), 422, "invalid")
@@ -275,8 +275,8 @@ def test_progress_is_reported_and_shown(any_store: Store, serve_on: Serving) -> 
     assert job["progress"]["at"]
     any_store.cancel([second["job"]["id"]])
     settled(client, {"lease": first["lease"], "outcome": "release"})
-    told = client.post("/progress", json={"reports": reports}).json()["reports"]
-    assert [(each["answer"], each["cancel_requested"]) for each in told] == [("stale", False), ("applied", True)]
+    response = client.post("/progress", json={"reports": reports}).json()["reports"]
+    assert [(each["answer"], each["cancel_requested"]) for each in response] == [("stale", False), ("applied", True)]
     assert viewer.get(f"/jobs/{first['job']['id']}").json()["progress"] is None
     for wrong in (-0.1, 1.5, None):
         report = {"lease": second["lease"], "portion": wrong}

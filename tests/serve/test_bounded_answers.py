@@ -39,9 +39,9 @@ def crowded(request: pytest.FixtureRequest, tmp_path: Path, serve_on: Serving) -
 def pages(client: httpx.Client, path: str, field: str) -> Iterator[list[Any]]:
     after: str | None = ""
     while after is not None:
-        told = client.get(path, params={"after": after} if after else {}).json()
-        yield told[field]
-        after = told["next"]
+        response = client.get(path, params={"after": after} if after else {}).json()
+        yield response[field]
+        after = response["next"]
 
 
 def test_queues_come_in_pages(crowded: Site) -> None:
@@ -61,17 +61,17 @@ def test_a_key_for_some_queues_gets_the_pages_of_these(crowded: Site) -> None:
     some = crowded.client(Role.VIEWER, queues=("q22*", "q0007", "nothing"))
     found = [each["name"] for page in pages(some, "/queues?limit=30", "queues") for each in page]
     assert found == [DEEP, *(f"q{number}" for number in range(2_200, 2_300))]
-    told = some.get("/stats?limit=3").json()
-    assert (told["ready"], told["queues_total"], told["complete"]) == (105, 101, True)
-    assert [each["queue"] for each in told["queues"]] == [DEEP, "q2200", "q2201"]
+    response = some.get("/stats?limit=3").json()
+    assert (response["ready"], response["queues_total"], response["complete"]) == (105, 101, True)
+    assert [each["queue"] for each in response["queues"]] == [DEEP, "q2200", "q2201"]
 
 
 def test_stats_are_totals_and_the_deepest(crowded: Site) -> None:
     client = crowded.client(Role.VIEWER)
-    told = client.get("/stats").json()
-    assert (told["ready"], told["depth"], told["queues_total"]) == (NAMES + 4, NAMES + 4, NAMES)
-    assert len(told["queues"]) == 100
-    assert told["queues"][0] | {"queue": DEEP, "ready": 5} == told["queues"][0]
+    response = client.get("/stats").json()
+    assert (response["ready"], response["depth"], response["queues_total"]) == (NAMES + 4, NAMES + 4, NAMES)
+    assert len(response["queues"]) == 100
+    assert response["queues"][0] | {"queue": DEEP, "ready": 5} == response["queues"][0]
     assert len(client.get("/stats?limit=7").json()["queues"]) == 7
     assert client.get("/stats?limit=1001").status_code == 422
 
@@ -126,6 +126,6 @@ def test_causes_are_the_most_frequent_ones(site: Site, store: Store) -> None:
         store.enqueue([Draft("k")] * 100)
     for number, lease in enumerate(store.claim([Want("default", 300)], "w", hours(1))):
         store.settle([(lease, DeadLetter(Failure(f"E{chr(97 + number % 260 // 26)}{chr(97 + number % 26)}")))])
-    told = site.client(Role.VIEWER).get("/dlq/causes").json()
-    assert (len(told["causes"]), told["more"], told["scanned"]) == (200, 60, 300)
-    assert {each["count"] for each in told["causes"][:40]} == {2}
+    response = site.client(Role.VIEWER).get("/dlq/causes").json()
+    assert (len(response["causes"]), response["more"], response["scanned"]) == (200, 60, 300)
+    assert {each["count"] for each in response["causes"][:40]} == {2}

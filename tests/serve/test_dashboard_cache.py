@@ -14,33 +14,33 @@ from tests.serve.site import Serving
 ANONYMOUS = Actor("any", frozenset({Role.ADMIN}))
 
 
-class Hand:
+class ManualTime:
     """A clock that is turned by hand, and a question that takes `takes` of its seconds."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.takes = 0.0
-        self.asked = 0
+        self.requested = 0
         self.renewed = Event()
 
     def __call__(self) -> float:
         return self.now
 
     def ask(self) -> int:
-        self.asked += 1
+        self.requested += 1
         self.now += self.takes
         self.renewed.set()
-        return self.asked
+        return self.requested
 
 
 @pytest.fixture
-def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
-    made = Hand()
+def hand(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    made = ManualTime()
     monkeypatch.setattr(view_cache, "monotonic", made)
     return made
 
 
-def test_an_answer_is_good_for_a_second(hand: Hand) -> None:
+def test_an_answer_is_good_for_a_second(hand: ManualTime) -> None:
     lately = CachedValue(hand.ask)
     assert [lately.get(), lately.get()] == [1, 1]
     hand.now += 1.1
@@ -49,7 +49,7 @@ def test_an_answer_is_good_for_a_second(hand: Hand) -> None:
     assert lately.get() == 3
 
 
-def test_a_slow_answer_is_renewed_while_the_old_one_is_read(hand: Hand) -> None:
+def test_a_slow_answer_is_renewed_while_the_old_one_is_read(hand: ManualTime) -> None:
     hand.takes = 0.5
     lately = CachedValue(hand.ask)
     assert lately.get() == 1
@@ -63,23 +63,23 @@ def test_a_slow_answer_is_renewed_while_the_old_one_is_read(hand: Hand) -> None:
     assert lately.get() == 3, "too old to be shown"
 
 
-def test_what_others_were_told_is_not_asked_again(hand: Hand) -> None:
-    heard: list[Observation[int]] = []
-    lately = CachedValue(hand.ask, lambda: heard[-1] if heard else None)
-    heard.append(Observation(70, hand.now - 0.2, 0.4))
+def test_what_others_were_told_is_not_asked_again(hand: ManualTime) -> None:
+    received: list[Observation[int]] = []
+    lately = CachedValue(hand.ask, lambda: received[-1] if received else None)
+    received.append(Observation(70, hand.now - 0.2, 0.4))
     assert lately.get() == 70
-    assert hand.asked == 0
+    assert hand.requested == 0
     lately.invalidate()
     assert lately.get() == 1, "they were told before the change"
     hand.now += 3
-    heard.append(Observation(71, hand.now, 0.4))
+    received.append(Observation(71, hand.now, 0.4))
     assert lately.get() == 71
-    assert hand.asked == 1
+    assert hand.requested == 1
 
 
-def test_an_answer_that_was_under_way_during_a_change_is_no_answer(hand: Hand) -> None:
+def test_an_answer_that_was_under_way_during_a_change_is_no_answer(hand: ManualTime) -> None:
     def ask() -> int:
-        if not hand.asked:
+        if not hand.requested:
             hand.now += 0.1
             lately.invalidate()
         return hand.ask()
@@ -103,7 +103,7 @@ def test_the_first_page_shows_what_the_metrics_have_counted(store: Store, serve_
     assert [each.ready for each in pages.totals(ANONYMOUS).deepest] == [2]
 
 
-def test_a_first_count_that_takes_long_is_not_waited_for(hand: Hand) -> None:
+def test_a_first_count_that_takes_long_is_not_waited_for(hand: ManualTime) -> None:
     slow = Event()
 
     def ask() -> int:
@@ -115,7 +115,7 @@ def test_a_first_count_that_takes_long_is_not_waited_for(hand: Hand) -> None:
     assert lately.soon(0.01) is None
     slow.set()
     assert lately.soon(10) == 1
-    assert hand.asked == 1
+    assert hand.requested == 1
 
 
 def test_the_overview_says_that_it_counts_and_then_shows_the_queues(

@@ -204,13 +204,13 @@ def test_a_life_is_told_in_full(store: SqliteStore, clock: ManualClock) -> None:
     enqueued(store, Draft("other", None, "elsewhere"))
     job = store.get([job_id])[0]
     assert job is not None
-    told = timeline_of(store, job)
-    assert [moment.change for moment in told.moments] == "accepted claimed extended retried claimed died".split()
-    assert told.cut == ""
-    assert (told.moments[1].owner, told.moments[1].note) == ("worker-7", "1.0s after it was due")
-    assert (told.moments[3].error_kind, told.moments[3].error) == ("ValueError", "bad luck")
-    assert told.moments[5].note == "after 1.0s of work, 10.0s in all"
-    stretches = life(told.moments, store.now(), running=False)
+    response = timeline_of(store, job)
+    assert [moment.change for moment in response.moments] == "accepted claimed extended retried claimed died".split()
+    assert response.cut == ""
+    assert (response.moments[1].owner, response.moments[1].note) == ("worker-7", "1.0s after it was due")
+    assert (response.moments[3].error_kind, response.moments[3].error) == ("ValueError", "bad luck")
+    assert response.moments[5].note == "after 1.0s of work, 10.0s in all"
+    stretches = life(response.moments, store.now(), running=False)
     assert [each.sort for each in stretches] == ["waited", "failed", "waited", "failed"]
     assert [round(each.width) for each in stretches] == [100, 300, 500, 100]
 
@@ -235,9 +235,9 @@ def test_a_long_life_is_looked_up_at_its_moments_and_says_so(
         enqueued(store, Draft("noise"))
     assert [moment.change for moment in timeline_of(store, job).moments][-1] == "died"
     alive = replace(job, finished_at=None, claimed_at=job.errors[-1].at - SECOND)
-    told = timeline_of(store, alive)
-    assert {"accepted", "claimed", "retried", "died"} <= {moment.change for moment in told.moments}
-    assert "The ledger holds" in told.cut
+    response = timeline_of(store, alive)
+    assert {"accepted", "claimed", "retried", "died"} <= {moment.change for moment in response.moments}
+    assert "The ledger holds" in response.cut
 
 
 def test_a_job_that_is_gone_is_found_in_the_ledger_by_its_id(
@@ -249,11 +249,11 @@ def test_a_job_that_is_gone_is_found_in_the_ledger_by_its_id(
         enqueued(store, Draft("k", tenant="acme" if number == 122 else None))
         run(store)
     for job_id in (1, 2, 123, 299, 300):
-        told = timeline_of_gone(store, job_id)
-        assert told is not None
-        assert [moment.change for moment in told.moments] == ["accepted", "claimed", "acked"]
-        assert told.cut == ""
-        assert told.tenant == ("acme" if job_id == 123 else None)
+        response = timeline_of_gone(store, job_id)
+        assert response is not None
+        assert [moment.change for moment in response.moments] == ["accepted", "claimed", "acked"]
+        assert response.cut == ""
+        assert response.tenant == ("acme" if job_id == 123 else None)
     assert timeline_of_gone(store, 301) is None
 
 
@@ -267,9 +267,9 @@ def test_jobs_that_came_after_a_drained_backlog_are_found_in_the_ledger(
         for _ in range(count):
             run(store)
     for job_id in (1, 150, 300, 301, 310, 320, 321, 500, 620, 621):
-        told = timeline_of_gone(store, job_id)
-        assert told is not None, job_id
-        assert [moment.change for moment in told.moments] == ["accepted", "claimed", "acked"]
+        response = timeline_of_gone(store, job_id)
+        assert response is not None, job_id
+        assert [moment.change for moment in response.moments] == ["accepted", "claimed", "acked"]
         assert was_given(store, job_id)
     assert timeline_of_gone(store, 622) is None
     assert not was_given(store, 622)
@@ -288,9 +288,9 @@ def test_jobs_that_ran_in_another_order_than_they_came_are_found_in_the_ledger(
     for _ in range(200):
         run(store)
     for job_id in (1, 200, 201, 350, 500):
-        told = timeline_of_gone(store, job_id)
-        assert told is not None, job_id
-        assert told.kind == ("late" if job_id <= 200 else "k")
+        response = timeline_of_gone(store, job_id)
+        assert response is not None, job_id
+        assert response.kind == ("late" if job_id <= 200 else "k")
 
 
 def test_newest_first_finds_the_same_jobs_as_oldest_first(any_store: Store) -> None:
@@ -559,6 +559,6 @@ def test_every_word_of_the_ledger_has_a_line(store: SqliteStore, clock: ManualCl
     """Also those that no other test brings about."""
     (job_id,) = enqueued(store, Draft("k"))
     store.cancel([job_id])
-    told = timeline_of_gone(store, job_id)
-    assert told is not None
-    assert [moment.change for moment in told.moments] == [Change.ACCEPTED, Change.CANCELLED]
+    response = timeline_of_gone(store, job_id)
+    assert response is not None
+    assert [moment.change for moment in response.moments] == [Change.ACCEPTED, Change.CANCELLED]

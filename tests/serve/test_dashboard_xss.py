@@ -250,8 +250,8 @@ def test_what_is_asked_for_comes_back_as_text(store: Store, serve_on: Serving) -
                 assert page.open == [], (form, text)
                 known = shapes.setdefault((form, answer.status_code), list(page.shape))
                 assert page.shape == known, (form, text)
-            said = quote(text, safe="")
-            for path in (f"/ui/queues/{said}", f"/ui/nowhere/{said}?token={said}"):
+            output = quote(text, safe="")
+            for path in (f"/ui/queues/{output}", f"/ui/nowhere/{output}?token={output}"):
                 answer = admin.client.get(path)
                 check(Markup(answer.text), path)
             edited = admin.client.post(

@@ -260,8 +260,8 @@ class World:
         row, (_, is_page) = TABLE[name], ROUTES[name]
         method, _, path = name.partition(" ")
         thing = self.make(row.thing, queue, role)
-        asked = path.replace("{job_id}", thing).replace("{name}", thing).replace("{partition}", "0")
-        asked = asked.replace("{name:path}", thing).replace("{action_id}", thing).replace(
+        requested = path.replace("{job_id}", thing).replace("{name}", thing).replace("{partition}", "0")
+        requested = requested.replace("{name:path}", thing).replace("{action_id}", thing).replace(
             "{key_id}", thing
         ) + row.query.replace("{queue}", queue)
         client = (self.visitors if is_page else self.callers)[role]
@@ -274,7 +274,7 @@ class World:
         if row.form is not None:
             sent["data"] = _filled(row.form, queue)
             sent["headers"] = {"Origin": self.site.url, "Content-Type": "application/x-www-form-urlencoded"}
-        return client.request(method, asked, **sent), thing
+        return client.request(method, requested, **sent), thing
 
 
 def _filled(value: Any, queue: str) -> Any:
@@ -372,5 +372,5 @@ def test_a_cookie_opens_no_route_of_the_api(world: World) -> None:
         if roles is None or is_page:
             continue
         method, _, path = name.partition(" ")
-        asked = path.replace("{job_id}", "1").replace("{name}", OWN).replace("{partition}", "0")
-        assert world.visitors[Role.ADMIN].request(method, asked).status_code == 401
+        requested = path.replace("{job_id}", "1").replace("{name}", OWN).replace("{partition}", "0")
+        assert world.visitors[Role.ADMIN].request(method, requested).status_code == 401

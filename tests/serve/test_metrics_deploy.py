@@ -39,16 +39,16 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     metrics = Metrics(store)
     metrics.poller.poll(slowly=True)
     vitals = Vitals({}, True, 0.0, {}, 0, 0, True)
-    told = [*metrics.families(), *families.server(vitals, Capabilities("postgres", durable=True))]
+    response = [*metrics.families(), *families.server(vitals, Capabilities("postgres", durable=True))]
     fb = Forebay("memory://")
     worker = Worker(fb, Options())
     worker.pool.start()
-    told += worker_families(worker)
+    response += worker_families(worker)
     worker.pool.close()
     fb.close()
     store.close()
-    names = {family.name for family in told}
-    spread = {family.name for family in told if family.kind == "histogram"}
+    names = {family.name for family in response}
+    spread = {family.name for family in response if family.kind == "histogram"}
     return names | {f"{name}_{part}" for name in spread for part in ("bucket", "count", "sum")}
 
 

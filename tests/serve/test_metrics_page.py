@@ -174,8 +174,8 @@ def test_a_thousand_queues_and_conditions_make_no_more_series_than_the_cap(store
     sums = {gates.gate_label(name): gates.GateSum(1, 1, 1, 1) for name in names}
     metrics = Metrics(store)
     metrics.poller.gates = gates.GateSums(sums)
-    told = {family.name: family for family in metrics.families()}
-    used = told["forebay_gate_used"].samples
+    response = {family.name: family for family in metrics.families()}
+    used = response["forebay_gate_used"].samples
     assert len(used) == MAX_QUEUES + 1 + gates.MAX_CONDITIONS + 1
     assert sum(value for _, value in used) == 2_000
 
@@ -216,8 +216,8 @@ def test_openmetrics_is_spoken_to_whoever_asks_for_it(site: Site) -> None:
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     answer = site.client(Role.VIEWER, headers=accept).get("/metrics")
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
-    told = parse_openmetrics(answer.text)  # type: ignore[no-untyped-call]
-    assert {family.name for family in told} >= {"forebay_queue_jobs", "forebay_server_info"}
+    response = parse_openmetrics(answer.text)  # type: ignore[no-untyped-call]
+    assert {family.name for family in response} >= {"forebay_queue_jobs", "forebay_server_info"}
 
 
 def test_a_key_is_needed_and_a_viewer_is_enough(site: Site) -> None:
@@ -263,10 +263,10 @@ NASTY = ['a"b', "a\\b", "a\nb", 'x"} 1\nforebay_fake{queue="', "#", "ä€\u2028
 
 @pytest.mark.parametrize("value", NASTY)
 def test_label_values_are_safe_in_both_writers(value: str) -> None:
-    told = [gauge("forebay_test", 'back\\slash and\nline "quoted"', [((("queue", value), ("kind", "k")), 1.5)])]
+    response = [gauge("forebay_test", 'back\\slash and\nline "quoted"', [((("queue", value), ("kind", "k")), 1.5)])]
     key = ("forebay_test", (("kind", "k"), ("queue", value)))
-    assert series(to_text(told)) == {key: 1.5}
-    assert series(exposition("", told, process=False)[0].decode()) == {key: 1.5}
+    assert series(to_text(response)) == {key: 1.5}
+    assert series(exposition("", response, process=False)[0].decode()) == {key: 1.5}
 
 
 def test_both_writers_say_the_same(durable: Store) -> None:
@@ -276,8 +276,8 @@ def test_both_writers_say_the_same(durable: Store) -> None:
     for role in metrics.roles:
         role.step()
     metrics.meters.requested("GET", "/jobs/{job_id}", 200, 0.0123)
-    told = list(metrics.families())
-    assert series(to_text(told)) == series(exposition("", told, process=False)[0].decode())
+    response = list(metrics.families())
+    assert series(to_text(response)) == series(exposition("", response, process=False)[0].decode())
 
 
 def test_a_scrape_never_asks_the_store(durable: Store, serve_on: Serving) -> None:
@@ -304,8 +304,8 @@ def test_a_key_that_was_used_for_another_payload_is_counted(durable: Store, serv
 
 
 def test_callers_that_are_slowed_down_are_counted(site: Site) -> None:
-    hasty = site.client(Role.VIEWER, rate=0.01, burst=1)
-    assert [hasty.get("/queues").status_code for _ in range(3)] == [200, 429, 429]
+    short_timeouts = site.client(Role.VIEWER, rate=0.01, burst=1)
+    assert [short_timeouts.get("/queues").status_code for _ in range(3)] == [200, 429, 429]
     assert scraped(site.client(Role.VIEWER))["forebay_rate_limited_total", (("limit", "rate"),)] == 2
 
 
@@ -351,5 +351,5 @@ def test_the_head_of_a_queue_that_gets_younger_is_progress() -> None:
 
 def test_an_actor_for_everything_sees_everything(durable: Store) -> None:
     metrics = Metrics(durable)
-    told = list(metrics.families())
-    assert list(visible_families(Actor("a", frozenset({Role.VIEWER})), told)) == told
+    response = list(metrics.families())
+    assert list(visible_families(Actor("a", frozenset({Role.VIEWER})), response)) == response

@@ -21,7 +21,7 @@ from forebay.work.metrics import BUCKETS, Distribution
 from forebay_proof.conformance.ledger import job_changes
 from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.proxy import Proxy
-from tests.serve.lives import live
+from tests.serve.job_histories import live
 
 ENDS = (Change.ACKED, Change.DIED, Change.EXPIRED, Change.SHED, Change.DISMISSED, Change.CANCELLED)
 Counts = dict[tuple[str, str], dict[str, int]]

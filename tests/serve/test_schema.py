@@ -44,8 +44,8 @@ NIGHTLY = 20_000
 
 def no_server_error(_: object, response: Any, case: Any) -> None:
     """`/ready` may say that it is not; nothing else may fail."""
-    told = response.status_code == 503 and case.operation.label == "GET /ready"
-    assert response.status_code < 500 or told, response.text
+    reply = response.status_code == 503 and case.operation.label == "GET /ready"
+    assert response.status_code < 500 or reply, response.text
 
 
 CHECKS = [

@@ -25,7 +25,7 @@ PATIENCE = 20.0
 
 
 @pytest.fixture
-def hasty(store: Store, serve_on: Serving) -> Site:
+def short_timeouts(store: Store, serve_on: Serving) -> Site:
     """A server whose patience ends after half a second; with the protocol that `forebay serve` has."""
     return serve_on(store, HASTY)
 
@@ -141,12 +141,12 @@ def connection(site: Site, first: bytes) -> Iterator[socket.socket]:
         yield wire
 
 
-def told(wire: socket.socket) -> bytes:
+def response(wire: socket.socket) -> bytes:
     """All that the server says until it hangs up."""
-    said = b""
+    output = b""
     while part := wire.recv(65_536):
-        said += part
-    return said
+        output += part
+    return output
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,13 @@ def told(wire: socket.socket) -> bytes:
         b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     ],
 )
-def test_requests_that_two_readers_could_read_in_two_ways_are_one_refusal(hasty: Site, smuggled: bytes) -> None:
-    with connection(hasty, b"POST /jobs HTTP/1.1\r\nHost: a\r\n" + smuggled) as wire:
-        said = told(wire)
-    assert said.count(b"HTTP/1.1 ") == 1
-    assert said.startswith((b"HTTP/1.1 4",))
+def test_requests_that_two_readers_could_read_in_two_ways_are_one_refusal(
+    short_timeouts: Site, smuggled: bytes
+) -> None:
+    with connection(short_timeouts, b"POST /jobs HTTP/1.1\r\nHost: a\r\n" + smuggled) as wire:
+        output = response(wire)
+    assert output.count(b"HTTP/1.1 ") == 1
+    assert output.startswith((b"HTTP/1.1 4",))
 
 
 HEAD = b"POST /jobs HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\n"
@@ -183,22 +185,22 @@ SLOW = {
 }
 
 
-def test_clients_that_are_slow_are_cut_and_nobody_else_waits(hasty: Site) -> None:
+def test_clients_that_are_slow_are_cut_and_nobody_else_waits(short_timeouts: Site) -> None:
     """S10, with half a second for the ten that a server has by default."""
-    key = hasty.key(Role.PRODUCER).encode()
+    key = short_timeouts.key(Role.PRODUCER).encode()
     with ExitStack() as stack:
         began = monotonic()
         wires = {
-            f"{name} {number}": stack.enter_context(connection(hasty, text.replace(b"%s", key)))
+            f"{name} {number}": stack.enter_context(connection(short_timeouts, text.replace(b"%s", key)))
             for name, text in SLOW.items()
             for number in range(20)
         }
-        assert hasty.client(Role.PRODUCER).post("/jobs", json={"kind": "k"}).status_code == 202
+        assert short_timeouts.client(Role.PRODUCER).post("/jobs", json={"kind": "k"}).status_code == 202
         for name, wire in wires.items():
-            said = told(wire)
-            assert b" 500 " not in said, name
+            output = response(wire)
+            assert b" 500 " not in output, name
         assert monotonic() - began < PATIENCE
-    assert hasty.store.backlog(["default"])[0].depth == 1
+    assert short_timeouts.store.backlog(["default"])[0].depth == 1
 
 
 def test_a_server_has_ten_seconds_of_patience_by_default() -> None:
@@ -206,9 +208,9 @@ def test_a_server_has_ten_seconds_of_patience_by_default() -> None:
     assert ServeSettings().body_seconds <= 10
 
 
-def test_long_polls_outlive_the_patience_for_slow_clients(hasty: Site) -> None:
+def test_long_polls_outlive_the_patience_for_slow_clients(short_timeouts: Site) -> None:
     began = monotonic()
-    answer = hasty.client(Role.WORKER).post("/claim", json={"wants": [{"queue": "q"}], "wait": 1.5})
+    answer = short_timeouts.client(Role.WORKER).post("/claim", json={"wants": [{"queue": "q"}], "wait": 1.5})
     assert answer.status_code == 200
     assert monotonic() - began >= 1.4
 
@@ -229,7 +231,7 @@ def test_a_thousand_slow_sockets_are_gone_in_ten_seconds_and_nobody_else_feels_t
             assert client.post("/jobs", json={"kind": "k"}).status_code == 202
             took.append(monotonic() - began)
         for wire in wires:
-            told(wire)
+            response(wire)
         assert monotonic() - last < 15
     assert sorted(took)[494] < 0.25
 

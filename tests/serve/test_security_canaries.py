@@ -61,7 +61,7 @@ BY_VALUE = (0, 1, 8, 10, 14, 15, 17, 19)
 """Shapes whose secret stands alone under a sensitive name."""
 
 
-class Lines(logging.Handler):
+class LogLines(logging.Handler):
     """All that is logged, as a server's or a worker's log has it."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class Lines(logging.Handler):
 
 
 @pytest.fixture
-def logs() -> Iterator[Lines]:
-    lines, root = Lines(), logging.getLogger()
+def logs() -> Iterator[LogLines]:
+    lines, root = LogLines(), logging.getLogger()
     before = root.level
     root.addHandler(lines)
     root.setLevel(logging.DEBUG)
@@ -157,15 +157,15 @@ def shown_at_the_terminal(url: str, ids: list[int], capsys: pytest.CaptureFixtur
         *(["explain", str(job_id)] for job_id in ids[20:30:5]),
     ):
         main([*words, "--store", url])
-        said = capsys.readouterr()
-        yield " ".join(words), said.out + said.err
+        output = capsys.readouterr()
+        yield " ".join(words), output.out + output.err
     main(["ls", "--store", f"postgresql://ada:{CANARIES[0]}@127.0.0.1:1/jobs"])
-    said = capsys.readouterr()
-    yield "an unreachable store", said.out + said.err
+    output = capsys.readouterr()
+    yield "an unreachable store", output.out + output.err
 
 
 def test_no_canary_comes_out(
-    app: Forebay, serve_on: Serving, logs: Lines, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    app: Forebay, serve_on: Serving, logs: LogLines, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     site = serve_on(app.store)
     ids = fed(site)
@@ -203,9 +203,9 @@ def test_a_handler_cannot_log_the_secrets_of_its_payload(kind: str, capfd: pytes
     pool.submit(app.store.claim([Want("default", 1)], "ada", seconds(60)))
     assert pool.wait_until_idle(60)
     pool.close()
-    said = capfd.readouterr().err
-    assert "using *** for herring" in said
-    assert "swordfish" not in said
+    output = capfd.readouterr().err
+    assert "using *** for herring" in output
+    assert "swordfish" not in output
     ((_, verdict),) = settled
     assert isinstance(verdict, Retry)
     assert verdict.error.message == "'***'"

@@ -228,12 +228,12 @@ def test_a_revoked_key_is_out_in_every_process_within_five_seconds(
 
 
 def test_a_store_that_fails_while_keys_are_read_is_said_by_whoever_asks() -> None:
-    class Away:
+    class UnreachableStore:
         def specs(self) -> list[Any]:
             raise StoreFailed("store", "away")
 
     with pytest.raises(StoreFailed):
-        Authenticator.of(Away())  # type: ignore[arg-type]
+        Authenticator.of(UnreachableStore())  # type: ignore[arg-type]
 
 
 def test_making_the_log_twice_is_making_it_once() -> None:

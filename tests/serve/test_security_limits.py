@@ -29,7 +29,7 @@ from tests.serve.site import Serving, Site
 from tests.waiting import eventually
 
 
-class Hand:
+class ManualTime:
     """A clock that is turned by hand."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Hand:
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
-    clock = Hand()
+    clock = ManualTime()
     buckets = TokenBuckets(clock)
     assert [buckets.take("a", 10, 3) for _ in range(3)] == [0, 0, 0]
     assert buckets.take("a", 10, 3) == pytest.approx(0.1)
@@ -53,7 +53,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
 
 
 def test_over_any_time_no_more_passes_than_burst_and_rate() -> None:
-    clock = Hand()
+    clock = ManualTime()
     buckets = TokenBuckets(clock)
     passed = 0
     for _ in range(10_000):
@@ -63,7 +63,7 @@ def test_over_any_time_no_more_passes_than_burst_and_rate() -> None:
 
 
 def test_a_hundred_thousand_callers_need_bounded_memory() -> None:
-    clock = Hand()
+    clock = ManualTime()
     buckets, quotas = TokenBuckets(clock), Quotas(clock)
     for number in range(100_000):
         buckets.take(f"key:{number}", 10, 10)
@@ -73,7 +73,7 @@ def test_a_hundred_thousand_callers_need_bounded_memory() -> None:
 
 
 def test_quotas_count_by_the_hour_and_the_day_and_all_or_none() -> None:
-    clock = Hand()
+    clock = ManualTime()
     clock.now = 20 * DAY + 30.0
     quotas = Quotas(clock)
     limits: dict[int, int | None] = {HOUR: 10, DAY: 25}
@@ -92,7 +92,7 @@ def test_quotas_count_by_the_hour_and_the_day_and_all_or_none() -> None:
 def test_places_are_held_while_a_request_is_under_way_and_given_back() -> None:
     limits = Limits(
         ConcurrencyLimits(max_requests=3, max_requests_per_caller=2, max_polls=1, max_polls_per_caller=1),
-        wall_clock=Hand(),
+        wall_clock=ManualTime(),
     )
     none = Allowance()
     with limits.admit("a", none, is_poll=False), limits.admit("a", none, is_poll=False):
@@ -196,7 +196,7 @@ def test_a_quota_holds_for_all_servers_together_and_after_a_restart(store: Store
 
 
 def test_what_was_spent_yesterday_is_not_learnt() -> None:
-    clock = Hand()
+    clock = ManualTime()
     quotas = Quotas(clock)
     quotas.add_remote({"a": 10}, clock.now - DAY)
     assert quotas.charge_jobs("a", 10, {DAY: 10}) == 0
@@ -229,7 +229,7 @@ def test_a_key_may_bring_up_so_many_names_of_queues(site: Site) -> None:
 
 
 def test_names_of_queues_are_counted_for_all_servers_together_and_a_day(store: Store) -> None:
-    clock = Hand()
+    clock = ManualTime()
     here, there = QueueNames(clock), QueueNames(clock)
     assert here.take("a", ["x", "y", "x"], 2) == 0
     there.add_remote(here.take_unreported(), clock.now)
@@ -258,8 +258,8 @@ def test_one_tenant_cannot_starve_another(site: Site) -> None:
             headers = {"Authorization": f"Bearer {key}"}
             limits = httpx.Limits(max_connections=16)
             async with httpx.AsyncClient(base_url=site.url, headers=headers, limits=limits, trust_env=False) as client:
-                asked = [client.post("/jobs", json={"kind": "k"}, timeout=60) for _ in range(number)]
-                return Counter([answer.status_code for answer in await asyncio.gather(*asked)])
+                requested = [client.post("/jobs", json={"kind": "k"}, timeout=60) for _ in range(number)]
+                return Counter([answer.status_code for answer in await asyncio.gather(*requested)])
 
         return asyncio.run(all_of_them())
 

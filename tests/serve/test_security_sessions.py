@@ -22,8 +22,8 @@ from tests.serve.site import Site
 DEV = Actor("dev", frozenset({Role.ADMIN}))
 
 
-class House:
-    """A door, its sessions, and a clock that is turned by hand."""
+class SessionFixture:
+    """An authenticator, its sessions and a manual clock."""
 
     def __init__(self, store: Store) -> None:
         self.now = 1_000.0
@@ -38,66 +38,66 @@ class House:
 
 
 @pytest.fixture
-def house(store: Store) -> House:
-    return House(store)
+def fixture(store: Store) -> SessionFixture:
+    return SessionFixture(store)
 
 
-def test_a_session_is_the_key_that_opened_it(house: House) -> None:
-    cookie = house.open()
+def test_a_session_is_the_key_that_opened_it(fixture: SessionFixture) -> None:
+    cookie = fixture.open()
     assert cookie is not None
     assert len(cookie) >= 40
-    assert house.key.digest not in cookie
-    session = house.sessions.find(cookie)
+    assert fixture.key.digest not in cookie
+    session = fixture.sessions.find(cookie)
     assert session is not None
-    assert session.credentials.actor == house.key.actor()
-    assert house.sessions.find(cookie[:-1]) is None
-    house.sessions.close(cookie)
-    assert house.sessions.find(cookie) is None
-    assert house.open("fb_wrong") is None
+    assert session.credentials.actor == fixture.key.actor()
+    assert fixture.sessions.find(cookie[:-1]) is None
+    fixture.sessions.close(cookie)
+    assert fixture.sessions.find(cookie) is None
+    assert fixture.open("fb_wrong") is None
 
 
-def test_a_session_ends_when_it_is_idle_or_old(house: House) -> None:
-    cookie = house.open() or ""
-    house.now += IDLE_SECONDS - 1
-    assert house.sessions.find(cookie) is not None
-    house.now += IDLE_SECONDS + 1
-    assert house.sessions.find(cookie) is None
-    cookie = house.open() or ""
+def test_a_session_ends_when_it_is_idle_or_old(fixture: SessionFixture) -> None:
+    cookie = fixture.open() or ""
+    fixture.now += IDLE_SECONDS - 1
+    assert fixture.sessions.find(cookie) is not None
+    fixture.now += IDLE_SECONDS + 1
+    assert fixture.sessions.find(cookie) is None
+    cookie = fixture.open() or ""
     for _ in range(int(MAX_AGE_SECONDS / (IDLE_SECONDS / 2)) - 1):
-        house.now += IDLE_SECONDS / 2
-        assert house.sessions.find(cookie) is not None
-    house.now += IDLE_SECONDS / 2 + 1
-    assert house.sessions.find(cookie) is None
+        fixture.now += IDLE_SECONDS / 2
+        assert fixture.sessions.find(cookie) is not None
+    fixture.now += IDLE_SECONDS / 2 + 1
+    assert fixture.sessions.find(cookie) is None
 
 
-def test_a_session_ends_with_its_key(house: House) -> None:
-    cookie = house.open() or ""
-    house.follower.revoke(house.key.id, "test")
-    assert house.sessions.find(cookie) is None
-    assert len(house.sessions) == 0
+def test_a_session_ends_with_its_key(fixture: SessionFixture) -> None:
+    cookie = fixture.open() or ""
+    fixture.follower.revoke(fixture.key.id, "test")
+    assert fixture.sessions.find(cookie) is None
+    assert len(fixture.sessions) == 0
 
 
-def test_a_one_time_token_opens_once_and_not_for_long(house: House) -> None:
-    token = house.sessions.one_time(DEV)
-    cookie = house.open(token)
+def test_a_one_time_token_opens_once_and_not_for_long(fixture: SessionFixture) -> None:
+    token = fixture.sessions.one_time(DEV)
+    cookie = fixture.open(token)
     assert cookie is not None
-    session = house.sessions.find(cookie)
+    session = fixture.sessions.find(cookie)
     assert session is not None
     assert session.credentials.actor == DEV
-    assert house.open(token) is None
-    late = house.sessions.one_time(DEV)
-    house.now += ONE_TIME_SECONDS
-    assert house.open(late) is None
+    assert fixture.open(token) is None
+    late = fixture.sessions.one_time(DEV)
+    fixture.now += ONE_TIME_SECONDS
+    assert fixture.open(late) is None
 
 
-def test_sessions_are_bounded_and_the_longest_silent_one_goes(house: House) -> None:
-    first, second = house.open() or "", house.open() or ""
-    assert house.sessions.find(first) is not None
+def test_sessions_are_bounded_and_the_longest_silent_one_goes(fixture: SessionFixture) -> None:
+    first, second = fixture.open() or "", fixture.open() or ""
+    assert fixture.sessions.find(first) is not None
     for _ in range(MAX_SESSIONS - 1):
-        house.open()
-    assert len(house.sessions) == MAX_SESSIONS
-    assert house.sessions.find(first) is not None
-    assert house.sessions.find(second) is None
+        fixture.open()
+    assert len(fixture.sessions) == MAX_SESSIONS
+    assert fixture.sessions.find(first) is not None
+    assert fixture.sessions.find(second) is None
 
 
 def test_the_cookie_is_for_this_browser_alone(site: Site) -> None:

@@ -143,9 +143,9 @@ def look_around(site: Site, tenant: httpx.Client, number: int, key_id: str) -> N
     paths = (f"/jobs/{number}", f"/jobs/{number}/explain", "/jobs", "/dlq", "/dlq/causes", f"/dlq/{number}")
     visitor = _visitor(site, "acme")
     pages = ("/ui/jobs", f"/ui/jobs/{number}", "/ui/dead")
-    for told in (*(tenant.get(path) for path in paths), *(visitor.get(page) for page in pages)):
-        assert "web-3" not in told.text, told.url
-        assert key_id not in told.text, told.url
+    for response in (*(tenant.get(path) for path in paths), *(visitor.get(page) for page in pages)):
+        assert "web-3" not in response.text, response.url
+        assert key_id not in response.text, response.url
 
 
 def _visitor(site: Site, tenant: str | None) -> httpx.Client:

@@ -170,13 +170,13 @@ class Issuer:
     """A real server that gives keys, and counts how often it was asked."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requested = 0
         self.answer = jwks()
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                issuer.asked += 1
+                issuer.requested += 1
                 if self.path == "/moved":
                     self.send_response(302)
                     self.send_header("Location", "/keys")
@@ -216,11 +216,11 @@ def test_a_flood_of_unknown_kids_asks_the_issuer_once_in_a_while(issuer: Issuer)
 
     assert asyncio.run(flood()) == [None] * 200
     assert [bearer(tokens, token(kid=f"kid-{number}")) for number in range(20)] == [None] * 20
-    assert issuer.asked == tokens.fetches == 1
+    assert issuer.requested == tokens.fetches == 1
     assert bearer(tokens, token()) is not None
     now[0] += REFETCH_SECONDS
     assert asyncio.run(flood()) == [None] * 200
-    assert issuer.asked == 2
+    assert issuer.requested == 2
 
 
 def test_new_keys_of_the_issuer_are_learnt(issuer: Issuer) -> None:
@@ -244,7 +244,7 @@ def test_an_issuer_that_talks_nonsense_lets_nobody_in_and_breaks_nothing(issuer:
 
 def test_redirects_are_not_followed_and_a_silent_issuer_is_no_bearer(issuer: Issuer) -> None:
     assert bearer(TokenVerifier(rules(issuer.url + "/moved")), token()) is None
-    assert issuer.asked == 1
+    assert issuer.requested == 1
     assert bearer(TokenVerifier(rules("http://127.0.0.1:1/keys")), token()) is None
 
 

@@ -23,7 +23,7 @@ from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.sim import Kind, simulate
 from forebay_proof.sim.__main__ import main
-from forebay_proof.sim.report import command, story
+from forebay_proof.sim.report import command, history
 
 SRC = Path(__file__).parents[2] / "src"
 CHUNK = 30
@@ -37,8 +37,8 @@ def hold(seeds: range) -> Counter[str]:
     for seed in seeds:
         result = simulate(seed)
         if not result.ok:
-            told = "\n".join(story(simulate(seed, keep=True)))
-            pytest.fail(f"seed {seed}\n{told}\nreplay: {command(seed, None, None)}", pytrace=False)
+            reported = "\n".join(history(simulate(seed, keep=True)))
+            pytest.fail(f"seed {seed}\n{reported}\nreplay: {command(seed, None, None)}", pytrace=False)
         seen.update(result.faults)
         seen.update({"accepted": result.accepted, "stale verdicts": result.stale, "suspects alone": result.alone})
     return seen

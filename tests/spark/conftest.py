@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.answer import Answer, Run
+from tests.command_result import CommandResult, Run
 from tests.spark.object_stores import ENVIRONMENT, ROOT, serving
 
 CHEAP: Final = {
@@ -67,11 +67,11 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FOREBAY_URL", raising=False)
 
-    def call(*arguments: str) -> Answer:
+    def call(*arguments: str) -> CommandResult:
         capfd.readouterr()
         code = main(arguments)
         said = capfd.readouterr()
         assert "Traceback (most" not in said.err
-        return Answer(code, said.out, said.err)
+        return CommandResult(code, said.out, said.err)
 
     return call

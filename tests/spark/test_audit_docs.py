@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay.demo.proof import SMALL_DATA
-from tests.answer import Run
+from tests.command_result import Run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "audit.md").read_text()

@@ -11,7 +11,7 @@ import pytest
 from forebay.spark.audit import Verdict
 from forebay.spark.lake import DataFile, Lake
 from forebay.spark.landing import write_files
-from tests.answer import Run
+from tests.command_result import Run
 from tests.spark.lie_rounds import compared
 from tests.spark.oracle import oracle
 from tests.spark.planted import DROPPED, OPTIONS, clean

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from forebay.spark.lake import Lake
-from tests.answer import Run
+from tests.command_result import Run
 from tests.spark.ground import worked
 from tests.spark.test_stream_command import missed
 from tests.waiting import eventually

@@ -15,7 +15,7 @@ from forebay.spark.audit import Options
 from forebay.spark.lake import Lake
 from forebay.spark.landing import write_files
 from forebay.spark.proof import audit_lake, events_to_read
-from tests.answer import Run
+from tests.command_result import Run
 from tests.spark.cut_rounds import RUNNING, cut_faults
 from tests.spark.ground import worked
 from tests.spark.growing import Growing, same

@@ -20,7 +20,7 @@ from forebay.store.protocol import Query, Want
 from forebay.store.redis import connect
 from forebay_proof.servers.proxy import Proxy
 from forebay_proof.servers.redis import RedisServer
-from tests.answer import Run
+from tests.command_result import Run
 from tests.process.load import Load
 from tests.spark.story import Story
 

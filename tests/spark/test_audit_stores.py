@@ -26,7 +26,7 @@ from forebay.spark.schemas import EVENTS
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from forebay.testing.clock import ManualClock
-from tests.answer import Run
+from tests.command_result import Run
 from tests.spark.lakes import places
 from tests.spark.oracle import oracle
 from tests.spark.story import SECOND, START, Story

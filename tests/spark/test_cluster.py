@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from forebay.core.job import Draft
 from forebay.demo.proof import SMALL_DATA
 from forebay.spark.lake import Lake
-from tests.answer import Run
+from tests.command_result import Run
 from tests.spark.cluster import SLOTS, Cluster
 from tests.spark.fleets import an_app
 from tests.spark.ground import opened, told, worked

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.answer import Run
+from tests.command_result import Run
 from tests.spark.ground import opened, worked
 
 SRC = Path(__file__).parents[2] / "src"

@@ -12,7 +12,7 @@ from forebay.core.payload import decode_payload
 from forebay.core.policy import Routing
 from forebay_proof.lab.audit import audit_command, audit_quickly, read_spark_result
 from forebay_proof.load.mix import S1
-from tests.answer import Run
+from tests.command_result import Run
 
 COUNT = 40
 DEAD, LOST, TWICE, UNSURE, AGAIN = 3, 11, 17, 23, 29

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from forebay_proof.lab.results import Results
-from tests.answer import Run
+from tests.command_result import Run
 
 EVIL = "<script>alert(1)</script>"
 

@@ -17,7 +17,7 @@ from forebay.spark.tables.jobs import jobs
 from forebay.spark.tables.service_levels import service_levels
 from forebay.store.open import open_store
 from forebay.testing.clock import ManualClock
-from tests.serve.lives import live
+from tests.serve.job_histories import live
 from tests.serve.test_metrics_tally import followed, read
 
 LEVELS = (

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from forebay.core.errors import Invalid
 from forebay.spark import java
 from forebay.spark.session import _environment, _settings, spark_session
-from tests.bare import without_java
+from tests.no_java import without_java
 
 
 def a_java(folder: Path, version: str) -> None:

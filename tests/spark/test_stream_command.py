@@ -13,7 +13,7 @@ import pytest
 
 from forebay.demo.proof import SMALL_DATA
 from forebay.spark.lake import Lake, holes
-from tests.answer import Run
+from tests.command_result import Run
 from tests.spark.ground import opened, worked
 from tests.spark.lakes import places
 from tests.waiting import PATIENCE, eventually

@@ -165,7 +165,7 @@ class NoFence(MemoryStore):
         )
 
 
-class YesMan(MemoryStore):
+class AlwaysApplied(MemoryStore):
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         super().settle(settlements)
         return [Settled.APPLIED] * len(settlements)
@@ -192,7 +192,7 @@ class NoKeys(MemoryStore):
         return super().enqueue([replace(draft, key=None) for draft in drafts])
 
 
-class LooksFirst(MemoryStore):
+class CheckThenInsert(MemoryStore):
     """Looks for the key first and inserts later, in two steps; everyone looks before anyone inserts."""
 
     def __init__(self, clock: Clock | None) -> None:
@@ -229,7 +229,7 @@ class SelfReaping(MemoryStore):
         return super().claim(wants, owner, lease_for)
 
 
-class Boundless(MemoryStore):
+class UnboundedStore(MemoryStore):
     def put_spec(self, spec: QueueSpec) -> None:
         super().put_spec(replace(spec, capacity=Unbounded()))
 
@@ -246,7 +246,7 @@ class DoubleFire(MemoryStore):
         return True
 
 
-class Braggart(MemoryStore):
+class OverclaimingStore(MemoryStore):
     @property
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities, durable=True)
@@ -284,19 +284,19 @@ BROKEN: list[tuple[Callable[[Clock | None], Store], str]] = [
     (lambda clock: Extra(clock=clock), "a_store_has_no_verb_besides_the_contract"),
     (lambda clock: NoFence(clock=clock), "a_stale_lease_cannot_ack"),
     (lambda clock: NoFence(clock=clock), "an_attempt_is_not_a_fence"),
-    (lambda clock: YesMan(clock=clock), "a_stale_lease_cannot_dead_letter_release_or_cancel"),
+    (lambda clock: AlwaysApplied(clock=clock), "a_stale_lease_cannot_dead_letter_release_or_cancel"),
     (lambda clock: NoMemory(clock=clock), "a_repeated_ack_is_applied_again"),
     (lambda clock: HalfBatch(clock=clock), "a_batch_enters_whole_or_not_at_all"),
     (lambda clock: HalfBatch(clock=clock), "a_batch_with_a_conflicting_key_enqueues_nothing"),
     (lambda clock: NoKeys(clock=clock), "the_same_key_is_the_same_job"),
-    (LooksFirst, "sixty_four_producers_of_one_key_make_one_job"),
+    (CheckThenInsert, "sixty_four_producers_of_one_key_make_one_job"),
     (lambda clock: ShortLease(clock=clock), "a_lease_lasts_at_least_as_long_as_asked_and_hardly_longer"),
     (lambda clock: LastFirst(clock=clock), "one_large_claim_follows_the_same_order_as_many_small_ones"),
     (lambda clock: SelfReaping(clock=clock), "an_overdue_job_is_not_handed_out_before_it_is_settled"),
-    (lambda clock: Boundless(clock=clock), "sixty_four_racing_producers_fill_a_queue_exactly"),
+    (lambda clock: UnboundedStore(clock=clock), "sixty_four_racing_producers_fill_a_queue_exactly"),
     (lambda clock: Busy(clock=clock), "wait_does_not_spin_at_a_closed_gate"),
     (lambda clock: DoubleFire(clock=clock), "racing_firers_take_a_slot_once"),
-    (lambda clock: Braggart(clock=clock), "accepted_jobs_outlive_a_reopening"),
+    (lambda clock: OverclaimingStore(clock=clock), "accepted_jobs_outlive_a_reopening"),
     (lambda clock: LazyPromoter(clock=clock), "promote_returns_how_many_became_ready_and_when_the_next_is_due"),
 ]
 

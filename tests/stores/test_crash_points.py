@@ -11,23 +11,23 @@ import pytest
 
 from forebay.core.errors import JournalDamaged, StoreFailed
 from forebay.store.memory.frame import Scan, decode_header, encode_mark
-from tests.stores.story import ALL_PARTS, DIRECTORY, Story, recovered_image
+from tests.stores.journal_history import ALL_PARTS, DIRECTORY, JournalHistory, recovered_image
 
 MARK = f"{DIRECTORY}/synced"
 
 
 @pytest.fixture(scope="module")
-def story() -> Story:
-    return Story()
+def history() -> JournalHistory:
+    return JournalHistory()
 
 
 @pytest.fixture(scope="module")
-def compacted() -> Story:
-    return Story(chapters=2, compact=True)
+def compacted() -> JournalHistory:
+    return JournalHistory(chapters=2, compact=True)
 
 
-def files_of(story: Story) -> dict[str, bytes]:
-    return {path: data for path, data in story.disk.kill().files().items() if not path.endswith("lock")}
+def files_of(history: JournalHistory) -> dict[str, bytes]:
+    return {path: data for path, data in history.disk.kill().files().items() if not path.endswith("lock")}
 
 
 def segments(files: dict[str, bytes]) -> list[str]:
@@ -58,27 +58,27 @@ def cuts(files: dict[str, bytes], step: int = 1) -> Iterator[tuple[dict[str, byt
             yield left, last
 
 
-def test_the_story_writes_every_part_of_a_change(story: Story) -> None:
-    assert story.parts == ALL_PARTS
-    assert len(segments(files_of(story))) >= 3
+def test_the_story_writes_every_part_of_a_change(history: JournalHistory) -> None:
+    assert history.parts == ALL_PARTS
+    assert len(segments(files_of(history))) >= 3
 
 
-def test_a_cut_at_every_byte_recovers_the_last_whole_record(story: Story) -> None:
+def test_a_cut_at_every_byte_recovers_the_last_whole_record(history: JournalHistory) -> None:
     count = 0
-    for left, last in cuts(files_of(story)):
-        assert recovered_image(left) == story.images[last], f"cut after record {last}"
+    for left, last in cuts(files_of(history)):
+        assert recovered_image(left) == history.images[last], f"cut after record {last}"
         count += 1
     assert count > 4_096
 
 
-def test_a_cut_below_what_was_acknowledged_is_refused(story: Story) -> None:
-    for left, last in cuts(files_of(story), step=37):
+def test_a_cut_below_what_was_acknowledged_is_refused(history: JournalHistory) -> None:
+    for left, last in cuts(files_of(history), step=37):
         left[MARK] = encode_mark(last + 1)
         with pytest.raises(JournalDamaged):
             recovered_image(left)
 
 
-def test_a_cut_behind_a_snapshot_recovers_too(compacted: Story) -> None:
+def test_a_cut_behind_a_snapshot_recovers_too(compacted: JournalHistory) -> None:
     files = files_of(compacted)
     assert any(path.endswith(".snap") for path in files)
     for left, last in cuts(files, step=5):
@@ -94,9 +94,9 @@ def flips(files: dict[str, bytes], bits: range, step: int) -> Iterator[tuple[dic
                 yield {**files, path: bytes(data)}, f"{os.path.basename(path)} byte {position}"
 
 
-def check_flips(story: Story, bits: range, step: int = 1) -> tuple[int, int]:
-    files = files_of(story)
-    final = story.images[max(story.images)]
+def check_flips(history: JournalHistory, bits: range, step: int = 1) -> tuple[int, int]:
+    files = files_of(history)
+    final = history.images[max(history.images)]
     refused = harmless = 0
     for damaged, where in flips(files, bits, step):
         try:
@@ -109,13 +109,13 @@ def check_flips(story: Story, bits: range, step: int = 1) -> tuple[int, int]:
     return refused, harmless
 
 
-def test_a_flipped_bit_is_refused_or_harmless(story: Story) -> None:
-    refused, harmless = check_flips(story, range(1), step=2)
+def test_a_flipped_bit_is_refused_or_harmless(history: JournalHistory) -> None:
+    refused, harmless = check_flips(history, range(1), step=2)
     assert refused > 2_000
     assert harmless < 100, "only the mark may be lost without harm"
 
 
-def test_a_flipped_bit_behind_a_snapshot_is_refused_or_harmless(compacted: Story) -> None:
+def test_a_flipped_bit_behind_a_snapshot_is_refused_or_harmless(compacted: JournalHistory) -> None:
     refused, _ = check_flips(compacted, range(1), step=7)
     assert refused > 500
 
@@ -123,21 +123,21 @@ def test_a_flipped_bit_behind_a_snapshot_is_refused_or_harmless(compacted: Story
 @pytest.mark.nightly
 def test_every_byte_of_a_long_log_with_snapshots() -> None:
     for compact in (False, True):
-        long = Story(chapters=10, compact=compact)
+        long = JournalHistory(chapters=10, compact=compact)
         for left, last in cuts(files_of(long)):
             assert recovered_image(left) == long.images[last]
 
 
 @pytest.mark.nightly
-def test_every_bit_of_a_log_and_its_snapshot(compacted: Story) -> None:
+def test_every_bit_of_a_log_and_its_snapshot(compacted: JournalHistory) -> None:
     check_flips(compacted, range(8))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("tail", [b"\0" * 600, bytes(range(256)) * 3])
-def test_a_tail_of_zeros_or_garbage_is_cut_off(story: Story, tail: bytes) -> None:
-    for left, last in cuts(files_of(story), step=3):
+def test_a_tail_of_zeros_or_garbage_is_cut_off(history: JournalHistory, tail: bytes) -> None:
+    for left, last in cuts(files_of(history), step=3):
         name = segments(left)[-1]
         left[name] += tail
         # Where the bytes that are missing happen to be zeros, the tail completes the record that was cut.
-        assert recovered_image(left) in (story.images[last], story.images.get(last + 1))
+        assert recovered_image(left) in (history.images[last], history.images.get(last + 1))

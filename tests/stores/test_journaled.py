@@ -23,7 +23,7 @@ from forebay.store.protocol import Query, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.disk import FaultyDisk, MemoryDisk
 from forebay_proof.history import History
-from tests.stores.story import DIRECTORY
+from tests.stores.journal_history import DIRECTORY
 
 
 def drafts(count: int) -> list[Draft]:
@@ -79,8 +79,10 @@ def test_a_journal_of_an_earlier_version_is_refused_by_name() -> None:
         journal = recovery.start()
     journal.sync(journal.append(bytes([VERSION - 1]) + encode_entry(ChangeSet(1))[1:]))
     journal.close()
-    said = f"record 1 is sound but not understood: entry of version {VERSION - 1}, this reader knows version {VERSION}"
-    with pytest.raises(StoreFailed, match=said):
+    output = (
+        f"record 1 is sound but not understood: entry of version {VERSION - 1}, this reader knows version {VERSION}"
+    )
+    with pytest.raises(StoreFailed, match=output):
         open_journaled(DIRECTORY, disk=disk.kill())
 
 

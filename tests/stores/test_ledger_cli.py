@@ -16,7 +16,7 @@ from forebay.core.outcome import Failure, Retry
 from forebay.store.memory.journaled import open_journaled
 from forebay.store.open import open_store
 from forebay.store.protocol import Want
-from tests.answer import Answer, Run
+from tests.command_result import CommandResult, Run
 
 
 @pytest.fixture
@@ -24,16 +24,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FOREBAY_URL", raising=False)
 
-    def call(*arguments: str) -> Answer:
+    def call(*arguments: str) -> CommandResult:
         capsys.readouterr()
         code = main(arguments)
-        said = capsys.readouterr()
-        return Answer(code, said.out, said.err)
+        output = capsys.readouterr()
+        return CommandResult(code, output.out, output.err)
 
     return call
 
 
-def records(answer: Answer) -> list[dict[str, Any]]:
+def records(answer: CommandResult) -> list[dict[str, Any]]:
     assert answer.code == 0, answer.err
     return answer.json
 

@@ -24,7 +24,7 @@ from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.checkers import ledger as violations
 from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
-from tests.stores.story import DIRECTORY, Story, on_disk
+from tests.stores.journal_history import DIRECTORY, JournalHistory, on_disk
 from tests.stores.test_crash_points import cuts, files_of
 
 ALWAYS = LedgerRule(keep=10**14, keep_bytes=2**40)
@@ -55,11 +55,11 @@ def every(store: MemoryStore | LedgerReader, limit: int = 1_000) -> list[LedgerE
     return found
 
 
-def expected(story: Story) -> dict[int, list[LedgerEntry]]:
+def expected(history: JournalHistory) -> dict[int, list[LedgerEntry]]:
     """By record of the journal: the ledger as it is then."""
     entries: list[LedgerEntry] = []
     after: dict[int, list[LedgerEntry]] = {0: []}
-    for lsn, body in story.witness.records.items():
+    for lsn, body in history.witness.records.items():
         kept = decode_entry(body).record
         if kept is not None:
             entries = [*entries, LedgerEntry(kept.offset, decode_record(kept.record))]
@@ -68,10 +68,10 @@ def expected(story: Story) -> dict[int, list[LedgerEntry]]:
 
 
 def test_a_cut_at_every_byte_leaves_the_ledger_of_the_last_whole_record() -> None:
-    story = Story()
-    ledgers = expected(story)
+    history = JournalHistory()
+    ledgers = expected(history)
     assert len(ledgers[max(ledgers)]) > 30
-    for left, last in cuts(files_of(story), step=11):
+    for left, last in cuts(files_of(history), step=11):
         disk = on_disk(left)
         outside = LedgerReader(DIRECTORY, disk)
         kept = ledgers[last]
@@ -84,9 +84,9 @@ def test_a_cut_at_every_byte_leaves_the_ledger_of_the_last_whole_record() -> Non
 
 
 def test_what_is_written_and_not_acknowledged_is_not_shown_from_outside() -> None:
-    story = Story()
-    ledgers = expected(story)
-    files = files_of(story)
+    history = JournalHistory()
+    ledgers = expected(history)
+    files = files_of(history)
     for lsn in list(ledgers)[1::5]:
         files[f"{DIRECTORY}/synced"] = encode_mark(lsn)
         shown = every(LedgerReader(DIRECTORY, on_disk(files)))
@@ -98,19 +98,19 @@ def test_history_outlives_compactions_and_reopenings() -> None:
     store = opened(disk)
     store.put_ledger_rule(ALWAYS)
     outside = LedgerReader(DIRECTORY, disk)
-    told: list[LedgerEntry] = []
+    reported: list[LedgerEntry] = []
     for turn in range(6):
         work(store, 20)
-        told += every(store)[len(told) :]
+        reported += every(store)[len(reported) :]
         if turn % 2 == 0:
             compact(store)
-        assert every(store) == every(outside) == told
+        assert every(store) == every(outside) == reported
         if turn % 3 == 2:
             store.close()
             store = opened(disk)
-            assert every(store, limit=7) == told
-    assert [entry.offset for entry in told] == list(range(360))
-    assert violations(told, drained=True) == []
+            assert every(store, limit=7) == reported
+    assert [entry.offset for entry in reported] == list(range(360))
+    assert violations(reported, drained=True) == []
     assert len([path for path in disk.files() if path.endswith(".rec")]) == 3
 
 
@@ -124,7 +124,7 @@ def test_a_compaction_that_is_cut_off_anywhere_loses_no_record() -> None:
         work(store, 10)
         compact(store)
         work(store, 10)
-        told = every(store)
+        reported = every(store)
         store.close()
         try:
             compact(opened(FaultyDisk(base, crash_at=steps + 1, after=steps % 2 == 0)))
@@ -133,12 +133,12 @@ def test_a_compaction_that_is_cut_off_anywhere_loses_no_record() -> None:
             died = True
         for left, all_of_it in ((base.kill(), True), (base.crash(Random(steps).randrange), False)):
             shown = every(LedgerReader(DIRECTORY, left))
-            assert shown == told[: None if all_of_it else len(shown)], f"after operation {steps}, from outside"
+            assert shown == reported[: None if all_of_it else len(shown)], f"after operation {steps}, from outside"
             again = opened(left)
-            assert every(again) == told, f"after operation {steps}"
+            assert every(again) == reported, f"after operation {steps}"
             work(again, 2)
             compact(again)
-            assert [entry.offset for entry in every(again)] == list(range(len(told) + 6))
+            assert [entry.offset for entry in every(again)] == list(range(len(reported) + 6))
             assert not [path for path in left.files() if path.endswith(".tmp")]
             again.close()
         if not died:

@@ -115,8 +115,8 @@ def test_another_process_hears_of_a_rule_at_its_next_call(store: SqliteStore, pa
             assert child.stdout.readline() == "done\n"
     finally:
         child.communicate(timeout=30)
-    told = [span.kind for entry in store.ledger(-1, 10) for span in entry.record.spans]
-    assert told == ["one", "three"]
+    reported = [span.kind for entry in store.ledger(-1, 10) for span in entry.record.spans]
+    assert reported == ["one", "three"]
     assert offsets(store) == [0, 1, 2, 3]
 
 

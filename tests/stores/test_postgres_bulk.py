@@ -55,7 +55,7 @@ def jobs(store: Store) -> list[Job]:
 
 
 def test_a_generator_is_read_as_it_goes_and_thousands_share_a_row(store: PostgresStore, small: None) -> None:
-    made, ahead, told = 0, [], []
+    made, ahead, reported = 0, [], []
 
     def drafts() -> Iterator[Draft]:
         nonlocal made
@@ -63,11 +63,11 @@ def test_a_generator_is_read_as_it_goes_and_thousands_share_a_row(store: Postgre
             yield Draft("k", made)
 
     def progress(tally: Tally) -> None:
-        told.append(tally.taken)
+        reported.append(tally.taken)
         ahead.append(made - tally.taken)
 
     assert store.enqueue_stream(drafts(), progress) == Tally(9_500)
-    assert told == [2_000, 4_000, 6_000, 8_000, 9_500]
+    assert reported == [2_000, 4_000, 6_000, 8_000, 9_500]
     assert max(ahead) <= 2_001, "no more than two parts are in memory"
     with psycopg.connect(store.backend.session.server.url) as connection:
         assert connection.execute("SELECT n, size FROM forebay.run ORDER BY last_id").fetchall() == [
@@ -188,11 +188,11 @@ def test_an_error_says_how_many_are_in_and_the_rest_can_follow(store: PostgresSt
                         yield Draft("k", queue="log")
             yield Draft("k", number)
 
-    told: list[int] = []
+    reported: list[int] = []
     kinds = {"iterator": LookupError, "full": QueueFull, "key": KeyConflict, "log": WrongQueueKind}
     with pytest.raises(kinds.get(wrong, Invalid)) as stopped:
-        enqueue_stream(store, drafts(), lambda tally: told.append(tally.taken))
-    accepted = told[-1]
+        enqueue_stream(store, drafts(), lambda tally: reported.append(tally.taken))
+    accepted = reported[-1]
     assert accepted in (4_000, 5_500), "whole parts, in order"
     assert f"{accepted} drafts were accepted" in stopped.value.__notes__[0]
     if isinstance(stopped.value, ForebayError):
@@ -204,10 +204,10 @@ def test_an_error_says_how_many_are_in_and_the_rest_can_follow(store: PostgresSt
 
 def test_the_other_stores_take_streams_in_batches() -> None:
     store = open_store("memory://")
-    told: list[Tally] = []
+    reported: list[Tally] = []
     drafts = [*[Draft("k", number) for number in range(2_500)], Draft("k", 1, key="k"), Draft("k", 1, key="k")]
-    assert enqueue_stream(store, iter(drafts), told.append) == Tally(2_502, duplicates=1)
-    assert [tally.taken for tally in told] == [1_000, 2_000, 2_502]
+    assert enqueue_stream(store, iter(drafts), reported.append) == Tally(2_502, duplicates=1)
+    assert [tally.taken for tally in reported] == [1_000, 2_000, 2_502]
     store.put_spec(QueueSpec(name="full", capacity=Bounded(1_500)))
     with pytest.raises(QueueFull) as full:
         enqueue_stream(store, (Draft("k", queue="full") for _ in range(2_000)))
@@ -215,10 +215,10 @@ def test_the_other_stores_take_streams_in_batches() -> None:
 
 
 def test_large_drafts_make_small_parts(store: PostgresStore) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     large = Draft("k", "x" * 250_000)
-    assert Forebay(store.backend.session.server.url).enqueue_many([large] * 130, told.append) == 130
-    assert all(part <= 67 for part in (told[0], *(b - a for a, b in pairwise(told))))
+    assert Forebay(store.backend.session.server.url).enqueue_many([large] * 130, reported.append) == 130
+    assert all(part <= 67 for part in (reported[0], *(b - a for a, b in pairwise(reported))))
 
 
 def test_sleepers_hear_of_it(store: PostgresStore) -> None:
@@ -241,11 +241,11 @@ def test_a_part_whose_commit_is_cut_off_is_in_exactly_once(
                 trap = proxy.lose_reply(b"COMMIT")
             case _:
                 trap = proxy.cut_after(60_000)
-        told: list[int] = []
+        reported: list[int] = []
         drafts = (Draft("k", {"number": number, "text": "x" * 20}) for number in range(7_000))
-        assert enqueue_stream(store, drafts, lambda tally: told.append(tally.taken)) == Tally(7_000)
+        assert enqueue_stream(store, drafts, lambda tally: reported.append(tally.taken)) == Tally(7_000)
         assert trap.wait(1)
-        assert told == [2_000, 4_000, 6_000, 7_000]
+        assert reported == [2_000, 4_000, 6_000, 7_000]
         assert [job.payload["number"] for job in jobs(store)] == list(range(7_000))
         store.close()
 

@@ -15,7 +15,7 @@ from forebay.store.postgres.migrate import Migration, migrations
 from forebay.store.postgres.store import PostgresStore
 from forebay_proof.servers.pgbouncer import PgBouncer
 from forebay_proof.servers.postgres import PostgresServer, database_of
-from tests.answer import Answer, Run
+from tests.command_result import CommandResult, Run
 from tests.waiting import eventually
 
 LATER = Migration(len(migrations()) + 1, "9001_later.post.sql", "CREATE TABLE forebay.later (id bigint)")
@@ -28,14 +28,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FOREBAY_URL", raising=False)
 
-    def call(command: str, url: str, *words: str) -> Answer:
+    def call(command: str, url: str, *words: str) -> CommandResult:
         capsys.readouterr()
         code = main([command, "--store", url, *words])
-        said = capsys.readouterr()
+        output = capsys.readouterr()
         secret = re.search(r":([^/]*)@", url)
-        assert secret is None or secret[1] not in said.out + said.err
-        assert "Traceback (most" not in said.err
-        return Answer(code, said.out, said.err)
+        assert secret is None or secret[1] not in output.out + output.err
+        assert "Traceback (most" not in output.err
+        return CommandResult(code, output.out, output.err)
 
     return call
 
@@ -122,8 +122,8 @@ def test_phases_are_applied_one_by_one_and_in_order(
     first = run("migrate", postgres_url, "--phase", "pre", "--json")
     assert first.json[0]["applied"] == [migration.number for migration in migrations()]
     assert first.code == 1, "a file of this phase waits behind the other one"
-    asked = run("migrate", postgres_url, "--phase", "post", "--dry-run", "--json")
-    assert (asked.code, asked.json[0]["would_apply"]) == (1, [LATER.number])
+    requested = run("migrate", postgres_url, "--phase", "post", "--dry-run", "--json")
+    assert (requested.code, requested.json[0]["would_apply"]) == (1, [LATER.number])
     second = run("migrate", postgres_url, "--phase", "post")
     assert second.code == 0
     assert re.search(rf"{LATER.number}  post   9001_later\.post\.sql +applied now", second.out)

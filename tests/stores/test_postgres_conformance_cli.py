@@ -19,8 +19,8 @@ def test_the_named_database_is_not_touched_and_nothing_is_left(
 ) -> None:
     before = databases(postgres)
     assert main([postgres_url, "--only", "settling/settling_nothing*"]) == 0
-    said = capsys.readouterr()
-    assert "1 passed, 0 failed" in said.out
+    output = capsys.readouterr()
+    assert "1 passed, 0 failed" in output.out
     assert databases(postgres) == before
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT to_regnamespace('forebay')").fetchall() == [(None,)]
@@ -32,9 +32,9 @@ def test_no_answer_has_the_password_in_it(postgres_url: str, capsys: pytest.Capt
     assert main([postgres_url, "--json", "--only", "settling/settling_nothing*"]) == 0
     assert main([postgres_url.replace("127.0.0.1", "127.0.0.1:1,127.0.0.1", 1), "--list"]) == 0
     assert main([f"postgresql://ada:{password}@127.0.0.1:1/trial"]) == 2
-    said = capsys.readouterr()
-    assert password not in said.out + said.err
-    assert "cannot open postgresql://ada@127.0.0.1:1/trial" in said.err
+    output = capsys.readouterr()
+    assert password not in output.out + output.err
+    assert "cannot open postgresql://ada@127.0.0.1:1/trial" in output.err
 
 
 def test_a_user_who_may_not_create_databases_is_told_the_way_out(

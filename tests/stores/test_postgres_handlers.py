@@ -44,7 +44,7 @@ class Site:
         app.queue(QueueSpec(name="kept", routing=routing, retention=KeepFor(hours(1))))
         app.queue(QueueSpec(name="capped", routing=routing, eligibility=AtMost(1)))
         app.queue(QueueSpec(name="lined", routing=routing, eligibility=InOrder()))
-        self.said: list[Any] = []
+        self.output: list[Any] = []
 
         @app.job
         def plain(n: int, ctx: Context) -> None:
@@ -112,9 +112,9 @@ def test_effect_and_end_commit_together(site: Site, kind: str, queue: str) -> No
 @pytest.mark.parametrize("awaited", [False, True])
 def test_an_error_in_the_block_rolls_back_and_the_job_follows_its_rules(site: Site, awaited: bool) -> None:
     def fail(ctx: Context) -> None:
-        site.said.append(ctx.attempt)
+        site.output.append(ctx.attempt)
         if ctx.attempt < 3:
-            raise [KeyError("x"), Snooze(0.01)][ctx.attempt - 1 if len(site.said) < 2 else 0]
+            raise [KeyError("x"), Snooze(0.01)][ctx.attempt - 1 if len(site.output) < 2 else 0]
 
     @site.app.job
     def frail(n: int, ctx: Context) -> None:
@@ -152,7 +152,7 @@ def test_a_lost_lease_rolls_back_and_the_run_is_forgotten(site: Site, queue: str
                 connection.execute(INSERT, (n, ctx.fence[1]))
                 lose(ctx)
         except LeaseLost as error:
-            site.said.append((error.job_id, error.delivery, ctx.lost))
+            site.output.append((error.job_id, error.delivery, ctx.lost))
             with pytest.raises(LeaseLost):
                 ctx.transaction().__enter__()
 
@@ -163,10 +163,10 @@ def test_a_lost_lease_rolls_back_and_the_run_is_forgotten(site: Site, queue: str
                 await connection.execute(INSERT, (n, ctx.fence[1]))
                 await asyncio.to_thread(lose, ctx)
         except LeaseLost as error:
-            site.said.append((error.job_id, error.delivery, ctx.lost))
+            site.output.append((error.job_id, error.delivery, ctx.lost))
 
     worker = site.run("alate" if awaited else "late", queue, n=1)
-    assert site.said == [(1, 1, True)]
+    assert site.output == [(1, 1, True)]
     assert site.effects() == [1]
     assert (worker.settler.applied, worker.settler.stale) == (0, 0), "a lost run is not settled"
 
@@ -195,14 +195,14 @@ def test_what_a_handler_does_after_its_block_changes_nothing(site: Site, caplog:
     def careless(n: int, ctx: Context) -> None:
         with ctx.transaction() as connection:
             connection.execute(INSERT, (n, 1))
-        site.said.append(n)
+        site.output.append(n)
         with pytest.raises(Invalid, match="has committed"):
             ctx.transaction().__enter__()
         raise KeyError("after the end")
 
     with caplog.at_level(logging.WARNING):
         worker = site.run("careless", n=1)
-    assert (site.effects(), site.said) == ([1], [1])
+    assert (site.effects(), site.output) == ([1], [1])
     assert "after the commit" in caplog.text
     assert (worker.settler.applied, worker.settler.stale) == (0, 0)
 
@@ -215,7 +215,7 @@ def test_a_job_that_is_done_is_renewed_no_more_and_not_called_lost(site: Site) -
         with ctx.transaction() as connection:
             connection.execute(INSERT, (n, 1))
         go_on.wait(20)
-        site.said.append(ctx.lost)
+        site.output.append(ctx.lost)
 
     receipt = site.app.enqueue("lingers", {"n": 1})
     with site.working(lease_for=ms(300)) as worker:
@@ -223,7 +223,7 @@ def test_a_job_that_is_done_is_renewed_no_more_and_not_called_lost(site: Site) -
         assert worker.pool.held() == []
         site.run("plain", n=2)
         go_on.set()
-    assert site.said == [False]
+    assert site.output == [False]
     assert site.effects() == [1, 2]
 
 
@@ -231,7 +231,7 @@ def test_rules_of_use(site: Site) -> None:
     def refused(act: Callable[[], object], kind: type[Exception], words: str) -> None:
         with pytest.raises(kind, match=words):
             act()
-        site.said.append(words)
+        site.output.append(words)
 
     @site.app.job
     def nests(ctx: Context) -> None:
@@ -256,7 +256,7 @@ def test_rules_of_use(site: Site) -> None:
     site.run("nests")
     site.run("blocks")
     site.run("tries_again", n=3)
-    assert site.said == ["already open", "forbidden", "keep_result=True", "async with"]
+    assert site.output == ["already open", "forbidden", "keep_result=True", "async with"]
     assert site.effects() == [3]
 
 
@@ -289,13 +289,13 @@ def test_a_block_that_ended_its_transaction_itself_is_told(site: Site) -> None:
 
 def test_other_stores_have_none() -> None:
     app = Forebay("memory://")
-    said: list[str] = []
+    output: list[str] = []
 
     @app.job
     def plain(ctx: Context) -> None:
         with pytest.raises(Unsupported, match=r"postgresql://.*ctx\.fence") as refused:
             ctx.transaction().__enter__()
-        said.append(refused.value.store)
+        output.append(refused.value.store)
 
     receipt = app.enqueue("plain")
     worker = Worker(app, Options())
@@ -303,7 +303,7 @@ def test_other_stores_have_none() -> None:
     app.wait_for(receipt.id, 20)
     worker.drain(5)
     app.close()
-    assert said == ["memory"]
+    assert output == ["memory"]
 
 
 def test_a_connection_is_of_no_use_after_its_block_and_the_next_one_is_clean(site: Site) -> None:

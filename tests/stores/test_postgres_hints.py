@@ -45,22 +45,22 @@ class Listener:
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute("LISTEN forebay")
-        self.heard: set[str] = set()
+        self.received: set[str] = set()
 
     def until(self, *names: str) -> None:
         """Until all of these were heard of; nothing else is going on in the database."""
-        while missing := {*names} - self.heard:
+        while missing := {*names} - self.received:
             notices = list(self._connection.notifies(timeout=PATIENCE, stop_after=1))
             assert notices, f"never heard of {sorted(missing)[:3]}"
             for notice in notices:
-                self.heard.update(notice.payload.split(","))
+                self.received.update(notice.payload.split(","))
 
     def all_by_now(self) -> set[str]:
         """What was sent before: a notification is delivered with the next answer at the latest."""
         self._connection.execute("SELECT 1")
         for notice in self._connection.notifies(timeout=0):
-            self.heard.update(notice.payload.split(","))
-        return self.heard
+            self.received.update(notice.payload.split(","))
+        return self.received
 
     def close(self) -> None:
         self._connection.close()

@@ -170,7 +170,7 @@ def test_one_of_a_pack_is_asked_to_end_and_shown_where_it_is(store: PostgresStor
     leases = taken(store, 3)
     ids = [lease.job.id for lease in leases]
     assert store.cancel([ids[1]]) == [CancelAnswer.REQUESTED]
-    asked = [job is not None and job.cancel_requested for job in store.get(ids)]
-    assert asked == [False, True, False]
+    requested = [job is not None and job.cancel_requested for job in store.get(ids)]
+    assert requested == [False, True, False]
     assert [job.id for job in store.browse(Query(state=State.RUNNING), ids[0], 10).jobs] == ids[1:]
     assert [job.id for job in store.browse(Query(), 0, 10).jobs] == ids

@@ -63,7 +63,7 @@ def catalogue(server: Server) -> dict[str, list[tuple[Any, ...]]]:
     return {name: server.query(text) for name, text in CATALOGUE.items()}
 
 
-def said(pattern: str) -> set[str]:
+def output(pattern: str) -> set[str]:
     """Names that the files create."""
     text = "\n".join(migration.text for migration in migrations())
     return set(re.findall(pattern, text, re.MULTILINE))
@@ -95,15 +95,15 @@ def test_there_is_nothing_but_what_the_files_say(server: Server) -> None:
     PostgresStore(server.url).close()
     kinds = server.query(f"SELECT relkind::text, relname FROM pg_class WHERE {OURS}")
     found = {kind: {name for one, name in kinds if one == kind} for kind in "rivcS"}
-    assert found["r"] == said(r"^CREATE (?:UNLOGGED )?TABLE forebay\.(\w+)")
-    assert found["v"] == said(r"^CREATE VIEW forebay\.(\w+)")
-    assert found["c"] == said(r"^CREATE TYPE forebay\.(\w+)")
+    assert found["r"] == output(r"^CREATE (?:UNLOGGED )?TABLE forebay\.(\w+)")
+    assert found["v"] == output(r"^CREATE VIEW forebay\.(\w+)")
+    assert found["c"] == output(r"^CREATE TYPE forebay\.(\w+)")
     keys = {name for name in found["i"] if re.search(r"_(pkey|key)$", name)}
-    assert found["i"] - keys == said(r"^CREATE INDEX (\w+) ON forebay\.")
+    assert found["i"] - keys == output(r"^CREATE INDEX (\w+) ON forebay\.")
     identities = {name for name in found["S"] if name.endswith("_seq")}
-    assert found["S"] - identities == said(r"^CREATE SEQUENCE forebay\.(\w+)")
+    assert found["S"] - identities == output(r"^CREATE SEQUENCE forebay\.(\w+)")
     functions = server.query("SELECT proname FROM pg_proc WHERE pronamespace = 'forebay'::regnamespace")
-    assert {name for (name,) in functions} == said(r"^CREATE FUNCTION forebay\.(\w+)")
+    assert {name for (name,) in functions} == output(r"^CREATE FUNCTION forebay\.(\w+)")
     assert server.query("SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace") == [(0,)]
 
 

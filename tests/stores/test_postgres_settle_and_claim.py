@@ -84,10 +84,10 @@ def test_slots_change_hands_in_the_one_round_trip_of_their_verdicts(
     trips: list[str] = []
     query = store.backend.session.server.query
 
-    def counted(*asked: Any, **how: Any) -> Any:
-        if "pg_notify" not in asked[0]:  # which another thread sends, when it likes
-            trips.append(asked[0])
-        return query(*asked, **how)
+    def counted(*requested: Any, **how: Any) -> Any:
+        if "pg_notify" not in requested[0]:  # which another thread sends, when it likes
+            trips.append(requested[0])
+        return query(*requested, **how)
 
     monkeypatch.setattr(store.backend.session.server, "query", counted)
     monkeypatch.setattr(store.backend.session.server, "transact", None)

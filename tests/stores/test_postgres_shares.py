@@ -31,10 +31,10 @@ def trips(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     query = store.backend.session.server.query
 
-    def counted(*asked: Any, **how: Any) -> Any:
-        if "pg_notify" not in asked[0]:
-            made.append(asked[0])
-        return query(*asked, **how)
+    def counted(*requested: Any, **how: Any) -> Any:
+        if "pg_notify" not in requested[0]:
+            made.append(requested[0])
+        return query(*requested, **how)
 
     monkeypatch.setattr(store.backend.session.server, "query", counted)
     return made

@@ -262,10 +262,10 @@ def test_drafts_are_judged_in_their_order_though_some_are_judged_by_the_client(r
     store = open_store(redis_url)
     store.put_spec(QueueSpec(name="q", eligibility=AtMost(1)))
     store.enqueue([Draft("k", 1, queue="q", key="x")])
-    conflicts, too_dear = Draft("k", 2, queue="q", key="x"), Draft("k", queue="q", cost=2)
+    conflicts, too_costly = Draft("k", 2, queue="q", key="x"), Draft("k", queue="q", cost=2)
     with pytest.raises(KeyConflict):
-        store.enqueue([conflicts, too_dear])
-    for batch in ([too_dear, conflicts], [Draft("k", 3, queue="q", key="y"), too_dear]):
+        store.enqueue([conflicts, too_costly])
+    for batch in ([too_costly, conflicts], [Draft("k", 3, queue="q", key="y"), too_costly]):
         with pytest.raises(Invalid, match="cost"):
             store.enqueue(batch)
     assert store.backlog(["q"])[0].depth == 1

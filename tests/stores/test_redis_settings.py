@@ -62,9 +62,9 @@ def test_receipts_tell_the_truth_while_a_setting_is_unsafe(
     with caplog.at_level(logging.WARNING, "forebay.store"):
         turn(server, **{name: value})
         receipt_says(store, False)
-        (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-        assert name.removesuffix("-policy") in said.getMessage()
-        assert "may lose jobs" in said.getMessage()
+        (output,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert name.removesuffix("-policy") in output.getMessage()
+        assert "may lose jobs" in output.getMessage()
         turn(server, **SAFE)
         receipt_says(store, True)
         assert "keeps what it acknowledges again" in caplog.text

@@ -175,8 +175,8 @@ def test_the_first_job_decides_how_a_store_delivers(redis: RedisServer) -> None:
         assert client.xlen(STREAM) == 2
     assert isinstance(follows, Inspecting)
     assert follows.vitals().settings["delivery"] == "streams"
-    told = {finding.check: finding for finding in findings(redis.url(delivery="sets"))}
-    assert told["delivery"].status == "fail"
+    reported = {finding.check: finding for finding in findings(redis.url(delivery="sets"))}
+    assert reported["delivery"].status == "fail"
     assert [each.fact for each in findings(redis.url()) if each.check == "delivery"] == ["by streams, in exact order"]
     for store in (by_streams, by_sets, follows):
         store.close()

@@ -104,7 +104,7 @@ def redrive(job_id: int, at: int = 0) -> ChangeSet:
 
 
 THREE = [costly(1), costly(2), costly(3)]
-DEAR = [costly(1, 2), costly(2, 2)]
+COSTLY = [costly(1, 2), costly(2, 2)]
 PER_KIND = AtMost(1, per="kind")
 KIND = ("cap/q/kind/k",)
 LET_PASS = ChangeSet(0, name="until/x", jobs=[JobChange(PASSED, [1])])
@@ -180,7 +180,7 @@ PLANTED: list[tuple[Checker, list[ChangeSet], str]] = [
         "rate/q: 3 started within 99 µs",
     ),
     (rates, [paced(), accept(*THREE), claim(1), claim(1, 2), claim(1, 3)], "3 started within 0 µs, 2 may"),
-    (rates, [given_slots("rate/q", 3), paced(), accept(*DEAR), claim(1), claim(2)], "4 started"),
+    (rates, [given_slots("rate/q", 3), paced(), accept(*COSTLY), claim(1), claim(2)], "4 started"),
     (readers, [own("a", 9, {0: 1}), own("b", 15, {0: 2}, at=5)], "b takes it while a owns it for 4 µs more"),
     (readers, [own("a", 9, {0: 1}), own("b", 19, {0: 1}, at=9)], "changes hands in epoch 1 after 1"),
     (readers, [own("a", 9, {0: 1}), own("a", 12, {0: 2}, at=3)], "a keeps it in epoch 2, not 1"),
@@ -201,14 +201,14 @@ CLEAN: list[tuple[Checker, list[ChangeSet]]] = [
     (key_order, [accept(lined(1), lined(2)), jobs(0, Change.CANCELLED, 1), claim(2)]),
     (early, [accept(born(1, due_at=5)), claim(1, at=5)]),
     (rates, [paced(), accept(*THREE), claim(1), claim(2), claim(3, at=100)]),
-    (rates, [paced(), accept(*DEAR), claim(1), claim(2, at=200)]),
-    (rates, [given_slots("rate/q", 4), paced(), accept(*DEAR), claim(1), claim(2)]),
+    (rates, [paced(), accept(*COSTLY), claim(1), claim(2, at=200)]),
+    (rates, [given_slots("rate/q", 4), paced(), accept(*COSTLY), claim(1), claim(2)]),
     (rates, [paced(), accept(costly(1, 5), costly(2)), claim(1), claim(2, at=400)]),
-    (rates, [paced(), accept(*DEAR), claim(1), paced(burst=4), claim(2)]),
-    (rates, [paced(), accept(*DEAR), claim(1), paced(step=900), claim(2)]),
+    (rates, [paced(), accept(*COSTLY), claim(1), paced(burst=4), claim(2)]),
+    (rates, [paced(), accept(*COSTLY), claim(1), paced(step=900), claim(2)]),
     (rates, [paced(), accept(*THREE), claim(1), put(QueueSpec(name="q")), claim(2), claim(3)]),
     (caps, [capped(AtMost(2)), accept(costly(1), costly(2), costly(3)), claim(1), claim(2), ack(1), claim(3)]),
-    (caps, [capped(AtMost(2)), accept(*DEAR), claim(1), capped(AtMost(1)), ack(1), claim(2)]),
+    (caps, [capped(AtMost(2)), accept(*COSTLY), claim(1), capped(AtMost(1)), ack(1), claim(2)]),
     (
         caps,
         [capped(PER_KIND), accept(*(costly(n, 1, KIND) for n in (1, 2))), claim(1), capped(AtMost(2)), claim(2)],

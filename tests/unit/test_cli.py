@@ -23,7 +23,7 @@ from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import AtMost, Bounded, InOrder, KeepFor, Until
 from forebay.serve.security.operator_log import OperatorAction, read_actions
 from forebay.store.protocol import Query, Store
-from tests.answer import Answer, Run
+from tests.command_result import CommandResult, Run
 
 ROOT = Path(__file__).parents[2]
 TRACE = 'Traceback …\n  File "/srv/app/mail.py", line 88, in send\n    raise SmtpError\n'
@@ -36,12 +36,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.delenv("FOREBAY_URL", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    def call(*arguments: str) -> Answer:
+    def call(*arguments: str) -> CommandResult:
         capsys.readouterr()
         code = main(arguments)
         error_text = capsys.readouterr()
         assert "Traceback (most" not in error_text.err
-        return Answer(code, error_text.out, error_text.err)
+        return CommandResult(code, error_text.out, error_text.err)
 
     return call
 

@@ -11,7 +11,7 @@ from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
-from tests.answer import Answer, Run
+from tests.command_result import CommandResult, Run
 
 
 @pytest.fixture
@@ -22,12 +22,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     store.put_spec(QueueSpec(name="clicks", retention=Retained(2, window=days(7))))
     store.close()
 
-    def call(*arguments: str) -> Answer:
+    def call(*arguments: str) -> CommandResult:
         capsys.readouterr()
         code = main(arguments)
         error_text = capsys.readouterr()
         assert "Traceback (most" not in error_text.err
-        return Answer(code, error_text.out, error_text.err)
+        return CommandResult(code, error_text.out, error_text.err)
 
     return call
 

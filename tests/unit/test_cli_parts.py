@@ -252,9 +252,9 @@ def test_a_design_by_flags_and_by_questions(
     by_flags = json.loads(capsys.readouterr().out)
     monkeypatch.setattr("sys.stdin", io.StringIO("mail\n\naging:1m\n\n\nbounded:100:block:5s\n"))
     assert main(["design", "--json"]) == 0
-    asked = capsys.readouterr()
-    assert json.loads(asked.out) == by_flags
-    assert asked.err.count("?") == 6
+    requested = capsys.readouterr()
+    assert json.loads(requested.out) == by_flags
+    assert requested.err.count("?") == 6
     assert main(["design", *flags]) == 0
     out = capsys.readouterr().out
     for phrase in (

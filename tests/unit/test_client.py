@@ -358,7 +358,7 @@ def test_no_drafts_are_no_batch(watched: Watched) -> None:
 
 def test_a_draft_that_cannot_be_made_stops_the_rest_and_keeps_the_batches_before(watched: Watched) -> None:
     fb = Forebay("memory://")
-    told: list[int] = []
+    reported: list[int] = []
 
     def drafts() -> Iterator[Draft]:
         for number in range(MAX_BATCH + 1):
@@ -366,8 +366,8 @@ def test_a_draft_that_cannot_be_made_stops_the_rest_and_keeps_the_batches_before
         raise RuntimeError("the file ended early")
 
     with pytest.raises(RuntimeError):
-        fb.enqueue_many(drafts(), told.append)
-    assert told == [MAX_BATCH]
+        fb.enqueue_many(drafts(), reported.append)
+    assert reported == [MAX_BATCH]
     assert watched.backlog(["default"])[0].depth == MAX_BATCH
 
 
@@ -507,10 +507,10 @@ def test_every_state_is_explained(fb: Forebay, clock: ManualClock) -> None:
 def test_a_pause_and_a_closed_gate_are_explained(fb: Forebay) -> None:
     fb.queue(QueueSpec(name="default", eligibility=InOrder()))
     first, second, third = (fb.enqueue("k", subject="s").id for _ in range(3))
-    told = explained(fb, third)
-    assert "it is due and waits in the line order/default/subject/s: in order, one at a time" in told
-    assert f"job {first} is first in line, ready" in told
-    assert "1 job of the line between its head and this one" in told
+    reported = explained(fb, third)
+    assert "it is due and waits in the line order/default/subject/s: in order, one at a time" in reported
+    assert f"job {first} is first in line, ready" in reported
+    assert "1 job of the line between its head and this one" in reported
     assert f"job {first} is first in line, ready" in explained(fb, second)
     fb.store.pause("default")
     assert "the queue is paused until" in explained(fb, first)

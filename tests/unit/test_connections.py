@@ -6,7 +6,7 @@ from forebay.serve.problems import Problem
 from forebay.serve.security.connections import Connections, EarlyRejection
 
 
-class Line:
+class FakeConnection:
     """A connection that remembers whether it was dropped."""
 
     def __init__(self) -> None:
@@ -16,8 +16,8 @@ class Line:
         self.dropped = True
 
 
-def arrived(connections: Connections, count: int, source: str = "a") -> list[Line]:
-    lines = [Line() for _ in range(count)]
+def arrived(connections: Connections, count: int, source: str = "a") -> list[FakeConnection]:
+    lines = [FakeConnection() for _ in range(count)]
     for line in lines:
         connections.add(line, source)
     return lines

@@ -74,12 +74,12 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
     ),
     (
         QueueFull("email", 100, 100, 1, 2.5),
-        {"queue": "email", "depth": 100, "limit": 100, "asked": 1, "retry_after": 2.5},
+        {"queue": "email", "depth": 100, "limit": 100, "requested": 1, "retry_after": 2.5},
         ["'email'", "100 of 100", "1 more", "retry in 2.5 s"],
     ),
     (
         QueueFull("email", 0, 10, 11, 1.0),
-        {"queue": "email", "depth": 0, "limit": 10, "asked": 11},
+        {"queue": "email", "depth": 0, "limit": 10, "requested": 11},
         ["'email'", "0 of 10", "send at most 10 at once", "11 can never fit"],
     ),
     (
@@ -140,15 +140,17 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
     ),
     (
         OffsetGone("clicks", 3, 5, 100),
-        {"log": "clicks", "partition": 3, "asked": 5, "first": 100},
+        {"log": "clicks", "partition": 3, "requested": 5, "first": 100},
         ["'clicks'", "partition 3", "offset 100", "5 was trimmed", "read after 99"],
     ),
 ]
 
 
-@pytest.mark.parametrize(("error", "fields", "told"), EXAMPLES, ids=lambda value: type(value).__name__)
-def test_an_error_tells_and_carries_everything(error: ForebayError, fields: dict[str, Any], told: list[str]) -> None:
-    for text in told:
+@pytest.mark.parametrize(("error", "fields", "reported"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_an_error_tells_and_carries_everything(
+    error: ForebayError, fields: dict[str, Any], reported: list[str]
+) -> None:
+    for text in reported:
         assert text in str(error)
     assert {name: getattr(error, name) for name in fields} == fields
     assert "\n" not in str(error)

@@ -63,7 +63,7 @@ BROUGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def told(axes: dict[str, Any]) -> str:
+def reported(axes: dict[str, Any]) -> str:
     return " | ".join(each.fails_by for each in hazards(QueueSpec(name="q", **axes)))
 
 
@@ -71,8 +71,8 @@ def told(axes: dict[str, Any]) -> str:
 def test_a_hazard_is_told_of_what_brings_it_and_of_nothing_near(
     words: str, axes: dict[str, Any], near: dict[str, Any]
 ) -> None:
-    assert words in told(axes)
-    assert words not in told(near)
+    assert words in reported(axes)
+    assert words not in reported(near)
 
 
 def test_a_plain_queue_has_none_and_every_hazard_is_brought_by_something() -> None:

@@ -16,7 +16,7 @@ from forebay.store.memory.image import CHUNK_BYTES, image, restore
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
-from tests.stores.story import tell
+from tests.stores.journal_history import write_history
 
 
 def lived(chapters: int = 1) -> Facts:
@@ -24,7 +24,7 @@ def lived(chapters: int = 1) -> Facts:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     for _ in range(chapters):
-        tell(store, clock)
+        write_history(store, clock)
     store.pause("tomorrow", clock.now() + 1)
     store.set_gate("until/dawn", 3)
     return store.backend.session.facts

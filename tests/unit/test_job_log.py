@@ -25,7 +25,7 @@ from tests.unit.test_pool import Rig, at_work
 BOOM = Failure("ValueError", "boom", "Traceback (most recent call last):\nValueError: boom\n")
 
 
-class Kept(logging.Handler):
+class KeptRecords(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.records: list[logging.LogRecord] = []
@@ -51,17 +51,17 @@ def at_level(level: int, handler: logging.Handler) -> Iterator[None]:
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
+def kept() -> Iterator[KeptRecords]:
     """The records of a worker at its default level."""
-    handler = Kept()
+    handler = KeptRecords()
     with at_level(logging.WARNING, handler):
         yield handler
 
 
 @pytest.fixture
-def all_kept() -> Iterator[Kept]:
+def all_kept() -> Iterator[KeptRecords]:
     """The records of a worker at DEBUG."""
-    handler = Kept()
+    handler = KeptRecords()
     with at_level(logging.DEBUG, handler):
         yield handler
 
@@ -71,7 +71,7 @@ def fb() -> Forebay:
     return Forebay("memory://")
 
 
-class Hands:
+class ManualTime:
     """A clock that the test moves."""
 
     def __init__(self) -> None:
@@ -94,7 +94,9 @@ def exhaust(rig: Rig, lease: Lease, times: int) -> None:
             lease = rig.again(lease)
 
 
-def test_each_failed_attempt_is_one_record_and_the_last_one_tells_of_the_dead_letter(fb: Forebay, kept: Kept) -> None:
+def test_each_failed_attempt_is_one_record_and_the_last_one_tells_of_the_dead_letter(
+    fb: Forebay, kept: KeptRecords
+) -> None:
     @fb.job
     def mail(to: str) -> None:
         raise ValueError(f"no way to {to}")
@@ -104,9 +106,9 @@ def test_each_failed_attempt_is_one_record_and_the_last_one_tells_of_the_dead_le
         exhaust(rig, lease, 3)
     assert kept.events() == [("WARNING", "failed"), ("WARNING", "failed"), ("ERROR", "dead")]
     first, _, last = kept.records
-    said = first.getMessage()
-    assert said.startswith("job 1 (mail) failed on attempt 1 of 3 after "), said
-    assert said.endswith(": ValueError: no way to ada; retry in 7.0 s"), said
+    output = first.getMessage()
+    assert output.startswith("job 1 (mail) failed on attempt 1 of 3 after "), output
+    assert output.endswith(": ValueError: no way to ada; retry in 7.0 s"), output
     fields = {name: vars(first)[name] for name in ("job_id", "kind", "queue", "attempt", "max_attempts", "delivery")}
     assert fields == {
         "job_id": 1,
@@ -131,7 +133,7 @@ def test_each_failed_attempt_is_one_record_and_the_last_one_tells_of_the_dead_le
     assert "in mail\n" in last.exc_text.split("  File ")[1], "the worker's own calls are left out"
 
 
-def test_what_is_dropped_at_once_is_a_dead_letter_in_the_log(fb: Forebay, kept: Kept) -> None:
+def test_what_is_dropped_at_once_is_a_dead_letter_in_the_log(fb: Forebay, kept: KeptRecords) -> None:
     @fb.job
     async def mail() -> None:
         raise Drop("bad address")
@@ -141,7 +143,7 @@ def test_what_is_dropped_at_once_is_a_dead_letter_in_the_log(fb: Forebay, kept: 
     assert kept.events() == [("ERROR", "dead")]
 
 
-def test_at_debug_every_step_is_told_and_every_failure_has_its_traceback(fb: Forebay, all_kept: Kept) -> None:
+def test_at_debug_every_step_is_told_and_every_failure_has_its_traceback(fb: Forebay, all_kept: KeptRecords) -> None:
     @fb.job
     async def quick() -> None:
         pass
@@ -164,7 +166,7 @@ def test_at_debug_every_step_is_told_and_every_failure_has_its_traceback(fb: For
     assert all_kept.records[-1].exc_text is not None
 
 
-def test_a_success_writes_nothing_at_the_default_level(fb: Forebay, kept: Kept) -> None:
+def test_a_success_writes_nothing_at_the_default_level(fb: Forebay, kept: KeptRecords) -> None:
     @fb.job
     async def quick() -> None:
         pass
@@ -174,7 +176,7 @@ def test_a_success_writes_nothing_at_the_default_level(fb: Forebay, kept: Kept) 
     assert kept.records == []
 
 
-def test_secrets_of_the_payload_and_of_the_message_are_not_logged(fb: Forebay, all_kept: Kept) -> None:
+def test_secrets_of_the_payload_and_of_the_message_are_not_logged(fb: Forebay, all_kept: KeptRecords) -> None:
     @fb.job
     def charge(password: str, note: str) -> None:
         raise ValueError(f"refused {password} for {note}, api_key=qwertzuiopasdf")
@@ -182,12 +184,12 @@ def test_secrets_of_the_payload_and_of_the_message_are_not_logged(fb: Forebay, a
     with at_work(fb) as rig:
         (lease,) = rig.leased(Draft("charge", {"password": "hunter2222", "note": "ada"}, max_attempts=1))
         exhaust(rig, lease, 1)
-    told = [str(vars(record)) for record in all_kept.records]
-    assert "refused *** for ada" in told[-1]
-    assert [line for line in told if "hunter2222" in line or "qwertzuiopasdf" in line] == []
+    reported = [str(vars(record)) for record in all_kept.records]
+    assert "refused *** for ada" in reported[-1]
+    assert [line for line in reported if "hunter2222" in line or "qwertzuiopasdf" in line] == []
 
 
-def test_control_characters_of_a_message_stay_in_their_line(fb: Forebay, kept: Kept) -> None:
+def test_control_characters_of_a_message_stay_in_their_line(fb: Forebay, kept: KeptRecords) -> None:
     JobLog().ended(a_job(fb), Retry(0, Failure("ValueError", "one\ntwo\x1b[2J")))
     assert "one\\ntwo\\x1b[2J" in kept.records[0].getMessage()
 
@@ -207,8 +209,8 @@ def test_a_handler_of_the_log_that_raises_costs_no_verdict(fb: Forebay, monkeypa
         assert isinstance(rig.run("bad", {}), Retry)
 
 
-def test_a_storm_is_cut_down_and_what_was_left_out_is_counted(fb: Forebay, kept: Kept) -> None:
-    hands = Hands()
+def test_a_storm_is_cut_down_and_what_was_left_out_is_counted(fb: Forebay, kept: KeptRecords) -> None:
+    hands = ManualTime()
     log, job = JobLog(hands), a_job(fb)
     for _ in range(1_000):
         log.ended(job, Retry(0, BOOM))
@@ -225,15 +227,15 @@ def test_a_storm_is_cut_down_and_what_was_left_out_is_counted(fb: Forebay, kept:
     assert (vars(summary)["event"], vars(summary)["suppressed"]) == ("suppressed", 1_085)
 
 
-def test_many_kinds_of_failures_have_one_limit_together(fb: Forebay, kept: Kept) -> None:
-    log, job = JobLog(Hands()), a_job(fb)
+def test_many_kinds_of_failures_have_one_limit_together(fb: Forebay, kept: KeptRecords) -> None:
+    log, job = JobLog(ManualTime()), a_job(fb)
     for number in range(1_000):
         log.ended(job, Retry(0, Failure(f"Error{number}", "boom")))
     assert len(kept.records) == BURST * KINDS_AT_ONCE
 
 
-def test_at_debug_a_storm_is_bounded_too(fb: Forebay, all_kept: Kept) -> None:
-    log, job = JobLog(Hands()), a_job(fb)
+def test_at_debug_a_storm_is_bounded_too(fb: Forebay, all_kept: KeptRecords) -> None:
+    log, job = JobLog(ManualTime()), a_job(fb)
     for _ in range(3_000):
         log.started(job)
     assert len(all_kept.records) == 1_000
@@ -241,8 +243,8 @@ def test_at_debug_a_storm_is_bounded_too(fb: Forebay, all_kept: Kept) -> None:
     assert vars(all_kept.records[-1])["suppressed"] == 2_000
 
 
-def test_what_has_no_handler_is_told_once_a_minute_with_a_count(fb: Forebay, kept: Kept) -> None:
-    hands = Hands()
+def test_what_has_no_handler_is_told_once_a_minute_with_a_count(fb: Forebay, kept: KeptRecords) -> None:
+    hands = ManualTime()
     log, job = JobLog(hands), a_job(fb)
     for _ in range(100):
         log.unhandled(job, Release(2_000_000))
@@ -256,7 +258,7 @@ def test_what_has_no_handler_is_told_once_a_minute_with_a_count(fb: Forebay, kep
 
 
 def test_a_throttle_remembers_a_bounded_number_of_keys() -> None:
-    hands = Hands()
+    hands = ManualTime()
     throttle = Throttle(1, 1.0, total=MAX_KEYS, clock=hands)
     assert all(throttle.admit(number) for number in range(MAX_KEYS))
     assert not throttle.admit("another"), "all places are taken"
@@ -266,10 +268,10 @@ def test_a_throttle_remembers_a_bounded_number_of_keys() -> None:
     assert throttle.take_refused() == {}
 
 
-def test_a_job_that_its_holder_left_for_good_is_told_by_the_reaper(kept: Kept) -> None:
+def test_a_job_that_its_holder_left_for_good_is_told_by_the_reaper(kept: KeptRecords) -> None:
     fb = Forebay("memory://")
 
-    class Late:
+    class ExpiredLeases:
         """A store in which every lease has run out."""
 
         def overdue(self, limit: int) -> list[Lease]:
@@ -280,19 +282,19 @@ def test_a_job_that_its_holder_left_for_good_is_told_by_the_reaper(kept: Kept) -
 
     fb.store.enqueue([Draft("mail", max_attempts=1)])
     leases = fb.store.claim([Want("default", 1)], "ada", seconds(60))
-    Reaper(Late(), lambda _: Routing()).step()  # type: ignore[arg-type]
+    Reaper(ExpiredLeases(), lambda _: Routing()).step()  # type: ignore[arg-type]
     assert kept.events() == [("ERROR", "dead")]
     assert "forebay.Abandoned: its lease ran out" in kept.records[0].getMessage()
 
 
-def test_json_is_one_object_a_line_with_the_fields(fb: Forebay, kept: Kept) -> None:
+def test_json_is_one_object_a_line_with_the_fields(fb: Forebay, kept: KeptRecords) -> None:
     log, job = JobLog(), a_job(fb)
     log.ended(job, DeadLetter(BOOM), 0.0125)
     line = JsonFormatter().format(kept.records[0])
     assert "\n" not in line
-    said = json.loads(line)
-    assert said.pop("time").endswith("+00:00")
-    assert said == {
+    output = json.loads(line)
+    assert output.pop("time").endswith("+00:00")
+    assert output == {
         "level": "ERROR",
         "logger": "forebay.jobs",
         "message": "job 1 (mail) is a dead letter now: it failed on attempt 1 of 3 after 12.5 ms: ValueError: boom",
@@ -314,13 +316,13 @@ def test_json_hides_secrets_among_the_fields_of_an_application_and_takes_any_val
     record = logging.makeLogRecord(
         {"name": "app", "msg": "hi", "password": "hunter2222", "odd": {1: object}, "ratio": float("nan")}
     )
-    said = json.loads(JsonFormatter().format(record))
-    assert said["password"] == "***"
-    assert said["odd"] == {"1": "<class 'object'>"}
+    output = json.loads(JsonFormatter().format(record))
+    assert output["password"] == "***"
+    assert output["odd"] == {"1": "<class 'object'>"}
 
 
 @pytest.mark.parametrize("coloured", [True, False])
-def test_the_console_has_a_line_for_each_step(fb: Forebay, all_kept: Kept, coloured: bool) -> None:
+def test_the_console_has_a_line_for_each_step(fb: Forebay, all_kept: KeptRecords, coloured: bool) -> None:
     log, job = JobLog(), a_job(fb)
     log.started(job)
     log.ended(job, Ack(), 0.012)
@@ -359,26 +361,26 @@ def bare_loggers() -> Iterator[None]:
 
 
 def test_an_application_keeps_its_handlers_and_forebay_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = io.StringIO()
+    output = io.StringIO()
     monkeypatch.setenv(LEVEL, "debug")
     monkeypatch.delenv(FORMAT, raising=False)
     with bare_loggers():
-        logging.getLogger().addHandler(logging.StreamHandler(said))
+        logging.getLogger().addHandler(logging.StreamHandler(output))
         configure_logging()
         assert len(logging.getLogger().handlers) == 1
         logging.getLogger("forebay.work").debug("hello")
-    assert said.getvalue() == "hello\n"
+    assert output.getvalue() == "hello\n"
 
 
 def test_json_that_was_asked_for_is_used_beside_an_applications_own_handlers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = io.StringIO()
+    output = io.StringIO()
     monkeypatch.setenv(FORMAT, "json")
     with bare_loggers():
-        logging.getLogger().addHandler(logging.StreamHandler(said))
+        logging.getLogger().addHandler(logging.StreamHandler(output))
         configure_logging()
         logging.getLogger("forebay.work").warning("hello")
         logging.getLogger("app").warning("mine")
-    assert said.getvalue() == "mine\n"
+    assert output.getvalue() == "mine\n"
     assert json.loads(capsys.readouterr().err)["message"] == "hello"

@@ -263,8 +263,8 @@ def check_claim(engine: Engine, got: list[Job], limit: int, queue: str, cls: str
         if not engine.admitted(job, now):
             continue
         before = [each for each in waiting if engine.shares(queue) or (each.rank, each.id) < (job.rank, job.id)]
-        dear = {name for each in before if each.cost > 1 for name in engine.closed(each, now)}
-        assert engine.gates_of(job) & dear, job
+        costly = {name for each in before if each.cost > 1 for name in engine.closed(each, now)}
+        assert engine.gates_of(job) & costly, job
     assert engine.workable_at(engine.fronts[queue], now) > now or cls is not None
 
 
@@ -374,12 +374,12 @@ def test_lanes_that_close_at_once_are_met_in_bounded_steps_and_none_is_lost() ->
 def test_nothing_passes_a_dear_head_at_its_gate() -> None:
     engine = Engine()
     engine.put_spec("q", [], [Gate("cap/k/x", 3), Gate("cap/t/a", 9), Gate("cap/t/b", 9)])
-    small, dear = engine.enqueue("q", names=["cap/k/x"]), engine.enqueue("q", names=["cap/k/x", "cap/t/a"], cost=3)
+    small, costly = engine.enqueue("q", names=["cap/k/x"]), engine.enqueue("q", names=["cap/k/x", "cap/t/a"], cost=3)
     late, free = engine.enqueue("q", names=["cap/k/x", "cap/t/b"]), engine.enqueue("q", names=["cap/t/b"])
     assert engine.claim("q", 9, 1) == [small, free]
     engine.settle(small, again=False, now=1)
-    assert engine.claim("q", 9, 1) == [dear]
-    engine.settle(dear, again=False, now=1)
+    assert engine.claim("q", 9, 1) == [costly]
+    engine.settle(costly, again=False, now=1)
     assert engine.claim("q", 9, 1) == [late]
 
 

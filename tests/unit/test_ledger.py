@@ -46,7 +46,7 @@ def turn(change: Change, job_id: int, delivery: int = 1, **facts: int) -> JobRan
     return span(change, job_id, delivery=delivery, attempt=delivery, **facts)
 
 
-def told(*spans: JobRange) -> list[LedgerEntry]:
+def reported(*spans: JobRange) -> list[LedgerEntry]:
     """One record a span."""
     return [LedgerEntry(offset, Record(offset, "verb", [one])) for offset, one in enumerate(spans)]
 
@@ -176,11 +176,11 @@ def test_a_rule_that_makes_no_sense_is_refused(bad: dict[str, int]) -> None:
 
 
 def test_a_legal_life_is_silent() -> None:
-    assert ledger(told(*LIFE), drained=True) == []
+    assert ledger(reported(*LIFE), drained=True) == []
 
 
 @pytest.mark.parametrize(
-    ("spans", "said"),
+    ("spans", "output"),
     [
         (LIFE[:1] + LIFE[3:4], "retried finds it|the holder is None"),
         ((*LIFE, LIFE[-1]), "gone"),
@@ -194,14 +194,14 @@ def test_a_legal_life_is_silent() -> None:
         ((BORN,), "still"),
     ],
 )
-def test_an_illegal_life_is_found(spans: tuple[JobRange, ...], said: str) -> None:
-    found = ledger(told(*spans), drained=True)
+def test_an_illegal_life_is_found(spans: tuple[JobRange, ...], output: str) -> None:
+    found = ledger(reported(*spans), drained=True)
     assert found
-    assert any(re.search(said, violation.message) for violation in found), found
+    assert any(re.search(output, violation.message) for violation in found), found
 
 
 def test_gaps_and_time_that_runs_backwards_are_found() -> None:
-    entries = told(*LIFE)
+    entries = reported(*LIFE)
     (gap,) = ledger([entry for entry in entries if entry.offset != 2])
     assert (gap.event, gap.message) == (3, "offset 2 is missing")
     late = [replace(entry, record=replace(entry.record, at=100 if entry.offset == 0 else 50)) for entry in entries]
@@ -209,14 +209,14 @@ def test_gaps_and_time_that_runs_backwards_are_found() -> None:
 
 
 def test_jobs_from_before_and_from_a_silence_are_not_judged() -> None:
-    assert ledger(told(*LIFE)[1:]) == []
+    assert ledger(reported(*LIFE)[1:]) == []
     switch = [LedgerEntry(1, Record(1, "put_ledger_rule", name="off")), LedgerEntry(2, Record(2, "put_ledger_rule"))]
     later = [LedgerEntry(3, Record(3, "settle", [turn(Change.ACKED, 1, 7)]))]
-    assert ledger([*told(BORN), *switch, *later]) == []
+    assert ledger([*reported(BORN), *switch, *later]) == []
 
 
 def test_a_kind_of_its_own_is_looked_up() -> None:
     claim = replace(turn(Change.CLAIMED, 1), kind="other")
     own = replace(turn(Change.ACKED, 1), traits=[Trait(kind="other")])
-    assert ledger(told(BORN, claim, own)) == []
-    assert ledger(told(BORN, claim, turn(Change.ACKED, 1))) != []
+    assert ledger(reported(BORN, claim, own)) == []
+    assert ledger(reported(BORN, claim, turn(Change.ACKED, 1))) != []

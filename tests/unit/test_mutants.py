@@ -8,11 +8,11 @@ import pytest
 from forebay_proof.conformance import cases
 from tests.mutants.crashes import CRASH_MUTANTS
 from tests.mutants.dashboard import DASHBOARD_MUTANTS
-from tests.mutants.door import DOOR_MUTANTS
 from tests.mutants.events import EVENT_MUTANTS
 from tests.mutants.experiments import EXPERIMENT_MUTANTS
 from tests.mutants.gates import GATE_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
+from tests.mutants.intake import INTAKE_MUTANTS
 from tests.mutants.job_log import JOB_LOG_MUTANTS
 from tests.mutants.lab import LAB_MUTANTS
 from tests.mutants.ledger import LEDGER_MUTANTS
@@ -33,7 +33,7 @@ ALL = [
     *MUTANTS,
     *CRASH_MUTANTS,
     *DASHBOARD_MUTANTS,
-    *DOOR_MUTANTS,
+    *INTAKE_MUTANTS,
     *GATE_MUTANTS,
     *JOB_LOG_MUTANTS,
     *LAB_MUTANTS,

@@ -156,17 +156,17 @@ def test_a_handler_that_returns_is_acknowledged_once(fb: Forebay, where: str) ->
     assert calls == [{"to": "ada"}]
 
 
-class Unspeakable(Exception):
+class FailingStr(Exception):
     def __str__(self) -> str:
         raise ValueError("no words")
 
 
-class Ruthless(Exception):
+class ExitingStr(Exception):
     def __str__(self) -> str:
         raise SystemExit(3)
 
 
-class Speechless(Exception):
+class ModuleNone(Exception):
     __module__ = None  # type: ignore[assignment]
 
 
@@ -193,9 +193,9 @@ def raising(error: BaseException) -> Callable[[], None]:
         (raising(MemoryError()), "MemoryError"),
         (raising(asyncio.CancelledError()), "asyncio.exceptions.CancelledError"),
         (raising(StopIteration()), ""),
-        (raising(Unspeakable()), f"{__name__}.Unspeakable"),
-        (raising(Ruthless()), f"{__name__}.Ruthless"),
-        (raising(Speechless()), "Speechless"),
+        (raising(FailingStr()), f"{__name__}.FailingStr"),
+        (raising(ExitingStr()), f"{__name__}.ExitingStr"),
+        (raising(ModuleNone()), "ModuleNone"),
         (raising(BaseExceptionGroup("many", [SystemExit(1), ValueError("x")])), "BaseExceptionGroup"),
         (raising(Exception("\ud800\0" * 5_000)), "Exception"),
         (deep, "RecursionError"),
@@ -244,7 +244,7 @@ def test_drop_is_dead_at_once_and_snooze_is_later_and_free(fb: Forebay, where: s
         assert rig.run(f"{where}.nap") == Release(120_000_000)
 
 
-class Careless(Snooze):
+class SnoozeWithoutDelay(Snooze):
     def __init__(self) -> None:
         """Forgets to say how long."""
 
@@ -256,7 +256,7 @@ def spoiled() -> Snooze:
 
 
 @WHERE
-@pytest.mark.parametrize("error", [Careless(), spoiled()], ids=["without a time", "with nonsense"])
+@pytest.mark.parametrize("error", [SnoozeWithoutDelay(), spoiled()], ids=["without a time", "with nonsense"])
 def test_a_snooze_that_says_nothing_sensible_is_a_failure(fb: Forebay, where: str, error: Snooze) -> None:
     both(fb, "bad", raising(error))
     both(fb, "good", lambda: None)
@@ -315,8 +315,8 @@ def test_an_unknown_kind_goes_back_uncharged_for_a_deploy_may_bring_it(
         assert [rig.verdict() for _ in leases] == [Release(1_250_000)] * 3
         assert rig.pool.idle
         assert rig.pool.unhandled() == (("default", "unknown"),)
-    (said,) = caplog.messages
-    assert said == (
+    (output,) = caplog.messages
+    assert output == (
         "job 1 (unknown) was released to queue default, uncharged: this worker has no handler for kind unknown; "
         "again in 1.2 s"
     )
@@ -397,17 +397,17 @@ def test_a_handler_knows_its_job(fb: Forebay, where: str) -> None:
 
 
 def test_progress_is_bounded_and_can_be_seen_from_outside(fb: Forebay, hold: Event) -> None:
-    told = Event()
+    received = Event()
 
     @fb.job
     def slow(ctx: Context) -> None:
         ctx.progress(7, "x" * 500)
-        told.set()
+        received.set()
         hold.wait(PATIENCE)
 
     with at_work(fb) as rig:
         lease = rig.start("slow")
-        assert told.wait(PATIENCE)
+        assert received.wait(PATIENCE)
         assert rig.pool.progress() == [(lease.fence, Progress(1.0, "x" * 200))]
         assert rig.pool.held() == [lease]
 

@@ -308,8 +308,8 @@ def test_an_absurd_delay_is_refused_and_the_job_stays_in_hand(queue: JobQueue, d
 def test_a_job_is_delivered_exactly_so_often_and_the_handler_hears_of_it_once(
     clock: ManualClock, max_redeliveries: int, way: str
 ) -> None:
-    told: list[Job] = []
-    queue = JobQueue(max_redeliveries=max_redeliveries, dlq_handler=told.append, clock=clock)
+    reported: list[Job] = []
+    queue = JobQueue(max_redeliveries=max_redeliveries, dlq_handler=reported.append, clock=clock)
     job_id = queue.enqueue("poison")
     deliveries = 0
     while (job := queue.dequeue()) is not None:
@@ -319,7 +319,7 @@ def test_a_job_is_delivered_exactly_so_often_and_the_handler_hears_of_it_once(
         clock.advance(31 * SECOND)
     queue.stats()
     assert deliveries == max_redeliveries + 1
-    assert told == [Job(job_id, "poison", deliveries, told[0].enqueued_at)]
+    assert reported == [Job(job_id, "poison", deliveries, reported[0].enqueued_at)]
     assert queue.stats()["dead"] == 1
     assert not queue._leases, "what is not in hand is not held on to"
     assert queue.ack(job_id) is False
@@ -575,21 +575,21 @@ def test_leaving_the_with_closes(clock: ManualClock) -> None:
 
 def test_a_close_returns_what_is_in_flight_uncharged(tmp_path: Path, clock: ManualClock) -> None:
     url = f"memory://{tmp_path}/journal"
-    told: list[Job] = []
+    reported: list[Job] = []
     with JobQueue(max_redeliveries=1, url=url, clock=clock) as queue:
         ids = [queue.enqueue(number, f"key-{number}") for number in range(5)]
         for _ in range(3):
             taken(queue)
         assert queue.ack(ids[0])
-    with JobQueue(max_redeliveries=1, dlq_handler=told.append, url=url, clock=clock) as queue:
+    with JobQueue(max_redeliveries=1, dlq_handler=reported.append, url=url, clock=clock) as queue:
         assert queue.stats() == {"visible": 4, "in_flight": 0, "waiting": 0, "dead": 0, "dedup_keys": 5}
         assert [delivered(queue.dequeue()) for _ in range(4)] == [(ids[1], 2), (ids[2], 2), (ids[3], 1), (ids[4], 1)]
         assert queue.enqueue(0, "key-0") == ids[0]
         assert queue.nack(ids[1])
-        assert told == [], "the delivery that the close cut short did not count"
+        assert reported == [], "the delivery that the close cut short did not count"
         assert delivered(queue.dequeue()) == (ids[1], 3)
         assert queue.nack(ids[1])
-        assert [job.job_id for job in told] == [ids[1]]
+        assert [job.job_id for job in reported] == [ids[1]]
 
 
 def test_more_in_flight_than_one_call_takes_are_all_returned(

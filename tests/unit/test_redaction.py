@@ -219,7 +219,7 @@ def test_rules_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         rules()
 
 
-class Kept(logging.Handler):
+class KeptRecords(logging.Handler):
     """Keeps what is logged."""
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class Kept(logging.Handler):
 
 
 def test_logs_hold_no_secrets_neither_in_words_nor_in_traces() -> None:
-    handler, logger = Kept(), logging.getLogger("forebay.test_redaction")
+    handler, logger = KeptRecords(), logging.getLogger("forebay.test_redaction")
     handler.addFilter(SecretFilter(DEFAULT))
     logger.addHandler(handler)
     try:
@@ -251,7 +251,7 @@ def test_logs_hold_no_secrets_neither_in_words_nor_in_traces() -> None:
 
 
 def test_the_filter_is_put_on_every_handler_once() -> None:
-    handler, logger = Kept(), logging.getLogger("forebay.test_guard")
+    handler, logger = KeptRecords(), logging.getLogger("forebay.test_guard")
     logger.addHandler(handler)
     try:
         for _ in range(2):

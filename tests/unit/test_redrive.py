@@ -17,7 +17,7 @@ from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
 
 
-class Yard:
+class StoreWithDead:
     """A store on a clock of its own, with dead letters."""
 
     def __init__(self) -> None:
@@ -34,76 +34,76 @@ class Yard:
         leases = self.store.claim([Want(queue, count)], "w", minutes(1))
         self.store.settle([(lease, verdict) for lease in leases])
 
-    def ids(self, **said: Any) -> list[int]:
-        return [job.id for job in chosen(self.store, Plan(**said))]
+    def ids(self, **output: Any) -> list[int]:
+        return [job.id for job in chosen(self.store, Plan(**output))]
 
-    def run(self, **said: Any) -> RedriveRun:
-        plan = Plan(**said)
+    def run(self, **output: Any) -> RedriveRun:
+        plan = Plan(**output)
         return run_redrive(
             self.store, RedriveRun(plan, [job.id for job in chosen(self.store, plan)]), wait=lambda _: None
         )
 
 
 def test_a_plan_chooses_by_what_the_dead_have_in_common() -> None:
-    yard = Yard()
-    mail = yard.dead(queue="mail", message="no route to 10.0.0.1")
-    again = yard.dead(queue="mail", message="no route to 10.0.0.2")
-    other = yard.dead(error="Late", tenant="t")
-    cause = fingerprint_of(yard.store.get([mail])[0])  # type: ignore[arg-type]
-    died_at = yard.store.get([again])[0].finished_at  # type: ignore[union-attr]
-    assert yard.ids() == [mail, again, other]
-    assert yard.ids(queue="mail") == [mail, again]
-    assert yard.ids(fingerprint=cause) == [mail, again]
-    assert yard.ids(where="LATE") == [other]
-    assert yard.ids(tenant="t") == [other]
-    assert yard.ids(died_from=died_at) == [again, other]
-    assert yard.ids(died_before=died_at) == [mail]
-    assert yard.ids(limit=2) == [mail, again]
+    fixture = StoreWithDead()
+    mail = fixture.dead(queue="mail", message="no route to 10.0.0.1")
+    again = fixture.dead(queue="mail", message="no route to 10.0.0.2")
+    other = fixture.dead(error="Late", tenant="t")
+    cause = fingerprint_of(fixture.store.get([mail])[0])  # type: ignore[arg-type]
+    died_at = fixture.store.get([again])[0].finished_at  # type: ignore[union-attr]
+    assert fixture.ids() == [mail, again, other]
+    assert fixture.ids(queue="mail") == [mail, again]
+    assert fixture.ids(fingerprint=cause) == [mail, again]
+    assert fixture.ids(where="LATE") == [other]
+    assert fixture.ids(tenant="t") == [other]
+    assert fixture.ids(died_from=died_at) == [again, other]
+    assert fixture.ids(died_before=died_at) == [mail]
+    assert fixture.ids(limit=2) == [mail, again]
 
 
 def test_what_took_its_holder_along_stays_unless_it_is_named() -> None:
-    yard = Yard()
-    killer, clumsy = yard.dead(error=ABANDONED), yard.dead()
-    assert yard.ids() == [clumsy]
-    assert yard.ids(quarantined=True) == [killer, clumsy]
+    fixture = StoreWithDead()
+    killer, clumsy = fixture.dead(error=ABANDONED), fixture.dead()
+    assert fixture.ids() == [clumsy]
+    assert fixture.ids(quarantined=True) == [killer, clumsy]
 
 
 def test_a_sample_is_the_same_for_the_same_seed_and_spread_over_all() -> None:
-    yard = Yard()
-    ids = [yard.dead() for _ in range(200)]
-    sample = yard.ids(sample=40)
-    assert sample == sorted(sample) == yard.ids(sample=40)
+    fixture = StoreWithDead()
+    ids = [fixture.dead() for _ in range(200)]
+    sample = fixture.ids(sample=40)
+    assert sample == sorted(sample) == fixture.ids(sample=40)
     assert set(sample) < set(ids)
-    assert yard.ids(sample=40, seed=1) != sample
+    assert fixture.ids(sample=40, seed=1) != sample
     assert 10 <= len([job_id for job_id in sample if job_id in ids[:100]]) <= 30
-    assert yard.ids(sample=40, limit=3) == yard.ids(sample=3)
-    assert yard.ids(sample=1_000) == ids
+    assert fixture.ids(sample=40, limit=3) == fixture.ids(sample=3)
+    assert fixture.ids(sample=1_000) == ids
 
 
 def test_a_patch_changes_payloads_alike_and_leaves_those_that_need_no_change() -> None:
-    yard = Yard()
-    yard.dead({"to": "nobody", "n": 1})
-    right = yard.dead({"to": "ada", "n": True})
-    course = yard.run(patch={"to": "ada", "n": 1})
-    jobs = [job for job in yard.store.get(course.moved) if job is not None]
+    fixture = StoreWithDead()
+    fixture.dead({"to": "nobody", "n": 1})
+    right = fixture.dead({"to": "ada", "n": True})
+    course = fixture.run(patch={"to": "ada", "n": 1})
+    jobs = [job for job in fixture.store.get(course.moved) if job is not None]
     assert [(job.payload, job.state) for job in jobs] == [({"to": "ada", "n": 1}, State.READY)] * 2
-    assert yard.store.get([right]) == [None], "true is not 1"
-    unchanged = yard.dead({"to": "ada", "n": 1}, queue="mail")
-    assert yard.run(patch={"n": 1, "to": "ada"}).moved == [unchanged]
+    assert fixture.store.get([right]) == [None], "true is not 1"
+    unchanged = fixture.dead({"to": "ada", "n": 1}, queue="mail")
+    assert fixture.run(patch={"n": 1, "to": "ada"}).moved == [unchanged]
 
 
 def test_dead_letters_that_lie_elsewhere_are_found_there_and_go_home() -> None:
-    yard = Yard()
-    yard.store.put_spec(QueueSpec(name="mail", routing=Routing(dead=DeadLetters("graves"))))
-    job_id = yard.dead(queue="mail")
-    assert yard.ids(queue="mail") == []
-    assert yard.run(queue="graves").moved == [job_id]
-    assert yard.store.get([job_id])[0].queue == "mail"  # type: ignore[union-attr]
+    fixture = StoreWithDead()
+    fixture.store.put_spec(QueueSpec(name="mail", routing=Routing(dead=DeadLetters("graves"))))
+    job_id = fixture.dead(queue="mail")
+    assert fixture.ids(queue="mail") == []
+    assert fixture.run(queue="graves").moved == [job_id]
+    assert fixture.store.get([job_id])[0].queue == "mail"  # type: ignore[union-attr]
 
 
 def test_a_rate_makes_steps_and_waits_between_them() -> None:
-    yard = Yard()
-    ids = [yard.dead() for _ in range(25)]
+    fixture = StoreWithDead()
+    ids = [fixture.dead() for _ in range(25)]
     now, waits, steps = [0.0], list[float](), list[Step]()
 
     def wait(seconds: float) -> None:
@@ -111,44 +111,46 @@ def test_a_rate_makes_steps_and_waits_between_them() -> None:
         now[0] += seconds
 
     course = RedriveRun(Plan(rate=50), ids)
-    run_redrive(yard.store, course, steps.append, clock=lambda: now[0], wait=wait)
+    run_redrive(fixture.store, course, steps.append, clock=lambda: now[0], wait=wait)
     assert [step.moved for step in steps] == [10, 20, 25]
     assert waits == pytest.approx([0.0, 0.2, 0.2])
     assert course.moved == ids
 
 
 def test_it_stops_when_too_many_die_again() -> None:
-    yard = Yard()
-    ids = [yard.dead() for _ in range(50)]
+    fixture = StoreWithDead()
+    ids = [fixture.dead() for _ in range(50)]
     course = RedriveRun(Plan(rate=50, stop_at=0.5, stop_after=10), ids)
-    run_redrive(yard.store, course, lambda _: yard.end("default", DeadLetter(Failure("Boom")), 10), wait=lambda _: None)
+    run_redrive(
+        fixture.store, course, lambda _: fixture.end("default", DeadLetter(Failure("Boom")), 10), wait=lambda _: None
+    )
     assert (course.tried, course.died, course.ended) == (10, 10, 10)
     assert course.stopped == "10 of 10 jobs that ended had died again"
-    assert len(chosen(yard.store, Plan())) == 50
+    assert len(chosen(fixture.store, Plan())) == 50
 
 
 def test_it_goes_on_while_few_die_again() -> None:
-    yard = Yard()
-    ids = [yard.dead() for _ in range(50)]
+    fixture = StoreWithDead()
+    ids = [fixture.dead() for _ in range(50)]
     course = RedriveRun(Plan(rate=50, stop_at=0.5, stop_after=10), ids)
 
     def work(_: Step) -> None:
-        yard.end("default", Ack(), 7)
-        yard.end("default", DeadLetter(Failure("Boom")), 3)
+        fixture.end("default", Ack(), 7)
+        fixture.end("default", DeadLetter(Failure("Boom")), 3)
 
-    run_redrive(yard.store, course, work, wait=lambda _: None)
+    run_redrive(fixture.store, course, work, wait=lambda _: None)
     assert (course.tried, course.stopped) == (50, None)
 
 
 def test_who_is_still_about_counts_for_nothing_yet() -> None:
-    yard = Yard()
-    course = RedriveRun(Plan(rate=5, stop_at=0.0, stop_after=1), [yard.dead() for _ in range(5)])
-    run_redrive(yard.store, course, wait=lambda _: None)
+    fixture = StoreWithDead()
+    course = RedriveRun(Plan(rate=5, stop_at=0.0, stop_after=1), [fixture.dead() for _ in range(5)])
+    run_redrive(fixture.store, course, wait=lambda _: None)
     assert (course.tried, course.ended, course.stopped) == (5, 0, None)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {"queue": "no name"},
         {"limit": 0},
@@ -163,7 +165,7 @@ def test_who_is_still_about_counts_for_nothing_yet() -> None:
         {"died_from": -1},
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(said: dict[str, Any]) -> None:
+def test_a_plan_that_makes_no_sense_is_refused(output: dict[str, Any]) -> None:
     with pytest.raises(ForebayError) as refusal:
-        Plan(**said)
+        Plan(**output)
     assert isinstance(refusal.value, Invalid)

@@ -98,8 +98,8 @@ def test_a_settler_tries_the_write_again_until_it_is_in_and_in_order(store: Memo
     faulty = FaultyStore(
         store, scripted(("settle", Fault.REFUSED), ("settle", Fault.REPLY_LOST), ("settle", Fault.REFUSED))
     )
-    told: list[tuple[Fence, Settled]] = []
-    settler = Settler(faulty, lambda lease, answer: told.append((lease.fence, answer)))
+    reported: list[tuple[Fence, Settled]] = []
+    settler = Settler(faulty, lambda lease, answer: reported.append((lease.fence, answer)))
     first, second = leased(store, 2)
     settler.put([(first, Retry(0, Failure("x")))])
     for error in (ConnectionLost, ReplyLost, ConnectionLost):
@@ -109,8 +109,8 @@ def test_a_settler_tries_the_write_again_until_it_is_in_and_in_order(store: Memo
         settler.put([(second, Ack())])
     while not settler.empty:
         settler.step()
-    assert told[0] == (first.fence, Settled.APPLIED), "the reply was lost, the repeat is applied all the same"
-    assert {fence for fence, _ in told[1:]} == {second.fence}
+    assert reported[0] == (first.fence, Settled.APPLIED), "the reply was lost, the repeat is applied all the same"
+    assert {fence for fence, _ in reported[1:]} == {second.fence}
     assert settler.stale == 0
     assert job(store, first.job.id).attempt == 1, "it counted once"
 
@@ -195,7 +195,7 @@ class Holding:
         self.leases = leases
         self.ends: dict[Fence, float] = {}
         self.lost: list[Fence] = []
-        self.asked: list[Fence] = []
+        self.requested: list[Fence] = []
 
     def held(self) -> list[Lease]:
         return self.leases
@@ -207,7 +207,7 @@ class Holding:
         self.lost += fences
 
     def request_cancel(self, fences: Sequence[Fence]) -> None:
-        self.asked += fences
+        self.requested += fences
 
 
 def test_a_renewer_keeps_leases_alive_three_times_a_lease(store: MemoryStore, clock: ManualClock) -> None:
@@ -238,23 +238,23 @@ def test_a_renewer_tells_what_is_lost_and_what_is_to_end(store: MemoryStore, clo
     renewer = Renewer(store, holding, Options())
     renewer.step()
     assert holding.lost == [taken.fence]
-    assert holding.asked == [cancelled.fence]
+    assert holding.requested == [cancelled.fence]
     assert (renewer.renewed, renewer.lost) == (2, 1)
     assert kept.fence not in holding.lost
 
 
-class Saying:
+class ReportingPool:
     """A pool whose jobs say how far they are."""
 
     def __init__(self) -> None:
-        self.said: list[ProgressReport] = []
+        self.output: list[ProgressReport] = []
 
     def progress(self) -> list[ProgressReport]:
-        return list(self.said)
+        return list(self.output)
 
 
 def test_progress_is_written_once_a_second_many_jobs_at_a_time_and_only_what_is_new(store: MemoryStore) -> None:
-    counting, saying = FaultyStore(store, lambda verb: Fault.NONE), Saying()
+    counting, saying = FaultyStore(store, lambda verb: Fault.NONE), ReportingPool()
     leases = [lease for _ in range(2) for lease in leased(store, 1_000)]
     reporter = ProgressReporter(counting, saying)
 
@@ -263,12 +263,12 @@ def test_progress_is_written_once_a_second_many_jobs_at_a_time_and_only_what_is_
 
     assert reporter.step() == 1.0
     assert calls() == 0
-    saying.said = [(lease.fence, Progress(0.25)) for lease in leases]
+    saying.output = [(lease.fence, Progress(0.25)) for lease in leases]
     reporter.step()
     assert calls() == 2
     reporter.step()
     assert calls() == 2, "nothing is new"
-    saying.said[7] = (leases[7].fence, Progress(0.5, "newest"))
+    saying.output[7] = (leases[7].fence, Progress(0.5, "newest"))
     reporter.step()
     assert calls() == 3
     (job,) = store.get([leases[7].job.id])
@@ -283,13 +283,13 @@ def test_a_cancel_listener_tells_each_request_once(store: MemoryStore, clock: Ma
     listener = CancelListener(store, holding, first.owner)
     store.cancel([first.job.id])
     assert listener.step() == 0
-    assert holding.asked == [first.fence]
+    assert holding.requested == [first.fence]
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(listener.step)
         clock.until_asleep(1)
         store.cancel([second.job.id])
         assert waiting.result(PATIENCE) == 0
-    assert holding.asked == [first.fence, second.fence]
+    assert holding.requested == [first.fence, second.fence]
 
 
 def test_a_cancel_listener_rests_while_nothing_runs(store: MemoryStore) -> None:
@@ -350,7 +350,7 @@ def test_a_reaper_reads_the_marks_of_its_machine(
     assert found.state in (State.WAITING, State.READY)
 
 
-class Out(MemoryStore):
+class UnreachableStore(MemoryStore):
     """A store that is out of reach, wholly or but for questions, until it is told otherwise."""
 
     readable = writable = True
@@ -387,7 +387,7 @@ def test_a_reaper_does_not_take_from_its_own_process_what_it_runs(store: MemoryS
 
 @pytest.mark.parametrize("readable", [False, True])
 def test_after_an_outage_a_reaper_lets_those_who_live_renew_first(clock: ManualClock, readable: bool) -> None:
-    store = Out(clock=clock)
+    store = UnreachableStore(clock=clock)
     alive, silent = leased(store, 2)
     reaper = Reaper(store, routing)
     clock.advance(11 * SECOND)
@@ -403,7 +403,7 @@ def test_after_an_outage_a_reaper_lets_those_who_live_renew_first(clock: ManualC
     assert (job(store, alive.job.id).state, job(store, silent.job.id).suspect) == (State.RUNNING, True)
 
 
-class Meeting(MemoryStore):
+class RacingReapers(MemoryStore):
     """Two reapers see the same overdue jobs before either settles."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -417,7 +417,7 @@ class Meeting(MemoryStore):
 
 
 def test_two_reapers_that_race_take_each_job_back_once(clock: ManualClock) -> None:
-    store = Meeting(clock)
+    store = RacingReapers(clock)
     leased(store, 50)
     clock.advance(11 * SECOND)
     reapers = [Reaper(store, routing) for _ in range(2)]

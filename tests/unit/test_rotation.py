@@ -15,11 +15,11 @@ from forebay.work.options import Options
 
 def shares(turns: QueueRotation, room: int, times: int) -> dict[str, int]:
     """What is asked of each queue while all of them have work."""
-    asked: dict[str, int] = {}
+    requested: dict[str, int] = {}
     for _ in range(times):
         for want in turns.wants(room):
-            asked[want.queue] = asked.get(want.queue, 0) + want.count
-    return asked
+            requested[want.queue] = requested.get(want.queue, 0) + want.count
+    return requested
 
 
 def leases(store: MemoryStore, wants: list[Want]) -> list[Lease]:
@@ -28,10 +28,10 @@ def leases(store: MemoryStore, wants: list[Want]) -> list[Lease]:
 
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 100])
 def test_room_is_divided_by_weights_whatever_its_size(room: int) -> None:
-    asked = shares(QueueRotation(["mail", "media", "rest"], {"mail": 3, "media": 2}), room, 600)
-    assert sum(asked.values()) == 600 * room
+    requested = shares(QueueRotation(["mail", "media", "rest"], {"mail": 3, "media": 2}), room, 600)
+    assert sum(requested.values()) == 600 * room
     for queue, part in {"mail": 3 / 6, "media": 2 / 6, "rest": 1 / 6}.items():
-        assert asked[queue] == pytest.approx(part * 600 * room, abs=6)
+        assert requested[queue] == pytest.approx(part * 600 * room, abs=6)
 
 
 def test_without_weights_all_have_the_same_and_nothing_is_asked_twice() -> None:

@@ -48,13 +48,13 @@ def of_bad_syntax() -> None:
     compile("a b", "<made up>", "exec")
 
 
-class Mute(Exception):
+class FailingStr(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 def without_words() -> None:
-    raise Mute
+    raise FailingStr
 
 
 def of_a_wrong_name() -> None:
@@ -107,10 +107,10 @@ def test_a_deep_one_tells_its_last_calls() -> None:
             down(left - 1)
         raise ValueError("the bottom")
 
-    told = format_trace(caught(lambda: down(500)))
-    assert told.count("in down") == MAX_FRAMES
-    assert re.search(r"\[\d+ earlier calls\]", told)
-    assert told.endswith("ValueError: the bottom\n")
+    reported = format_trace(caught(lambda: down(500)))
+    assert reported.count("in down") == MAX_FRAMES
+    assert re.search(r"\[\d+ earlier calls\]", reported)
+    assert reported.endswith("ValueError: the bottom\n")
 
 
 def test_a_long_chain_and_a_ring_end() -> None:

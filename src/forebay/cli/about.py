@@ -14,7 +14,7 @@ def _demo_arguments(parser: ArgumentParser) -> None:
 
 
 def _demo(call: Call) -> int:
-    from forebay.demo.story import main
+    from forebay.demo.tour import main
 
     return main(["--seed", str(call.args.seed)])
 

@@ -56,15 +56,17 @@ class WrongQueueKind(Invalid):
 class QueueFull(ForebayError):
     """A bounded queue has no room; the call had no effect."""
 
-    def __init__(self, queue: str, depth: int, limit: int, asked: int, retry_after: float) -> None:
+    def __init__(self, queue: str, depth: int, limit: int, requested: int, retry_after: float) -> None:
         way_out = (
-            f"retry in {retry_after:g} s" if asked <= limit else f"send at most {limit} at once: {asked} can never fit"
+            f"retry in {retry_after:g} s"
+            if requested <= limit
+            else f"send at most {limit} at once: {requested} can never fit"
         )
-        super().__init__(f"queue {queue!r} is full: {depth} of {limit} jobs, {asked} more asked; {way_out}")
+        super().__init__(f"queue {queue!r} is full: {depth} of {limit} jobs, {requested} more requested; {way_out}")
         self.queue = queue
         self.depth = depth
         self.limit = limit
-        self.asked = asked
+        self.requested = requested
         self.retry_after = retry_after
 
 
@@ -255,12 +257,12 @@ class BlobFailed(ForebayError):
 class OffsetGone(ForebayError):
     """A log no longer holds the offset a reader asked for."""
 
-    def __init__(self, log: str, partition: int, asked: int, first: int) -> None:
+    def __init__(self, log: str, partition: int, requested: int, first: int) -> None:
         super().__init__(
-            f"log {log!r} partition {partition} begins at offset {first}, {asked} was trimmed; "
+            f"log {log!r} partition {partition} begins at offset {first}, {requested} was trimmed; "
             f"read after {first - 1}, and count what was skipped"
         )
         self.log = log
         self.partition = partition
-        self.asked = asked
+        self.requested = requested
         self.first = first

@@ -37,10 +37,10 @@ class Settled(StrEnum):
 
 
 class Heartbeat(Struct, frozen=True):
-    """What a heartbeat for all found: leases that are lost, whose end is asked for, or of which it knows nothing."""
+    """The result of one heartbeat for all leases of an owner: leases that are lost, to be cancelled, or not found."""
 
     lost: list[Fence] = []
-    asked: list[Fence] = []
+    cancel_requested: list[Fence] = []
     unknown: list[Fence] = []
 
 

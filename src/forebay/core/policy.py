@@ -358,7 +358,7 @@ class Shed(Struct, frozen=True, forbid_unknown_fields=True, tag="shed"):
     A new job that is itself the lowest is refused with `QueueFull`, as is one for which not enough can be shed.
     """
 
-    who: Literal["oldest", "lowest"] = "oldest"
+    victim: Literal["oldest", "lowest"] = "oldest"
 
 
 class Unbounded(Struct, frozen=True, forbid_unknown_fields=True, tag="unbounded"):

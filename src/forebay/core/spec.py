@@ -211,8 +211,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         match self.capacity:
             case Unbounded():
                 return "unbounded"
-            case Bounded(limit, Shed(who)):
-                return f"bounded {limit}, shed {who}"
+            case Bounded(limit, Shed(victim)):
+                return f"bounded {limit}, shed {victim}"
             case Bounded(limit, when_full):
                 return f"bounded {limit}, {type(when_full).__name__.lower()}"
 

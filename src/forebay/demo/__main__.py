@@ -2,7 +2,7 @@
 
 import sys
 
-from forebay.demo.story import main
+from forebay.demo.tour import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -220,7 +220,7 @@ def victims(shed: Shed, excess: int, resting: Iterable[RankedId], arriving: Sequ
     offered = list(islice(resting, excess))
     if len(offered) < excess:
         return None
-    if shed.who == "lowest" and arriving and max(arriving) > offered[-1]:
+    if shed.victim == "lowest" and arriving and max(arriving) > offered[-1]:
         return None
     return [job_id for _, job_id in offered]
 

@@ -9,7 +9,7 @@ How a store uses it, inside the step that writes:
     transition(verdict, stamper, now)                for each: the state it ends in, until when, and what is recorded
     rank_after, attempts_after, errors_after         for a job that waits again, or dies
     MARK_CODES[change]                               the code of its mark, once more
-    plan_cancel(ids, rows)                           which of them end at once, which holders are asked
+    plan_cancel(ids, rows)                           which of them end at once, which holders are requested to stop
 
 A store whose server computes instants calls `transition` with now = 0: `until` is then a length of time.
 """
@@ -159,26 +159,26 @@ def errors_after(errors: tuple[Failure, ...], error: Failure | None, at: Instant
 
 
 class CancelPlan(NamedTuple):
-    """The answers; `ended` will not run, and the holders of `asked` are requested to stop."""
+    """The answers. Jobs in `ended` will not run; the holders of those in `requested` are to stop them."""
 
     answers: list[CancelAnswer]
     ended: list[int]
-    asked: list[int]
+    requested: list[int]
 
 
 def plan_cancel(ids: Iterable[int], states: Mapping[int, State]) -> CancelPlan:
     """`states`: of the jobs that there are."""
     answers: list[CancelAnswer] = []
     ended: dict[int, None] = {}
-    asked: dict[int, None] = {}
+    requested: dict[int, None] = {}
     for job_id in ids:
         state = states.get(job_id)
         if state is None or state.terminal or job_id in ended:
             answers.append(CancelAnswer.GONE)
         elif state is State.RUNNING:
-            asked[job_id] = None
+            requested[job_id] = None
             answers.append(CancelAnswer.REQUESTED)
         else:
             ended[job_id] = None
             answers.append(CancelAnswer.CANCELLED)
-    return CancelPlan(answers, list(ended), list(asked))
+    return CancelPlan(answers, list(ended), list(requested))

@@ -117,7 +117,7 @@ def problem_of(error: ForebayError) -> Problem:
         case Unsupported():
             return Problem(422, "unsupported", "The store cannot do this", detail)
         case OffsetGone():
-            facts_gone = {"requested": error.asked, "first": error.first}
+            facts_gone = {"requested": error.requested, "first": error.first}
             return Problem(410, "offset-gone", "The log no longer holds this offset", detail, extra=facts_gone)
         case PartitionLost():
             facts_lost = {"partition": error.partition, "epoch": error.epoch}
@@ -131,7 +131,7 @@ def problem_of(error: ForebayError) -> Problem:
 
 
 def _full(error: QueueFull) -> Problem:
-    never = error.asked > error.limit
+    never = error.requested > error.limit
     seconds = max(1, math.ceil(error.retry_after))
     facts = {"queue": error.queue, "depth": error.depth, "limit": error.limit, "retry_after": seconds}
     headers = {} if never else {"Retry-After": str(seconds)}

@@ -139,9 +139,9 @@ class LogTail:
 def gone(error: OffsetGone) -> ForebayError:
     """As the user of the data source reads it."""
     return ForebayError(
-        f"{error.log} partition {error.partition}: offset {error.asked} was trimmed, it begins at {error.first} now; "
+        f"{error.log} partition {error.partition}: offset {error.requested} was trimmed; it begins at {error.first}; "
         f"nothing was skipped: start anew from another checkpoint, or say .option('on_gap', 'skip') to go on without "
-        f"the {error.first - error.asked} that are gone, and keep more of it"
+        f"the {error.first - error.requested} that are gone, and keep more of it"
     )
 
 

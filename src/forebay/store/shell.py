@@ -113,7 +113,7 @@ class Shell(Generic[B]):
     def _max_wait(self, full: QueueFull) -> Duration:
         """A batch that can never fit does not wait at all."""
         capacity = next((spec.capacity for spec in self.backend.specs() if spec.name == full.queue), None)
-        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
+        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.requested <= full.limit:
             return micros(capacity.when_full.timeout)
         return 0
 

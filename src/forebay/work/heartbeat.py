@@ -78,7 +78,7 @@ class Renewer:
         held_now = {lease.fence for lease in self._held.held()}
         unknown = held_now.intersection(answer.unknown)
         self._held.renewed({lease.fence for lease in leases}.difference(answer.unknown, answer.lost), ends)
-        self._apply([fence for fence in answer.lost if fence in held_now], answer.asked)
+        self._apply([fence for fence in answer.lost if fence in held_now], answer.cancel_requested)
         self.renewed += len(held_now) - len(unknown)
         return [lease for lease in leases if lease.fence in unknown]
 

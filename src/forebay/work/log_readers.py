@@ -124,7 +124,7 @@ class GroupMember:
         try:
             return self._store.read(self.log, number, self._positions[number], limit)
         except OffsetGone as gone:
-            missed = gone.first - gone.asked
+            missed = gone.first - gone.requested
             self.lost += missed
             _log.warning("%d entries of %s were trimmed before group %s read them", missed, self.log, self.group)
             self._positions[number] = gone.first - 1

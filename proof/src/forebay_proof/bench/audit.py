@@ -96,10 +96,10 @@ def _command(lake: Path, receipts: Path, effects: Path, *more: str) -> dict[str,
         began = time.perf_counter()
         with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, start_new_session=True) as command:
             cpu = _cpu_of_tree(command)
-            said = command.stdout.read() if command.stdout is not None else b""
+            output = command.stdout.read() if command.stdout is not None else b""
         took = time.perf_counter() - began
-        assert command.returncode == 0, said.decode()
-        verdict = json.loads(said)
+        assert command.returncode == 0, output.decode()
+        verdict = json.loads(output)
         noted = {each["check"]: each["count"] for each in verdict["results"] if each["count"]}
         files = [file for file in Path(log).rglob("*") if file.is_file()]
         lines = [json.loads(line) for file in files for line in file.open() if line.startswith("{")]
@@ -131,11 +131,11 @@ def _bill(lines: list[dict[str, Any]]) -> dict[str, Any]:
             about = {each["Name"]: each["Value"] for each in info["Accumulables"]}
             name = "|".join(rdd["Name"] for rdd in info["RDD Info"][-1:])
             names[info["Stage ID"]] = f"{info['Stage Name'][:60]} {name[:40]} {about.get('number of output rows', '')}"
-    dear = sorted(stages, key=lambda stage: -stages[stage])[:12]
+    costly = sorted(stages, key=lambda stage: -stages[stage])[:12]
     return {
         "seconds": (ended - started) / 1000,
         "cpu": sum(stages.values()),
-        "stages": [f"{stages[stage]:.2f} {names.get(stage, stage)}" for stage in dear],
+        "stages": [f"{stages[stage]:.2f} {names.get(stage, stage)}" for stage in costly],
     }
 
 

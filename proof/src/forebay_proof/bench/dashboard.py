@@ -110,10 +110,10 @@ def served(store: Store) -> Iterator[httpx.Client]:
         thread.join(30)
 
 
-def p95(client: httpx.Client, path: str, asked: int) -> float:
+def p95(client: httpx.Client, path: str, requested: int) -> float:
     """Milliseconds."""
     times = []
-    for _ in range(asked):
+    for _ in range(requested):
         began = time.perf_counter()
         answer = client.get(path)
         times.append((time.perf_counter() - began) * 1_000)

@@ -176,8 +176,8 @@ class Served:
 
     def _in_flight(self) -> int:
         """Requests in flight on the server, without this one."""
-        asked = Request(f"{self._url}/metrics", headers={"Authorization": f"Bearer {self._key}"})
-        with urlopen(asked) as answer:
+        requested = Request(f"{self._url}/metrics", headers={"Authorization": f"Bearer {self._key}"})
+        with urlopen(requested) as answer:
             found = re.search(rb"^forebay_http_requests_in_flight (\S+)", answer.read(), re.MULTILINE)
         assert found is not None
         return int(float(found[1])) - 1

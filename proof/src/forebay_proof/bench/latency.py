@@ -20,12 +20,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from forebay_proof.bench.compared_stores import ComparedStore, Postgres, Redis, Sqlite
 from forebay_proof.bench.crew import ours
 from forebay_proof.bench.crew.cell import Cell, Values
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.crew.server import HasUrl
-from forebay_proof.bench.homes import Home, Postgres, Redis, Sqlite
 from forebay_proof.bench.measure import Figure, arguments, run
 from forebay_proof.bench.pg.peers.programs import PEERS as POSTGRES_PEERS
 from forebay_proof.bench.rd.peers.programs import PEERS as REDIS_PEERS
@@ -81,17 +81,17 @@ def figures(stack: ExitStack, seconds: float) -> list[Figure]:
     postgres, redis = Postgres(stack), Redis(stack, "always")
     found: list[Figure] = []
 
-    def add(name: str, home: Home, start: Start, baseline: str, goals: tuple[str, str] = ("", "")) -> None:
-        cell = Cell(f"latency/{name}", partial(dripped, home.fresh, seconds, start))
+    def add(name: str, compared: ComparedStore, start: Start, baseline: str, goals: tuple[str, str] = ("", "")) -> None:
+        cell = Cell(f"latency/{name}", partial(dripped, compared.fresh, seconds, start))
         for key, suffix, goal in (("p50", "", goals[0]), ("p95", "/p95", goals[1])):
             base = f"latency/{baseline}{suffix}" if baseline else None
             figure = f"{cell.name}{suffix}"
             found.append(Figure(figure, "ms", partial(cell.read, key, figure), base, goal))
 
     theirs = peers()
-    for name, home in (("graphile", postgres), ("bullmq", redis)):
+    for name, compared in (("graphile", postgres), ("bullmq", redis)):
         if name in theirs:
-            add(name, home, partial(start_peer, theirs[name]), "")
+            add(name, compared, partial(start_peer, theirs[name]), "")
     add("postgres", postgres, start_ours, "graphile", ("≤ 4", "≤ 8"))
     add("redis", redis, start_ours, "bullmq", ("≤ 5", "≤ 10"))
     add("sqlite", Sqlite(), start_ours, "postgres", ("≤ 5", "≤ 10"))

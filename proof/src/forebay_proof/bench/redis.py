@@ -22,13 +22,13 @@ from forebay import Store, open_store
 from forebay_proof.bench.cycles import work
 from forebay_proof.bench.measure import Figure, arguments, race, run
 from forebay_proof.bench.memory import BATCH, cycle, drafts, fill, rate
-from forebay_proof.bench.rd.beside import SETTINGS, drain_figures, flow_figures
+from forebay_proof.bench.rd.comparison import SETTINGS, drain_figures, flow_figures
 from forebay_proof.bench.rd.peers.programs import PEERS
 from forebay_proof.bench.rd.server import MODES, RedisBench, commands, find_benchmark
 from forebay_proof.bench.redis_designs import LISTS, SETS, STREAMS, live
 
 
-class Ground:
+class BenchServers:
     """A server of each kind, emptied for every figure."""
 
     def __init__(self, stack: ExitStack) -> None:
@@ -89,7 +89,7 @@ class Ground:
             return rate(count, add)
 
 
-def bounds(ground: Ground, scale: int) -> list[Figure]:
+def bounds(servers: BenchServers, scale: int) -> list[Figure]:
     """By the server's own load generator; none if it is not here."""
     program = find_benchmark()
     if program is None:
@@ -97,61 +97,61 @@ def bounds(ground: Ground, scale: int) -> list[Figure]:
     found = []
     for mode in MODES:
         for clients in (1, 50):
-            measure = partial(commands, ground.servers[mode], program, 40_000 * scale, clients)
+            measure = partial(commands, servers.servers[mode], program, 40_000 * scale, clients)
             found.append(Figure(f"bound/redis-benchmark-{mode}-{clients}", "commands/s", measure))
     return found
 
 
-def by_streams(ground: Ground, mode: str, jobs: int, few: int) -> list[Figure]:
+def by_streams(servers: BenchServers, mode: str, jobs: int, few: int) -> list[Figure]:
     """The same store where it delivers by streams, beside sets."""
     return [
         Figure(
             f"cycle/streams-{mode}-{name}",
             "jobs/s",
-            lambda count=count, batch=batch: ground.cycles(mode, count, batch, "streams"),  # type: ignore[misc]
+            lambda count=count, batch=batch: servers.cycles(mode, count, batch, "streams"),  # type: ignore[misc]
             f"cycle/{mode}-{name}",
         )
         for name, count, batch in (("batch-100", jobs, BATCH), ("single", few, 1))
     ]
 
 
-def figures(ground: Ground, scale: int) -> list[Figure]:
+def figures(servers: BenchServers, scale: int) -> list[Figure]:
     n, few = 4_000 * scale, 100 * scale
     found = [
-        Figure("bound/xadd-everysec", "commands/s", lambda: ground.commands("everysec", n)),
-        Figure("bound/xadd-always", "commands/s", lambda: ground.commands("always", n)),
-        Figure("design/lists", "jobs/s", lambda: ground.design(LISTS, n), "bound/xadd-everysec"),
-        Figure("design/sets", "jobs/s", lambda: ground.design(SETS, n), "design/lists"),
-        Figure("design/streams", "jobs/s", lambda: ground.design(STREAMS, n), "design/lists"),
-        Figure("memory/job", "bytes", lambda: ground.bytes_of_a_job(n)),
-        Figure("memory/streams-job", "bytes", lambda: ground.bytes_of_a_job(n, "streams"), "memory/job"),
+        Figure("bound/xadd-everysec", "commands/s", lambda: servers.commands("everysec", n)),
+        Figure("bound/xadd-always", "commands/s", lambda: servers.commands("always", n)),
+        Figure("design/lists", "jobs/s", lambda: servers.design(LISTS, n), "bound/xadd-everysec"),
+        Figure("design/sets", "jobs/s", lambda: servers.design(SETS, n), "design/lists"),
+        Figure("design/streams", "jobs/s", lambda: servers.design(STREAMS, n), "design/lists"),
+        Figure("memory/job", "bytes", lambda: servers.bytes_of_a_job(n)),
+        Figure("memory/streams-job", "bytes", lambda: servers.bytes_of_a_job(n, "streams"), "memory/job"),
     ]
     goals = {"everysec": "≥ 25,000", "always": "≥ 15,000"}
     for mode in MODES:
         base = f"cycle/{mode}-batch-100"
         found += [
-            Figure(base, "jobs/s", lambda mode=mode: ground.cycles(mode, n, BATCH), "design/sets"),  # type: ignore[misc]
-            Figure(f"work/{mode}-batch-100", "jobs/s", lambda mode=mode: ground.worked(mode, n), base, goals[mode]),  # type: ignore[misc]
-            Figure(f"work/{mode}-2-processes", "jobs/s", lambda mode=mode: ground.processes(mode, n, 2), base),  # type: ignore[misc]
-            Figure(f"enqueue/{mode}-batch-100", "jobs/s", lambda mode=mode: ground.enqueued(mode, n, BATCH), base),  # type: ignore[misc]
-            Figure(f"cycle/{mode}-single", "jobs/s", lambda mode=mode: ground.cycles(mode, few, 1), base),  # type: ignore[misc]
-            *by_streams(ground, mode, n, few),
+            Figure(base, "jobs/s", lambda mode=mode: servers.cycles(mode, n, BATCH), "design/sets"),  # type: ignore[misc]
+            Figure(f"work/{mode}-batch-100", "jobs/s", lambda mode=mode: servers.worked(mode, n), base, goals[mode]),  # type: ignore[misc]
+            Figure(f"work/{mode}-2-processes", "jobs/s", lambda mode=mode: servers.processes(mode, n, 2), base),  # type: ignore[misc]
+            Figure(f"enqueue/{mode}-batch-100", "jobs/s", lambda mode=mode: servers.enqueued(mode, n, BATCH), base),  # type: ignore[misc]
+            Figure(f"cycle/{mode}-single", "jobs/s", lambda mode=mode: servers.cycles(mode, few, 1), base),  # type: ignore[misc]
+            *by_streams(servers, mode, n, few),
         ]
     return found
 
 
 def preface() -> None:
-    said = [f"forebay: {SETTINGS}", *PEERS.described("make bench-redis PEERS=1")]
+    output = [f"forebay: {SETTINGS}", *PEERS.described("make bench-redis PEERS=1")]
     if find_benchmark() is None:
-        said.append("no redis-benchmark here: bound/redis-benchmark is left out (make bench-redis PEERS=1 gets it)")
-    print("\n".join(said), file=sys.stderr, flush=True)
+        output.append("no redis-benchmark here: bound/redis-benchmark is left out (make bench-redis PEERS=1 gets it)")
+    print("\n".join(output), file=sys.stderr, flush=True)
 
 
 def main() -> None:
     args = arguments(__doc__)
     with ExitStack() as stack:
-        ground = Ground(stack)
-        with ground.servers["always"].client() as client:
+        servers = BenchServers(stack)
+        with servers.servers["always"].client() as client:
             about = client.info("server")
         version = about.get("valkey_version") or about["redis_version"]
         print(
@@ -162,9 +162,9 @@ def main() -> None:
         scale, rounds, jobs, seconds = (1, 2, 20_000, 4.0) if args.quick else (5, 5, 60_000, 8.0)
         longer = min(3, rounds)
         themes = (
-            (bounds(ground, scale) + figures(ground, scale), rounds),
-            (drain_figures(ground.benches["everysec"], jobs), longer),
-            (flow_figures(list(ground.benches.values()), seconds), longer),
+            (bounds(servers, scale) + figures(servers, scale), rounds),
+            (drain_figures(servers.benches["everysec"], jobs), longer),
+            (flow_figures(list(servers.benches.values()), seconds), longer),
         )
         for theme, times in themes:
             run(theme, rounds=times, only=args.only, as_json=args.json)

@@ -26,11 +26,11 @@ from typing import Final
 import msgspec
 
 from forebay import Store, Want, open_store
+from forebay_proof.bench.compared_stores import ComparedStore, Site, compared_stores, fill
 from forebay_proof.bench.crew import ours
 from forebay_proof.bench.crew.cell import OFFERED, RATE, Cell, Values, latencies
 from forebay_proof.bench.crew.flow import DEPTH, MAX_START, SHARE, WARM_UP
 from forebay_proof.bench.crew.processes import Clients
-from forebay_proof.bench.homes import Home, Site, fill, homes
 from forebay_proof.bench.measure import Figure, arguments, race, run
 from forebay_proof.bench.memory import BATCH, LEASE, bytes_per_job, cycle, rate
 from forebay_proof.load.claimer import claim_until
@@ -55,26 +55,26 @@ QUICK: Final = Amounts(jobs=4_000, singles=200, many=20_000, seconds=2.0, backlo
 FULL: Final = Amounts(jobs=20_000, singles=1_000, many=60_000, seconds=4.0, backlog=100_000)
 
 
-def cycles(home: Home, jobs: int, batch: int) -> float:
-    with home.fresh() as site, closing(open_store(site.url)) as store:
+def cycles(compared: ComparedStore, jobs: int, batch: int) -> float:
+    with compared.fresh() as site, closing(open_store(site.url)) as store:
         return rate(jobs, lambda: cycle(store, jobs, batch))
 
 
-def ceiling(home: Home, jobs: int) -> float:
-    count = _PROCESSES if home.shared else 1
-    with home.fresh() as site:
+def ceiling(compared: ComparedStore, jobs: int) -> float:
+    count = _PROCESSES if compared.shared else 1
+    with compared.fresh() as site:
         open_store(site.url).close()
         with race(count, "forebay_proof.bench.cycles", site.url, str(jobs // count), str(_MANY)) as go:
             return rate(jobs // count * count, go)
 
 
-def flow(home: Home, seconds: float, offered: int = 0) -> Values:
+def flow(compared: ComparedStore, seconds: float, offered: int = 0) -> Values:
     """One producer and one claimer, flat out or at a rate; in one process if the store is one process's own."""
-    with home.fresh() as site, Clients() as clients, ExitStack() as stack:
+    with compared.fresh() as site, Clients() as clients, ExitStack() as stack:
         open_store(site.url).close()
         load = ours.load_on(site, clients, rate=offered or None, depth=0 if offered else DEPTH)
         done = clients.tallies(ours.WORKER)
-        if home.shared:
+        if compared.shared:
             clients.start_load(load)
             ours.start_claimer(site, clients, BATCH)
         else:
@@ -114,24 +114,24 @@ def in_this_process(site: Site, clients: Clients, load: Load) -> Iterator[None]:
                 thread.join()
 
 
-def eased(home: Home, seconds: float, flat_out: Cell, name: str) -> Values:
-    return flow(home, seconds, round(SHARE * flat_out.read(RATE, name)))
+def eased(compared: ComparedStore, seconds: float, flat_out: Cell, name: str) -> Values:
+    return flow(compared, seconds, round(SHARE * flat_out.read(RATE, name)))
 
 
-def bytes_of_a_job(home: Home, jobs: int, batch: int) -> float:
-    with home.fresh() as site:
+def bytes_of_a_job(compared: ComparedStore, jobs: int, batch: int) -> float:
+    with compared.fresh() as site:
         fill(site.url, batch, batch)
-        before = home.size(site)
+        before = compared.size(site)
         fill(site.url, jobs, batch)
-        return (home.size(site) - before) / jobs
+        return (compared.size(site) - before) / jobs
 
 
-def recovery(home: Home, jobs: int) -> float:
+def recovery(compared: ComparedStore, jobs: int) -> float:
     """Milliseconds. A claim brings jobs, or it does not count."""
-    with home.fresh() as site:
-        home.crash(site, jobs)
+    with compared.fresh() as site:
+        compared.crash(site, jobs)
         began = time.perf_counter()
-        home.come_back()
+        compared.come_back()
         with closing(open_store(site.url)) as store:
             claimed = first_claim(store)
             took = time.perf_counter() - began
@@ -143,32 +143,32 @@ def first_claim(store: Store) -> int:
     return len(store.claim([Want("default", BATCH)], "bench", LEASE))
 
 
-def figures(every: list[Home], amounts: Amounts) -> list[Figure]:
+def figures(every: list[ComparedStore], amounts: Amounts) -> list[Figure]:
     """By theme, so that stores are measured one after the other in each."""
     found: list[Figure] = []
 
-    def each(theme: str, unit: str, measure: Callable[[Home], float]) -> None:
-        names = [theme.replace("*", home.name) for home in every]
+    def each(theme: str, unit: str, measure: Callable[[ComparedStore], float]) -> None:
+        names = [theme.replace("*", compared.name) for compared in every]
         base = names[1]
-        for home, name in zip(every, names, strict=True):
-            found.append(Figure(name, unit, partial(measure, home), None if name == base else base))
+        for compared, name in zip(every, names, strict=True):
+            found.append(Figure(name, unit, partial(measure, compared), None if name == base else base))
 
-    each("cycle/*-batch-100", "jobs/s", lambda home: cycles(home, amounts.jobs, BATCH))
-    each("cycle/*-single", "jobs/s", lambda home: cycles(home, amounts.singles, 1))
-    each("ceiling/*", "jobs/s", lambda home: ceiling(home, amounts.many))
-    for home in every:
-        found += latency_figures(home, amounts.seconds)
-    each("bytes/*-batch-100", "bytes", lambda home: bytes_of_a_job(home, amounts.jobs, BATCH))
-    each("bytes/*-single", "bytes", lambda home: bytes_of_a_job(home, amounts.jobs // 10, 1))
+    each("cycle/*-batch-100", "jobs/s", lambda compared: cycles(compared, amounts.jobs, BATCH))
+    each("cycle/*-single", "jobs/s", lambda compared: cycles(compared, amounts.singles, 1))
+    each("ceiling/*", "jobs/s", lambda compared: ceiling(compared, amounts.many))
+    for compared in every:
+        found += latency_figures(compared, amounts.seconds)
+    each("bytes/*-batch-100", "bytes", lambda compared: bytes_of_a_job(compared, amounts.jobs, BATCH))
+    each("bytes/*-single", "bytes", lambda compared: bytes_of_a_job(compared, amounts.jobs // 10, 1))
     found.append(Figure("bytes/memory-resident", "bytes", lambda: bytes_per_job(amounts.jobs)))
-    each("recovery/*", "ms", lambda home: recovery(home, amounts.backlog))
+    each("recovery/*", "ms", lambda compared: recovery(compared, amounts.backlog))
     return found
 
 
-def latency_figures(home: Home, seconds: float) -> list[Figure]:
-    flat_out = Cell(f"latency/{home.name}-flat-out", partial(flow, home, seconds))
-    name = f"latency/{home.name}-80-percent"
-    steady = Cell(name, partial(eased, home, seconds, flat_out, name))
+def latency_figures(compared: ComparedStore, seconds: float) -> list[Figure]:
+    flat_out = Cell(f"latency/{compared.name}-flat-out", partial(flow, compared, seconds))
+    name = f"latency/{compared.name}-80-percent"
+    steady = Cell(name, partial(eased, compared, seconds, flat_out, name))
     return flat_out.figures(()) + steady.figures((OFFERED, "claim-p50", "claim-p99"), claim_p99="< 10")
 
 
@@ -176,7 +176,7 @@ def main() -> None:
     args = arguments(__doc__)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     with ExitStack() as stack:
-        wanted = figures(homes(stack), QUICK if args.quick else FULL)
+        wanted = figures(compared_stores(stack), QUICK if args.quick else FULL)
         run(wanted, rounds=2 if args.quick else 3, only=args.only, as_json=args.json)
 
 

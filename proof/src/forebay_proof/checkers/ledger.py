@@ -37,8 +37,8 @@ def ledger(
     entries: Sequence[LedgerEntry], *, drained: bool = False, dropped: Collection[str] | None = None
 ) -> list[Violation]:
     """As `check_all`; without `dropped` handlers may give up whenever they like."""
-    story = _Story(entries)
-    changes, offsets = story.changes, story.offsets
+    history = _ChangeSets(entries)
+    changes, offsets = history.changes, history.offsets
     if dropped is None:
         dropped = {each.error.kind for change in changes for each in change.jobs if each.error is not None}
     judged = [
@@ -48,10 +48,10 @@ def ledger(
         *early(changes),
     ]
     places = [*offsets, offsets[-1] + 1 if offsets else 0]
-    return [*story.found, *(replace(violation, event=places[violation.event]) for violation in judged)]
+    return [*history.found, *(replace(violation, event=places[violation.event]) for violation in judged)]
 
 
-class _Story:
+class _ChangeSets:
     """Entries as change sets, one a span, each with the offset that it comes from."""
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
@@ -97,10 +97,10 @@ class _Story:
             self._deliveries[job_id] = span.delivery
             self._turns[job_id] = _turn_of(span, place)
         elif span.change in _OF_A_TURN:
-            said = _turn_of(span, place)
-            claimed = self._turns.get(job_id, said)
-            if said != claimed:
-                self._report(offset, job_id, f"{span.change} says {said}, its claim said {claimed}")
+            output = _turn_of(span, place)
+            claimed = self._turns.get(job_id, output)
+            if output != claimed:
+                self._report(offset, job_id, f"{span.change} says {output}, its claim said {claimed}")
         return True
 
     def _report(self, offset: int, job_id: int | None, message: str) -> None:

@@ -21,7 +21,7 @@ def a_full_queue_refuses_with_its_depth_and_its_bound(h: Harness) -> None:
     h.enqueue(2)
     with h.unchanged():
         error = refused(QueueFull, lambda: h.enqueue(2))
-    assert (error.queue, error.depth, error.limit, error.asked) == ("q", 2, 3, 2)
+    assert (error.queue, error.depth, error.limit, error.requested) == ("q", 2, 3, 2)
     assert error.retry_after > 0
     assert h.one()
 
@@ -89,7 +89,7 @@ def a_batch_that_can_never_fit_is_refused_at_once(h: Harness) -> None:
     _blocking(h, limit=3)
     with h.unchanged():
         error = refused(QueueFull, lambda: h.enqueue(4))
-    assert error.asked > error.limit
+    assert error.requested > error.limit
     assert "never fit" in str(error)
 
 
@@ -128,7 +128,7 @@ def a_redrive_into_a_full_queue_moves_nothing(h: Harness) -> None:
     h.one()
     with h.unchanged():
         error = refused(QueueFull, lambda: h.store.redrive(dead))
-    assert (error.asked, error.depth) == (2, 1)
+    assert (error.requested, error.depth) == (2, 1)
     assert h.store.redrive(dead[:1]) == dead[:1]
 
 

@@ -64,9 +64,9 @@ def _differences(store: Store, protocol: Any, verb: str) -> Iterator[str]:
     if found is None:
         yield f"{verb} of {protocol.__name__} is missing"
         return
-    asked, had = shape_of(getattr_static(protocol, verb))[1:], shape_of(found)
-    if asked != had:
-        yield f"{verb} takes {had}, the contract says {asked}"
+    requested, had = shape_of(getattr_static(protocol, verb))[1:], shape_of(found)
+    if requested != had:
+        yield f"{verb} takes {had}, the contract says {requested}"
 
 
 def shape_of(function: Any) -> Shape:

@@ -14,14 +14,14 @@ from forebay_proof.conformance.racing import answers, race
 @case
 def a_job_shows_its_cost_in_every_state(h: Harness) -> None:
     h.spec(retention=KeepFor(LONG))
-    dear, cheap = h.one(cost=7), h.one()
-    assert (h.get(dear).cost, h.get(cheap).cost) == (7, 1)
+    costly, cheap = h.one(cost=7), h.one()
+    assert (h.get(costly).cost, h.get(cheap).cost) == (7, 1)
     lease = h.take()
     assert lease.job.cost == 7
     assert [each.job.cost for each in h.store.extend([lease], LONG)] == [7]
     h.fail(lease)
-    h.ack(next(lease for lease in h.claim(2) if lease.job.id == dear))
-    assert (h.get(dear).state, h.get(dear).cost) == (State.DONE, 7)
+    h.ack(next(lease for lease in h.claim(2) if lease.job.id == costly))
+    assert (h.get(costly).state, h.get(costly).cost) == (State.DONE, 7)
     late = h.one(cost=3, delay=h.short)
     assert h.get(late).cost == 3
     assert [job.cost for job in h.jobs()] == [7, 1, 3]
@@ -37,8 +37,8 @@ def neighbours_of_other_costs_keep_their_own(h: Harness) -> None:
 @case
 def a_costly_job_takes_as_many_slots_as_it_costs(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
-    dear, first, second = h.one(cost=3), h.one(), h.one()
-    assert [lease.job.id for lease in h.claim(3)] == [dear, first]
+    costly, first, second = h.one(cost=3), h.one(), h.one()
+    assert [lease.job.id for lease in h.claim(3)] == [costly, first]
     assert h.state(second) is State.READY
 
 
@@ -60,11 +60,11 @@ def a_cheap_job_does_not_pass_a_costly_one_that_waits_for_room(h: Harness) -> No
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
     holder = h.take()
-    dear, small = h.one(cost=3), h.one()
+    costly, small = h.one(cost=3), h.one()
     assert h.claim(4) == []
-    assert (h.state(dear), h.state(small)) == (State.READY, State.READY)
+    assert (h.state(costly), h.state(small)) == (State.READY, State.READY)
     h.ack(holder)
-    assert [lease.job.id for lease in h.claim(4)] == [dear, small]
+    assert [lease.job.id for lease in h.claim(4)] == [costly, small]
 
 
 @case
@@ -72,10 +72,10 @@ def a_cheap_job_does_not_pass_a_costly_one_of_the_same_batch(h: Harness) -> None
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
     holder = h.take()
-    dear, small = (receipt.id for receipt in h.send(h.draft(cost=4), h.draft(cost=2)))
+    costly, small = (receipt.id for receipt in h.send(h.draft(cost=4), h.draft(cost=2)))
     assert h.claim(4) == []
     h.ack(holder)
-    assert [lease.job.id for lease in h.claim(4)] == [dear]
+    assert [lease.job.id for lease in h.claim(4)] == [costly]
     assert h.state(small) is State.READY
 
 
@@ -84,10 +84,10 @@ def a_job_with_a_lower_rank_takes_the_room_there_is(h: Harness) -> None:
     h.spec(eligibility=AtMost(4), selection=Priority())
     h.one(cost=3)
     h.take()
-    dear = h.one(cost=2)
+    costly = h.one(cost=2)
     urgent = h.one(priority=5)
     assert [lease.job.id for lease in h.claim(4)] == [urgent]
-    assert h.state(dear) is State.READY
+    assert h.state(costly) is State.READY
 
 
 @case
@@ -95,9 +95,9 @@ def jobs_behind_a_costly_one_start_when_it_is_cancelled(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
     h.take()
-    dear, small, other = h.one(cost=4), h.one(), h.one()
+    costly, small, other = h.one(cost=4), h.one(), h.one()
     assert h.claim(4) == []
-    h.store.cancel([dear])
+    h.store.cancel([costly])
     assert [lease.job.id for lease in h.claim(4)] == [small, other]
 
 
@@ -106,10 +106,10 @@ def jobs_behind_a_costly_one_start_when_it_expires(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
     h.take()
-    dear, small = h.one(cost=4, expires_at=h.now() + h.short), h.one()
+    costly, small = h.one(cost=4, expires_at=h.now() + h.short), h.one()
     h.advance(h.short + SECOND)
     assert [lease.job.id for lease in h.claim(4)] == [small]
-    assert h.state(dear) is State.DEAD
+    assert h.state(costly) is State.DEAD
 
 
 def _kinds(h: Harness) -> tuple[Lease, int, int]:
@@ -122,19 +122,19 @@ def _kinds(h: Harness) -> tuple[Lease, int, int]:
 
 @case
 def a_cheap_job_does_not_pass_a_costly_one_of_another_lane_at_the_same_gate(h: Harness) -> None:
-    holder, dear, small = _kinds(h)
+    holder, costly, small = _kinds(h)
     other = h.one(tenant="c", kind="other")
     assert [lease.job.id for lease in h.claim(9)] == [other]
     assert h.claim(9) == []
     h.ack(holder)
-    assert [lease.job.id for lease in h.claim(9)] == [dear, small]
+    assert [lease.job.id for lease in h.claim(9)] == [costly, small]
 
 
 @case
 def lanes_behind_a_costly_head_start_when_it_is_cancelled_or_expires(h: Harness) -> None:
-    _, dear, small = _kinds(h)
+    _, costly, small = _kinds(h)
     assert h.claim(9) == []
-    h.store.cancel([dear])
+    h.store.cancel([costly])
     lease = h.take()
     assert lease.job.id == small
     late = h.one(tenant="b", cost=3, expires_at=h.now() + h.short)
@@ -150,11 +150,11 @@ def lanes_behind_a_costly_head_start_when_a_cheaper_one_takes_its_place(h: Harne
     h.spec(eligibility=AtMost(4, per="kind") & AtMost(9, per="tenant"), selection=Priority())
     h.one(tenant="a", cost=3)
     h.take()
-    dear, small = h.one(tenant="b", cost=3), h.one(tenant="c")
+    costly, small = h.one(tenant="b", cost=3), h.one(tenant="c")
     assert h.claim(9) == []
     cheap = h.one(tenant="b", priority=5)
     assert [lease.job.id for lease in h.claim(9)] == [cheap]
-    assert (h.state(dear), h.state(small)) == (State.READY, State.READY)
+    assert (h.state(costly), h.state(small)) == (State.READY, State.READY)
 
 
 @case
@@ -182,12 +182,12 @@ def a_job_that_costs_more_than_its_gate_has_is_refused(h: Harness) -> None:
 def a_job_that_costs_more_than_a_lowered_limit_runs_alone(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.store.set_gate("cap/q", 2)
-    small, dear, last = h.one(), h.one(cost=4), h.one()
+    small, costly, last = h.one(), h.one(cost=4), h.one()
     lease = h.take()
     assert (lease.job.id, h.claim(3)) == (small, [])
     h.ack(lease)
     lease = h.take()
-    assert (lease.job.id, h.claim(3)) == (dear, [])
+    assert (lease.job.id, h.claim(3)) == (costly, [])
     h.ack(lease)
     assert h.take().job.id == last
 

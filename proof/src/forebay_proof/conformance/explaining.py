@@ -29,8 +29,8 @@ def costs_count_among_what_is_used(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=3)
     h.take()
-    dear, behind = h.one(cost=2), h.one()
-    assert hold(h, dear) == Hold("cap/q", 4, 3, 0)
+    costly, behind = h.one(cost=2), h.one()
+    assert hold(h, costly) == Hold("cap/q", 4, 3, 0)
     assert hold(h, behind) == Hold("cap/q", 4, 3, 1), "it waits with the head of its lane"
 
 

@@ -57,12 +57,12 @@ def a_lease_shows_its_job_as_it_is_now(h: Harness) -> None:
 @case
 def a_lease_lasts_at_least_as_long_as_asked_and_hardly_longer(h: Harness) -> None:
     grain = h.store.capabilities.lease_grain
-    for asked in (h.short_delta, hours(1), hours(24 * 7)):
+    for requested in (h.short_delta, hours(1), hours(24 * 7)):
         h.one()
         before = h.now()
-        lease = h.take(lease_for=asked)
-        assert lease.until >= before + micros(asked)
-        assert lease.until <= h.now() + int(micros(asked) * (1 + grain))
+        lease = h.take(lease_for=requested)
+        assert lease.until >= before + micros(requested)
+        assert lease.until <= h.now() + int(micros(requested) * (1 + grain))
 
 
 @case

@@ -109,8 +109,10 @@ def a_hundred_alike_jobs_share_one_span(h: Harness) -> None:
         ("extend", lambda: h.store.extend(leases, LONG)),
         ("settle", lambda: h.store.settle([(lease, Ack()) for lease in leases])),
     ):
-        told_of = record(h, verb, action)
-        assert [span.n for span in told_of.spans] == [100] or is_heartbeat(told_of), f"{verb}: {told_of.spans}"
+        reported_of = record(h, verb, action)
+        assert [span.n for span in reported_of.spans] == [100] or is_heartbeat(reported_of), (
+            f"{verb}: {reported_of.spans}"
+        )
 
 
 @case_if(Need.DURABLE)
@@ -282,8 +284,8 @@ def configuration_is_recorded_by_name(h: Harness) -> None:
         ("drop_schedule", "nightly", lambda: h.store.drop_schedule("nightly")),
     ]
     for verb, name, action in verbs:
-        told_of = record(h, verb, action)
-        assert (told_of.name, told_of.spans) == (name, [])
+        reported_of = record(h, verb, action)
+        assert (reported_of.name, reported_of.spans) == (name, [])
 
 
 @case_if(Need.DURABLE)

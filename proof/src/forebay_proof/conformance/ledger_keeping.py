@@ -100,7 +100,7 @@ def what_is_too_old_is_trimmed_oldest_first(h: Harness) -> None:
     assert h.store.trim_ledger(1_000) == 1
     assert h.store.trim_ledger(1_000) == 0
     error = refused(OffsetGone, lambda: h.store.ledger(2, 10))
-    assert (error.log, error.partition, error.asked, error.first) == ("ledger", 0, 3, 4)
+    assert (error.log, error.partition, error.requested, error.first) == ("ledger", 0, 3, 4)
     refused(OffsetGone, lambda: h.store.ledger(-1, 10))
     assert [entry.offset for entry in entries(h, 3)] == [4]
     h.reopen()

@@ -168,7 +168,7 @@ def a_trimmed_offset_is_refused_and_the_first_one_named(h: Harness) -> None:
     h.advance(1)
     h.store.trim("log", h.now(), 3)
     error = refused(OffsetGone, lambda: _bodies(h, after=0))
-    assert (error.log, error.partition, error.asked, error.first) == ("log", 0, 1, 3)
+    assert (error.log, error.partition, error.requested, error.first) == ("log", 0, 1, 3)
     refused(OffsetGone, lambda: _bodies(h, after=-1))
     assert _bodies(h, after=error.first - 1) == [b"3", b"4"]
 

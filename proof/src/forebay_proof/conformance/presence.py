@@ -17,8 +17,8 @@ def _worker(owner: str, **fields: object) -> Presence:
 def a_worker_that_holds_nothing_is_known_by_what_it_announced(h: Harness) -> None:
     assert h.store.workers("", 10) == []
     before = h.now()
-    said = _worker("a", queues=("q", "r"), kinds=("mail", "pay"), concurrency=8, running=3)
-    h.store.announce(said, LONG)
+    output = _worker("a", queues=("q", "r"), kinds=("mail", "pay"), concurrency=8, running=3)
+    h.store.announce(output, LONG)
     (known,) = h.store.workers("", 10)
     assert (known.owner, known.host, known.pid, known.queues) == ("a", "host", 7, ("q", "r"))
     assert (known.kinds, known.concurrency, known.running) == (("mail", "pay"), 8, 3)

@@ -322,12 +322,12 @@ def a_line_beside_a_rate_keeps_its_order(h: Harness) -> None:
 @case
 def a_costly_job_takes_its_cost_of_a_rate(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=3))
-    dear, next_dear, small = h.one(cost=3), h.one(cost=2), h.one()
-    assert [lease.job.id for lease in h.claim(3)] == [dear]
+    costly, next_costly, small = h.one(cost=3), h.one(cost=2), h.one()
+    assert [lease.job.id for lease in h.claim(3)] == [costly]
     h.advance(h.short)
     assert h.claim(3) == []
     h.advance(h.short)
-    assert [lease.job.id for lease in h.claim(3)] == [next_dear]
+    assert [lease.job.id for lease in h.claim(3)] == [next_costly]
     h.advance(h.short)
     assert [lease.job.id for lease in h.claim(3)] == [small]
     refused(Invalid, lambda: h.one(cost=4))

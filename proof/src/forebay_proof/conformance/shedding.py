@@ -67,7 +67,7 @@ def a_running_job_is_never_shed(h: Harness) -> None:
     h.claim()
     with h.unchanged():
         error = refused(QueueFull, h.one)
-    assert (error.depth, error.limit, error.asked) == (3, 3, 1)
+    assert (error.depth, error.limit, error.requested) == (3, 3, 1)
     assert [lease.job.id for lease in leases] == running
     assert h.state(newest) is State.RUNNING
 

@@ -237,9 +237,9 @@ def a_held_job_shows_its_position_in_its_own_class(h: Harness) -> None:
 @case_if(Need.EXACT_ORDER)
 def within_a_class_a_lane_that_has_room_again_goes_by_its_head(h: Harness) -> None:
     h.spec(share=Fair(by="kind"), selection=Priority(), eligibility=AtMost(4, per="tenant"))
-    first, _, dear = (h.one(tenant="a", cost=cost) for cost in (1, 1, 3))
+    first, _, costly = (h.one(tenant="a", cost=cost) for cost in (1, 1, 3))
     leases = {lease.job.id: lease for lease in h.claim(3)}
-    assert dear not in leases
+    assert costly not in leases
     later = h.one(tenant="b")
     h.settle(leases[first], Release())
     assert [lease.job.id for lease in h.claim(1)] == [first]

@@ -44,8 +44,8 @@ def waiting_for_a_job_that_has_ended_returns_at_once(h: Harness) -> None:
     leases = h.claim(4)
     h.store.settle([(leases[0], Ack()), (leases[1], DeadLetter(ERROR)), (leases[2], Ack(b"1", micros(hours(1))))])
     unknown = 10**17
-    asked = [running, kept, unknown, waiting, done, dead]
-    assert h.store.wait_ended(asked, AWHILE) == [kept, unknown, done, dead]
+    requested = [running, kept, unknown, waiting, done, dead]
+    assert h.store.wait_ended(requested, AWHILE) == [kept, unknown, done, dead]
     assert h.store.wait_ended([running, waiting], NOW) == []
     assert h.store.wait_ended([], NOW) == []
 

@@ -100,16 +100,16 @@ def judged(measured: Measured) -> list[tuple[Experiment, list[Finding]]]:
     ]
 
 
-def write_report(measured: Measured, headline: Measured | None, out: Path, said: str) -> None:
-    save(page(measured, headline, said), out)
+def write_report(measured: Measured, headline: Measured | None, out: Path, output: str) -> None:
+    save(page(measured, headline, output), out)
 
 
-def page(measured: Measured, headline: Measured | None, said: str) -> str:
+def page(measured: Measured, headline: Measured | None, output: str) -> str:
     whole = judged(measured)
     parts = [_head(whole, measured.machine), _summary(whole)]
     parts += [] if headline is None else [_headline(headline)]
     parts += [_experiment(each, findings, measured) for each, findings in whole]
-    return document("Forebay lab", *parts, _foot(measured.machine, said))
+    return document("Forebay lab", *parts, _foot(measured.machine, output))
 
 
 def _head(whole: Sequence[tuple[Experiment, list[Finding]]], machine: Mapping[str, Any]) -> str:
@@ -147,8 +147,8 @@ def _headline(measured: Measured) -> str:
     """What was seen second by second, and what came of it."""
     samples = measured.samples.get(HEADLINE, {})
     plots = [plot for line in _SECONDS for plot in _timelines(line, samples)]
-    said = f"<p class='note'><code>{escape(str(measured.machine.get('command', '')))}</code></p>"
-    return section("Headline", said, *plots, _figures(measured.found[HEADLINE]))
+    output = f"<p class='note'><code>{escape(str(measured.machine.get('command', '')))}</code></p>"
+    return section("Headline", output, *plots, _figures(measured.found[HEADLINE]))
 
 
 def _mark(finding: Finding) -> str:
@@ -217,11 +217,11 @@ def _spread(cell: Cell) -> str:
     return number_of(Spread("", cell.median, cell.least, cell.most))
 
 
-def _foot(machine: Mapping[str, Any], said: str) -> str:
+def _foot(machine: Mapping[str, Any], output: str) -> str:
     flat = {name: value for name, value in machine.items() if not isinstance(value, dict)}
     flat |= machine.get("packages", {})
     rows = "".join(
         f"<dt>{escape(str(name))}</dt><dd>{escape(number(value) if isinstance(value, float) else str(value))}</dd>"
         for name, value in flat.items()
     )
-    return f"<footer><p><code>{escape(said)}</code></p><dl>{rows}</dl></footer>"
+    return f"<footer><p><code>{escape(output)}</code></p><dl>{rows}</dl></footer>"

@@ -176,8 +176,8 @@ class ClaimModel:
         if any(self._waiting_at(gate.name, head, heads, now) for gate in gates):
             return False
         whole = self._gates.whole(queue)
-        dear = [each for each in heads if each is not head and self._gates.closed(each, whole, now)]
-        return not any(self._before(each, head, surely=False) for each in dear)
+        costly = [each for each in heads if each is not head and self._gates.closed(each, whole, now)]
+        return not any(self._before(each, head, surely=False) for each in costly)
 
     def _waiting_at(self, name: str, head: Item, heads: list[Item], now: Instant) -> bool:
         """Whether a head that may come first may wait for room there, be it expired or not."""

@@ -114,7 +114,7 @@ class IntakeModel:
         waiting = [item for item in inside if item.job.state in OPEN[:2] and item.job.id not in batch.merged]
         shed_ids = None
         if shed is not None:
-            lowest = shed.who == "lowest"
+            lowest = shed.victim == "lowest"
             places = sorted(((item.rank if lowest else 0, item.job.id) for item in waiting), reverse=lowest)
             arriving = [(item.rank, item.job.id) for item in arrived]
             shed_ids = victims(shed, len(inside) + len(arrived) - capacity.limit, places, arriving)

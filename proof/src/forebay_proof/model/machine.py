@@ -467,7 +467,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @plays("dear", "pace", "paces", "stock", "turns")
     @rule(pick=PICK, tenant=TENANT, costs=st.lists(COST, min_size=1, max_size=4), priority=st.integers(-1, 1))
-    def enqueue_dear(self, pick: int, tenant: str | None, costs: list[int], priority: int) -> None:
+    def enqueue_costly(self, pick: int, tenant: str | None, costs: list[int], priority: int) -> None:
         queue = self._queue(pick, "dear", "pace", "paces", "stock", "turns")
         batch = [Draft("k", queue=queue, tenant=tenant, cost=cost, priority=priority) for cost in costs]
         self._begin().enqueue(batch)

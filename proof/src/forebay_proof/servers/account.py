@@ -59,11 +59,11 @@ class Account:
 
 def settle(watchdog: Watchdog, programs: Programs, program: str, way_out: str) -> Account:
     """The first account that can run `program` in the directory of `watchdog`, which is given to it."""
-    said: list[str] = []
+    output: list[str] = []
     for way in _ways(watchdog, programs):
         try:
             account = way()
-            log = f"trial-{len(said)}.log"
+            log = f"trial-{len(output)}.log"
             shell: list[str | Path] = [
                 *account.prefix,
                 "/bin/sh",
@@ -75,10 +75,10 @@ def settle(watchdog: Watchdog, programs: Programs, program: str, way_out: str) -
             child = watchdog.run(shell, log, env=account.env(), user=account.user)
             if child.wait(PATIENCE) == 0:
                 return replace(account, version=tail(child.log))
-            said.append(f"{account.name}: {tail(child.log)}")
+            output.append(f"{account.name}: {tail(child.log)}")
         except (OSError, ServerFailed) as error:
-            said.append(str(error))
-    tried = "\n".join(f"  {number}. {text}" for number, text in enumerate(said, 1))
+            output.append(str(error))
+    tried = "\n".join(f"  {number}. {text}" for number, text in enumerate(output, 1))
     raise ServerUnavailable(
         f"{programs.folder / program} does not run here (it refuses root). Tried:\n{tried}\n"
         f"Run the tests as an ordinary user, or {way_out}."

@@ -12,7 +12,7 @@ from time import monotonic
 import msgspec
 
 from forebay_proof.sim.faults import Kind
-from forebay_proof.sim.report import Total, command, line, story, summary
+from forebay_proof.sim.report import Total, command, history, line, summary
 from forebay_proof.sim.simulation import CHAOS_SECONDS, simulate
 
 _EXAMPLES = """\
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(line(result))
         if not result.ok:
             again = simulate(seed, chaos_seconds=chaos, chosen=options.faults, keep=True)
-            _say("\n".join(story(again)))
+            _say("\n".join(history(again)))
             _say(f"  replay: {command(seed, options.hours, options.faults)}")
     _say(msgspec.json.encode(total).decode() if options.json else summary(total, monotonic() - begun))
     return 1 if total.failed else 0

@@ -58,7 +58,7 @@ def command(seed: int, hours: float | None, faults: Sequence[str] | None) -> str
     return " ".join(words)
 
 
-def story(result: Result) -> Iterator[str]:
+def history(result: Result) -> Iterator[str]:
     """The violations of a seed, and the steps around them; `result` must have kept its trace."""
     for rule, text in result.violations[:10]:
         yield f"  {rule}: {text}"

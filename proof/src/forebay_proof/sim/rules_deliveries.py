@@ -169,12 +169,12 @@ def drains(case: Case) -> Iterator[str]:
 
     A process that is gone with all its verdicts written holds nothing.
     """
-    asked = {gone.owner: gone.asked_at for gone in case.evidence.exits}
+    requested = {gone.owner: gone.asked_at for gone in case.evidence.exits}
     for start in case.evidence.starts.values():
         delivery = case.index.deliveries.get(start.fence)
-        begun = delivery is not None and delivery.began <= asked.get(start.owner, 0)
-        if start.owner in asked and start.at > asked[start.owner] + (_SLOW_CALL if begun else _DRAIN_GRACE):
-            yield f"{start.owner} started {start.fence} {start.at - asked[start.owner]} µs after its drain began"
+        begun = delivery is not None and delivery.began <= requested.get(start.owner, 0)
+        if start.owner in requested and start.at > requested[start.owner] + (_SLOW_CALL if begun else _DRAIN_GRACE):
+            yield f"{start.owner} started {start.fence} {start.at - requested[start.owner]} µs after its drain began"
     for gone in case.evidence.exits:
         if gone.flushed and gone.still_running:
             yield f"{gone.owner} is gone and still holds {list(gone.still_running)}"

@@ -19,7 +19,7 @@ from forebay_proof.sim.evidence import Evidence
 from forebay_proof.sim.faults import Faults, Kind
 from forebay_proof.sim.store_process import StoreProcess
 from forebay_proof.sim.worker import SimContext, SimWorker, WorkerSlot
-from forebay_proof.sim.world import EPOCH, SECOND, Hopeless, Process, World
+from forebay_proof.sim.world import EPOCH, SECOND, CannotContinue, Process, World
 
 CHAOS_SECONDS: Final = 90
 PATIENCE: Final = 240 * SECOND
@@ -98,7 +98,7 @@ class Simulation:
             self._heal()
             self._end()
             counts = check_run(self.evidence, self.store_process, world, self.last_tick_at)
-        except Hopeless:
+        except CannotContinue:
             world.record("the end")
         return self._result(counts)
 

@@ -22,7 +22,7 @@ from forebay.store.memory.recovery import recover
 from forebay.store.memory.store import MemoryStore
 from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
 from forebay_proof.faulty import ConnectionLost, ReplyLost
-from forebay_proof.sim.world import EPOCH, SECOND, Hopeless, World
+from forebay_proof.sim.world import EPOCH, SECOND, CannotContinue, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -211,7 +211,7 @@ class StoreProcess:
             return
         except ForebayError as error:
             self.world.violation("I1 no loss", f"the store cannot be recovered: {error}")
-            raise Hopeless from error
+            raise CannotContinue from error
         self._disk.dies_in = -1
         self.up = True
         self.world.record(f"store is back, {len(self.ledger)} records")

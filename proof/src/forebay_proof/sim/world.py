@@ -36,7 +36,7 @@ class Killed(BaseException):
     """The process that waits here was killed."""
 
 
-class Hopeless(BaseException):
+class CannotContinue(BaseException):
     """A violation after which there is nothing left to simulate."""
 
 

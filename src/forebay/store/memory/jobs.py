@@ -54,9 +54,9 @@ class Intake:
         with session.lock:
             now = session.begin()
             queue = self._index.queue(full.queue)
-            if queue.depth + full.asked <= full.limit:
+            if queue.depth + full.requested <= full.limit:
                 return
-            queue.producers.add(waiter, full.asked)
+            queue.producers.add(waiter, full.requested)
         session.clock.wait(waiter, until - now)
         with session.lock:
             queue.producers.drop(waiter)
@@ -234,7 +234,7 @@ class Jobs:
         rows, index = self._facts.rows, self._index
         plan = plan_cancel(ids, {job_id: rows[job_id].state for job_id in ids if job_id in rows})
         ended = [rows[job_id] for job_id in plan.ended]
-        asked = [job_id for job_id in plan.asked if not rows[job_id].cancel_requested]
+        asked = [job_id for job_id in plan.requested if not rows[job_id].cancel_requested]
         if ended or asked:
             states = [row.state for row in ended]
             changes = JobChanges()

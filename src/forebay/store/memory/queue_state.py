@@ -76,7 +76,7 @@ class ShedOrder:
     """
 
     def __init__(self, shed: Shed) -> None:
-        self._lowest = shed.who == "lowest"
+        self._lowest = shed.victim == "lowest"
         self._heap: LazyHeap[None] = LazyHeap()
 
     def add(self, row: Row) -> None:

@@ -117,7 +117,7 @@ class Intake:
     def _room_at(self, full: QueueFull) -> Instant:
         """At once if there is room by now."""
         depth: int = self._session.server.query(_DEPTH, (full.queue,))[0][0]
-        return 0 if depth + full.asked <= full.limit else MAX_INSTANT
+        return 0 if depth + full.requested <= full.limit else MAX_INSTANT
 
 
 class _Call(Call):
@@ -309,16 +309,18 @@ class Batch:
 
         Claims take no such lock. What is being claimed this moment counts as running, and the next one gives way.
         """
-        found = self._unit.fetch(_RESTING[shed.who], (queue, queue, queue, limit + _SPARE))
+        found = self._unit.fetch(_RESTING[shed.victim], (queue, queue, queue, limit + _SPARE))
         held = [list(column) for column in zip(*found, strict=True)][:2]
         still = set(self._unit.fetch(_HELD_STILL, held)) if found else set()
         places: list[RankedId] = []
         for single, last_id, n, rank in found:
             if (single, last_id, n, rank) in still:
                 # From the back a run gets shorter at its end, which is its name.
-                ids = range(last_id, last_id - n, -1) if shed.who == "lowest" else range(last_id - n + 1, last_id + 1)
+                ids = (
+                    range(last_id, last_id - n, -1) if shed.victim == "lowest" else range(last_id - n + 1, last_id + 1)
+                )
                 places += [(rank, job_id) for job_id in ids]
-                self._resting |= {job_id: (single, job_id if shed.who == "lowest" else last_id) for job_id in ids}
+                self._resting |= {job_id: (single, job_id if shed.victim == "lowest" else last_id) for job_id in ids}
         return places[: limit + _SPARE]
 
     def shed(self, queue: str, depth: int) -> int:

@@ -117,6 +117,6 @@ class Intake:
         version, *counts = (int(each or 0) for each in found)
         known = session.specs.of(full.queue)
         capacity = known.spec.capacity
-        limit = capacity.limit if isinstance(capacity, Bounded) else sum(counts) + full.asked
+        limit = capacity.limit if isinstance(capacity, Bounded) else sum(counts) + full.requested
         changed = version != known.version
-        return 0 if changed or sum(counts) + full.asked <= limit else MAX_INSTANT
+        return 0 if changed or sum(counts) + full.requested <= limit else MAX_INSTANT

@@ -168,7 +168,7 @@ def rule_of(spec: QueueSpec) -> dict[str, Any]:
     if isinstance(spec.capacity, Bounded):
         rule["limit"] = spec.capacity.limit
         if isinstance(spec.capacity.when_full, Shed):
-            rule["shed"] = spec.capacity.when_full.who
+            rule["shed"] = spec.capacity.when_full.victim
     if isinstance(spec.retention, KeepFor):
         rule["keep"] = micros(spec.retention.span)
     if isinstance(spec.retention, Retained):

@@ -272,7 +272,7 @@ def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
     found = _found(unit, ids)
     plan = plan_cancel(ids, {row.id: STATES[row.state] for row in found.values()})
     ended = {job_id: _dismiss(unit, found[job_id]) for job_id in plan.ended}
-    asked = [job_id for job_id in plan.asked if not found[job_id].cancel_requested]
+    asked = [job_id for job_id in plan.requested if not found[job_id].cancel_requested]
     unit.topics.update(ended)
     lines = {row.line: None for job_id in ended if (row := found[job_id]).line is not None and not row.behind}
     if lines:

@@ -142,7 +142,7 @@ class Tables:
         return self._unit.queue(queue).depth
 
     def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
-        rows = rows_of(self._unit.connection.execute(_RESTING[shed.who], (queue, limit)))
+        rows = rows_of(self._unit.connection.execute(_RESTING[shed.victim], (queue, limit)))
         self.doomed |= {row.id: row for row in rows}
         return [(row.rank, row.id) for row in rows]
 
@@ -256,7 +256,7 @@ def _room_at(full: QueueFull, reader: sqlite3.Connection) -> Instant:
     """At once if there is room by now."""
     found = reader.execute(_DEPTH, (full.queue,)).fetchone()
     depth = 0 if found is None else found[0]
-    return 0 if depth + full.asked <= full.limit else MAX_INSTANT
+    return 0 if depth + full.requested <= full.limit else MAX_INSTANT
 
 
 def _ingest(

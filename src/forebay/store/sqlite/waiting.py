@@ -65,7 +65,7 @@ class Waiters:
         return self._sleep(self._claimers, queues, 1, end, ready)
 
     def until_room(self, full: QueueFull, end: Instant, ready: Ready) -> bool:
-        return self._sleep(self._producers, [full.queue], full.asked, end, ready, hint=True)
+        return self._sleep(self._producers, [full.queue], full.requested, end, ready, hint=True)
 
     def until_news_of(self, topics: Sequence[Topic], end: Instant, ready: Ready, least: Duration = _MIN_POLL) -> None:
         """Until `ready` has something, or the time passed. Topics: jobs that may end, owners of jobs to cancel.

@@ -163,10 +163,10 @@ def run(database: Database, clients: Clients, script: str, variables: dict[str, 
     command: list[str | Path] = [program, "--no-vacuum", "--protocol=prepared", "--log", "--file", file, *given]
     command += ["--client", str(connections), "--jobs", str(min(2, connections)), "--time", str(round(seconds))]
     clients.run("pgbench", [*command, database.url])
-    said = "".join(log.read_text() for log in clients.directory.glob("pgbench-*.log"))
-    rate = _TPS.search(said)
-    if rate is None or "aborted" in said:
-        raise RuntimeError(f"pgbench failed:\n{said[-2000:]}")
+    output = "".join(log.read_text() for log in clients.directory.glob("pgbench-*.log"))
+    rate = _TPS.search(output)
+    if rate is None or "aborted" in output:
+        raise RuntimeError(f"pgbench failed:\n{output[-2000:]}")
     lines = [line for log in clients.directory.glob("pgbench_log.*") for line in log.read_text().splitlines()]
     return Measured(float(rate[1]), [int(line.split()[2]) / 1e6 for line in lines])
 

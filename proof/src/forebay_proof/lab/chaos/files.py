@@ -48,29 +48,29 @@ _FILL: Final = f'{_MOUNT} && shift && copy=$1 && shift && "$@" && cp -R "$0"/. "
 class WriterReport(Struct):
     """What a writer printed, parsed."""
 
-    asked: set[int]
+    requested: set[int]
     accepted: dict[int, int]
     failures: list[str]
     after: list[str]
 
     @classmethod
     def of(cls, text: str) -> "WriterReport":
-        said = cls(set(), {}, [], [])
+        output = cls(set(), {}, [], [])
         for line in text.splitlines():
             match line.split():
                 case ["asks", first, end]:
-                    said.asked.update(range(int(first), int(end)))
+                    output.requested.update(range(int(first), int(end)))
                 case ["accepted", seq, job]:
-                    if said.failures:
-                        said.after.append("accepted")
-                    said.accepted[int(seq)] = int(job)
+                    if output.failures:
+                        output.after.append("accepted")
+                    output.accepted[int(seq)] = int(job)
                 case ["failed", *words]:
-                    said.failures.append(" ".join(words))
+                    output.failures.append(" ".join(words))
                 case ["answered" | "silent" as word]:
-                    said.after.append(word)
+                    output.after.append(word)
                 case _:
                     continue
-        return said
+        return output
 
 
 def writer(url: str, first: int, *, batches: int = 200, pad: int = 0, limit: int = 0) -> list[str]:
@@ -142,11 +142,11 @@ class KillWriter(Fault, frozen=True):
             pause(rng.uniform(0.005, 0.2))
             process.send_signal(signal.SIGKILL)
             text = "".join(lines) + process.stdout.read()
-        said = WriterReport.of(text.rpartition("\n")[0])
-        scene.add_receipts((seq, said.accepted.get(seq)) for seq in sorted(said.asked))
-        lost = len(said.asked) - len(said.accepted)
-        what = f"a writer was killed after {len(said.accepted)} receipts, {lost} of its jobs under way"
-        return Bite(process.returncode == -signal.SIGKILL and bool(said.accepted), what)
+        output = WriterReport.of(text.rpartition("\n")[0])
+        scene.add_receipts((seq, output.accepted.get(seq)) for seq in sorted(output.requested))
+        lost = len(output.requested) - len(output.accepted)
+        what = f"a writer was killed after {len(output.accepted)} receipts, {lost} of its jobs under way"
+        return Bite(process.returncode == -signal.SIGKILL and bool(output.accepted), what)
 
 
 class FullVolume(Fault, frozen=True):
@@ -164,8 +164,8 @@ class FullVolume(Fault, frozen=True):
         if done is None:
             copy, how = place, f"a limit of {size // 4} bytes a file, for no volume can be mounted here"
             done = run(writer(url_of(scene.kept, place), 1, batches=4_000, pad=2_000, limit=size // 4))
-        said = WriterReport.of(done.stdout)
-        return judged(scene, said, copy, f"{how}: {said.failures[:1]}")
+        output = WriterReport.of(done.stdout)
+        return judged(scene, output, copy, f"{how}: {output.failures[:1]}")
 
 
 class FailSync(Fault, frozen=True):
@@ -186,9 +186,9 @@ class FailSync(Fault, frozen=True):
         met = trace.read_text().count("(INJECTED)") if trace.exists() else 0
         if not met and "PTRACE" in done.stderr:
             raise Impossible(f"strace may not trace here: {done.stderr.strip()[:200]}")
-        said = WriterReport.of(done.stdout)
-        bite = judged(scene, said, place, f"fsync {number} failed: {said.failures[:1]}")
-        return Bite(met > 0, bite.what if said.failures else f"fsync {number} failed unnoticed", acks=bite.acks)
+        output = WriterReport.of(done.stdout)
+        bite = judged(scene, output, place, f"fsync {number} failed: {output.failures[:1]}")
+        return Bite(met > 0, bite.what if output.failures else f"fsync {number} failed unnoticed", acks=bite.acks)
 
 
 class SecondOwner(Fault, frozen=True):
@@ -211,25 +211,25 @@ class SecondOwner(Fault, frozen=True):
             scene.blame(
                 f"two owners of one journal: the second ended with {second.returncode}, the first {first.poll()}"
             )
-        said = (second.stderr or second.stdout).strip().splitlines()[-1:]
-        return Bite(second.returncode != 0 and "lock" in "".join(said) + second.stderr, f"refused: {said}", acks=1)
+        output = (second.stderr or second.stdout).strip().splitlines()[-1:]
+        return Bite(second.returncode != 0 and "lock" in "".join(output) + second.stderr, f"refused: {output}", acks=1)
 
 
-def judged(scene: Scene, said: WriterReport, place: Path, what: str) -> Bite:
+def judged(scene: Scene, output: WriterReport, place: Path, what: str) -> Bite:
     """What was acknowledged is there, and can be worked on; nothing was acknowledged after the failure."""
-    if "accepted" in said.after or (scene.kept == "memory" and "answered" in said.after):
+    if "accepted" in output.after or (scene.kept == "memory" and "answered" in output.after):
         scene.blame(f"{what}: acknowledged after the failure")
     store = open_store(url_of(scene.kept, place))
     try:
         found = everything(store)
-        if lost := set(said.accepted.values()) - found:
+        if lost := set(output.accepted.values()) - found:
             scene.blame(f"{what}: accepted and lost: {sorted(lost)[:5]}")
-        for leases in [store.claim([Want(QUEUE, 1)], "lab", seconds(5))] if said.accepted else []:
+        for leases in [store.claim([Want(QUEUE, 1)], "lab", seconds(5))] if output.accepted else []:
             if store.settle([(lease, Ack()) for lease in leases]) != [Settled.APPLIED]:
                 scene.blame(f"{what}: the store cannot be worked on afterwards")
     finally:
         store.close()
-    return Bite(bool(said.failures), f"{len(said.accepted)} accepted; {what}", acks=len(said.accepted))
+    return Bite(bool(output.failures), f"{len(output.accepted)} accepted; {what}", acks=len(output.accepted))
 
 
 def everything(store: Store) -> set[int]:

@@ -26,7 +26,7 @@ _PATIENCE: Final = 30.0
 _ACCEPTED, _REPEATED, _AWAY = 202, 409, (429, 503)
 
 
-class Side:
+class HttpSide:
     """A server on the store, and its clients."""
 
     def __init__(self, scene: Scene) -> None:
@@ -103,12 +103,12 @@ class Side:
         try:
             connection.request("POST", "/jobs", body, heads)
             answer = connection.getresponse()
-            said = json.loads(answer.read())
+            output = json.loads(answer.read())
             if answer.status in (_ACCEPTED, _REPEATED):
                 self.answered_at = now()
-                return int(said["job_id"])
+                return int(output["job_id"])
             if answer.status not in _AWAY:
-                self._scene.blame(f"the HTTP side answered {answer.status}: {said}")
+                self._scene.blame(f"the HTTP side answered {answer.status}: {output}")
                 self._stop.set()
         except (OSError, HTTPException, ValueError):
             pause(0.02)
@@ -124,11 +124,11 @@ class KillServer(Fault, frozen=True):
     """kill -9 of `forebay serve` while requests are under way."""
 
     def prepare(self, scene: Scene) -> None:
-        side = scene.memo["side"] = Side(scene)
+        side = scene.memo["side"] = HttpSide(scene)
         scene.parts.callback(side.close)
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
-        side: Side = scene.memo["side"]
+        side: HttpSide = scene.memo["side"]
         if not side.answered_at:
             side.begin()
         pause(rng.uniform(0.0, 0.3))
@@ -141,5 +141,5 @@ class KillServer(Fault, frozen=True):
         return Bite(under_way > 0, what, took=took)
 
     def finish(self, scene: Scene) -> None:
-        side: Side = scene.memo["side"]
+        side: HttpSide = scene.memo["side"]
         side.end()

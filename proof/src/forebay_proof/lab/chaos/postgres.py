@@ -83,11 +83,11 @@ class ReadOnly(Fault, frozen=True):
         before, refused = _said(scene), scene.load.report().unknown
         with setting(scene, "default_transaction_read_only", "on"):
             pause(self.lasts)
-        said, processes = _said(scene) - before, 1 + len(scene.fleet.workers())
-        if said > processes * _LINES_A_SECOND * (self.lasts + 2):
-            scene.blame(f"{said} lines of log in {self.lasts:g} s by {processes} processes")
+        output, processes = _said(scene) - before, 1 + len(scene.fleet.workers())
+        if output > processes * _LINES_A_SECOND * (self.lasts + 2):
+            scene.blame(f"{output} lines of log in {self.lasts:g} s by {processes} processes")
         refused = scene.load.report().unknown - refused
-        return Bite(said > 0, f"read-only for {self.lasts:g} s: {refused} jobs not taken, {said} lines of log")
+        return Bite(output > 0, f"read-only for {self.lasts:g} s: {refused} jobs not taken, {output} lines of log")
 
 
 def _said(scene: Scene) -> int:

@@ -221,8 +221,8 @@ class Runner:
         handed = unstarted(entries, starts)
         job, self._unstarted = max(handed.items(), key=lambda item: item[1], default=(0, 0))
         if proof.max_unstarted is not None and self._unstarted > proof.max_unstarted:
-            said = f"job {job} was handed out {self._unstarted} times without a start"
-            scene.blame(f"{said}, {proof.max_unstarted} are allowed")
+            output = f"job {job} was handed out {self._unstarted} times without a start"
+            scene.blame(f"{output}, {proof.max_unstarted} are allowed")
             self._keep_lives(entries, {job})
         if not restarts:
             return

@@ -141,9 +141,11 @@ def _prove(case: Case, stage: Stage, load: Load, url: str, kills: int) -> None:
     stage.record("passed", float(verdict.answer == "PASS"), "")
     if case.settings["spark"]:
         lake = stage.directory / "lake"
-        said = audit(load.receipts, stage.effects, url, lake, **given)
-        stage.say(f"{said.answer} on Spark: {said.lost} lost, {said.doubled} doubled, {said.redelivered} redelivered")
-        stage.record("passed on Spark", float(said.answer == "PASS"), "")
+        output = audit(load.receipts, stage.effects, url, lake, **given)
+        stage.say(
+            f"{output.answer} on Spark: {output.lost} lost, {output.doubled} doubled, {output.redelivered} redelivered"
+        )
+        stage.record("passed on Spark", float(output.answer == "PASS"), "")
 
 
 def _recovery(case: Case, stage: Stage, kills: list[tuple[int, float]]) -> None:

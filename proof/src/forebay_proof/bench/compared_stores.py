@@ -1,4 +1,4 @@
-"""Homes: the stores that are compared, each with what only its kind knows: a fresh place, its size, a crash.
+"""The stores that are compared, each with what is specific to it: a fresh location, its size, a crash.
 
 Bytes are all that a store keeps of its jobs, its ledger included: files for stores on disk, memory for Redis. A crash
 is kill -9, of the process that has an embedded store open, or of the server.
@@ -28,12 +28,12 @@ _ANSWERS: Final = "{forebay}:t:*"
 
 @dataclass(frozen=True)
 class Site:
-    """A fresh place for one store."""
+    """A fresh location of one store."""
 
     url: str
 
 
-class Home(ABC):
+class ComparedStore(ABC):
     name: str
     shared: ClassVar[bool] = True
     """Whether several processes may have it open."""
@@ -41,7 +41,7 @@ class Home(ABC):
     @contextmanager
     @abstractmethod
     def fresh(self) -> Iterator[Site]:
-        """A place, gone with the block."""
+        """A location that is removed after the block."""
         yield Site("")
 
     @abstractmethod
@@ -50,14 +50,14 @@ class Home(ABC):
 
     @abstractmethod
     def crash(self, site: Site, jobs: int) -> None:
-        """Put so many jobs, and kill what keeps them."""
+        """Enqueue this many jobs and kill the process that keeps them."""
 
     @abstractmethod
     def come_back(self) -> None:
-        """What was killed is started again, and answers."""
+        """Start again what was killed, and wait until it responds."""
 
 
-class Embedded(Home):
+class Embedded(ComparedStore):
     """In a directory, opened by the processes themselves."""
 
     path: ClassVar[str]
@@ -72,7 +72,7 @@ class Embedded(Home):
         return sum(file.stat().st_size for file in place.parent.rglob("*") if file.is_file())
 
     def crash(self, site: Site, jobs: int) -> None:
-        filler = [sys.executable, "-m", "forebay_proof.bench.homes", site.url, str(jobs)]
+        filler = [sys.executable, "-m", "forebay_proof.bench.compared_stores", site.url, str(jobs)]
         with subprocess.Popen(filler, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -95,7 +95,7 @@ class Sqlite(Embedded):
     path = "sqlite:///"
 
 
-class Postgres(Home):
+class Postgres(ComparedStore):
     name = "postgres"
 
     def __init__(self, stack: ExitStack) -> None:
@@ -122,7 +122,7 @@ class Postgres(Home):
         self._server.start()
 
 
-class Redis(Home):
+class Redis(ComparedStore):
     def __init__(self, stack: ExitStack, mode: str) -> None:
         self.name = f"redis-{mode}"
         self._bench = RedisBench(mode)
@@ -148,7 +148,7 @@ class Redis(Home):
         self._server.start()
 
 
-def homes(stack: ExitStack) -> list[Home]:
+def compared_stores(stack: ExitStack) -> list[ComparedStore]:
     return [Journal(), Sqlite(), Postgres(stack), *(Redis(stack, mode) for mode in MODES)]
 
 

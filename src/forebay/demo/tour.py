@@ -1,4 +1,4 @@
-"""Forebay's story in a minute, on the embedded stores: no server, nothing to set up, nothing left behind.
+"""Forebay in a minute, on the embedded stores: no server, nothing to set up, nothing left behind.
 
     1  fifteen jobs of mixed priority        2  a duplicate is refused
     3  a flood meets backpressure            4  retries and a dead letter, with live numbers while it drains
@@ -43,7 +43,7 @@ VICTIM_STARTS_WITHIN = 30.0
 
 
 def handle(kind: str, attempt: int) -> Outcome:
-    """The three characters of the story: one that works, one that recovers, one that never will."""
+    """Three kinds of jobs: one succeeds, one succeeds after retries, one never does."""
     time.sleep(random.uniform(0.002, 0.008))
     if kind == "poison" or (kind == "flaky" and attempt < 3):
         return Failed(Failure("SmtpError", f"the mail server hung up ({kind})"))

@@ -1,12 +1,12 @@
-"""What one run of the command line gave."""
+"""The result of one run of the command line."""
 
 import json
 from collections.abc import Callable
 from typing import Any
 
 
-class Answer:
-    """Its code and what it wrote."""
+class CommandResult:
+    """Exit code, standard output and standard error."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code = code
@@ -18,4 +18,4 @@ class Answer:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-Run = Callable[..., Answer]
+Run = Callable[..., CommandResult]

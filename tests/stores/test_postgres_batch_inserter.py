@@ -1,4 +1,4 @@
-"""The door of the Postgres store: calls of many threads share one commit, and each still gets its own answer."""
+"""`BatchInserter` of the Postgres store: calls of many threads share a commit, and each gets its own receipts."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,7 +26,7 @@ def store(cleared_url: str) -> Iterator[PostgresStore]:
     store.close()
 
 
-class Held:
+class BlockedInserts:
     """While it is held, a put that has begun cannot end, and the others gather behind it."""
 
     def __init__(self, store: PostgresStore, tables: Tables) -> None:
@@ -49,7 +49,7 @@ def commits(tables: Tables) -> int:
 
 def together(store: PostgresStore, tables: Tables, *batches: list[Draft]) -> list[list[Receipt]]:
     """One call that cannot end yet, then these; the answers of these."""
-    held = Held(store, tables)
+    held = BlockedInserts(store, tables)
     first = Task(lambda: store.enqueue([Draft("first")]))
     held.until_waiting(0)
     tasks = []

@@ -1,4 +1,4 @@
-"""Looking for leases that ran out from where there may be some, as under an old snapshot: nobody is overlooked."""
+"""The cursor of expired leases, as under an old snapshot: no expired lease is missed."""
 
 from collections.abc import Iterator
 

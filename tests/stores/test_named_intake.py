@@ -1,4 +1,4 @@
-"""Named queues that differ in what comes in and what is kept: broker, durable log, bounded, waitlist. Each as a story.
+"""Named queues that differ in intake and retention: broker, durable log, bounded, waitlist.
 
 First the classic failure, with the containment taken away: another `QueueSpec`, or a few lines of the naive queue that
 people write by hand. Then the same thing happens to the named configuration, on every store. Where a bound of
@@ -103,7 +103,7 @@ def test_durable_log_a_bad_commit_and_a_trim_that_somebody_needed(begin: Begin) 
     log.promote(1_000)
     with pytest.raises(OffsetGone) as gone:
         log.read("q", partition, log.position("q", "mail", partition), 10)
-    assert (gone.value.asked, gone.value.first) == (3, 6), "not seen for a week: an error that says what is left"
+    assert (gone.value.requested, gone.value.first) == (3, 6), "not seen for a week: an error that says what is left"
     assert [entry.body for entry in log.read("q", partition, gone.value.first - 1, 10)] == [b"6"]
     [standing] = [each for each in log.groups("q", "", 10) if each.partition == partition]
     assert standing.lost == 3, "and what it lost is counted"
@@ -141,8 +141,8 @@ def test_bounded_latency_without_a_bound_and_a_stalled_producer_with_one(begin: 
         world.send(*[Draft("job")] * 101)
 
 
-class NaiveDoor:
-    """Look first, enter later."""
+class NaiveIntake:
+    """Checks the bound first and inserts later."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -169,7 +169,7 @@ def expired(world: World, job_id: int) -> bool:
 
 
 def test_waitlist_overbooking_stale_promotion_and_waiting_for_ever(begin: Begin) -> None:
-    door = NaiveDoor(slots=2)
+    door = NaiveIntake(slots=2)
     welcome = [door.has_room() for _ in range(3)]
     for _ in filter(None, welcome):
         door.inside += 1

@@ -1,4 +1,4 @@
-"""Lives of jobs that meet everything a ledger can tell, on any store with a clock of ours, by the contract's verbs."""
+"""Jobs whose histories contain every change that a ledger records, on any store with a manual clock."""
 
 from forebay.core.instant import micros, minutes, seconds
 from forebay.core.job import Draft, State
@@ -42,7 +42,7 @@ def live(store: Store, clock: ManualClock) -> None:
 
 
 def _silence(store: Store, clock: ManualClock) -> None:
-    """Holders that say nothing more: one job is tried again, one is given up."""
+    """Holders that stop sending heartbeats: one job is retried, one becomes a dead letter."""
     leases = _claim(store, "mail", 2)
     clock.advance(40 * SECOND)
     late = {lease.job.id: lease for lease in store.overdue(10)}
@@ -50,7 +50,7 @@ def _silence(store: Store, clock: ManualClock) -> None:
 
 
 def _requests(store: Store, clock: ManualClock) -> None:
-    """What people ask for."""
+    """Cancels and redrives by operators."""
     running = _claim(store, "mail", 1)
     waiting = store.enqueue([Draft("send", None, "mail", delay=60 * SECOND)])[0].id
     store.cancel([running[0].job.id, waiting])
@@ -63,7 +63,7 @@ def _requests(store: Store, clock: ManualClock) -> None:
 
 
 def _crowd(store: Store) -> None:
-    """More comes than there is room for: the oldest give way. A broker brings copies of the last one."""
+    """A full queue sheds its oldest jobs. A broker adds copies of the last one."""
     store.put_spec(QueueSpec(name="feed", capacity=Bounded(2, Shed())))
     store.put_spec(QueueSpec(name="news", fan_out=FanOut((Route("**", "feed"), Route("**", "mail")))))
     for number in range(3):

@@ -1,4 +1,4 @@
-"""A life of a journaled store that writes every kind of record there is, in groups, over segments and a snapshot.
+"""A history of a journaled store with every kind of record there is, in groups, over segments and a snapshot.
 
 It keeps what a recovery should find: the image of the facts after every single record.
 """
@@ -44,7 +44,7 @@ DIRECTORY = "/journal"
 ERROR = Failure("Oops", "it broke")
 
 
-class Witness:
+class CopyingRecorder:
     """A recorder that passes records on and keeps a copy of each."""
 
     def __init__(self, inner: Recorder) -> None:
@@ -59,8 +59,8 @@ class Witness:
         return lsn
 
 
-class Story:
-    """The store after its life, unclosed, as kill -9 finds it."""
+class JournalHistory:
+    """The store after that history, not closed, as after kill -9."""
 
     def __init__(self, *, chapters: int = 1, compact: bool = False, segment_bytes: int = 2_048) -> None:
         self.disk = MemoryDisk()
@@ -68,10 +68,10 @@ class Story:
         self.store = open_journaled(DIRECTORY, clock=self.clock, disk=self.disk, segment_bytes=segment_bytes)
         compacting = self.store.backend.session.recorder
         assert isinstance(compacting, CompactingJournal)
-        self.witness = Witness(compacting)
+        self.witness = CopyingRecorder(compacting)
         self.store.backend.session.recorder = self.witness
         for chapter in range(chapters):
-            tell(self.store, self.clock)
+            write_history(self.store, self.clock)
             if compact and chapter == chapters // 2:
                 compacting.compact()
         self.images = expected_images(self.witness.records)
@@ -98,8 +98,8 @@ def _parts(change: ChangeSet) -> set[str]:
     values: list[Struct | None] = [change, *change.jobs, change.tables, change.log, change.ledger]
     for value in values:
         for field in () if value is None else structs.fields(value):
-            said = getattr(value, field.name)
-            if said != field.default and said not in ({}, []):
+            output = getattr(value, field.name)
+            if output != field.default and output not in ({}, []):
                 found.add(f"{type(value).__name__}.{field.name}")
     return found
 
@@ -115,7 +115,7 @@ def expected_images(records: dict[int, bytes]) -> dict[int, list[bytes]]:
     return images
 
 
-def tell(store: MemoryStore, clock: ManualClock) -> None:
+def write_history(store: MemoryStore, clock: ManualClock) -> None:
     """Every verb, every verdict, every axis."""
     for scene in (_configure, _accept, _work, _gates, _lines, _operate, _schedule, _feed, _log, _ledger):
         scene(store, clock)

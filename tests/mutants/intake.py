@@ -1,4 +1,4 @@
-"""The guards of the door: brokers, merges and quiet times, keys by state, who gives way; and how each is broken."""
+"""Guards of intake (brokers, merges, quiet periods, keys by state, shedding), and how each is broken."""
 
 from tests.mutants.guards import MEMORY, SCHEMA, Mutant
 
@@ -10,7 +10,7 @@ _SHEDDING = "src/forebay/engine/intake.py"
 _SQLITE_STORE = "src/forebay/store/sqlite"
 _POSTGRES_STORE = "src/forebay/store/postgres"
 
-DOOR_MUTANTS = [
+INTAKE_MUTANTS = [
     Mutant(
         "a broker serves its first queue alone",
         "src/forebay/core/fanout.py",
@@ -105,7 +105,7 @@ DOOR_MUTANTS = [
     Mutant(
         "a newcomer that is the lowest comes in",
         _SHEDDING,
-        'if shed.who == "lowest" and arriving and max(arriving) > offered[-1]:',
+        'if shed.victim == "lowest" and arriving and max(arriving) > offered[-1]:',
         "if False:",
         _MEMORY,
     ),

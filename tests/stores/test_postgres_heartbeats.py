@@ -1,4 +1,4 @@
-"""One heartbeat for all that a worker has claimed, and one look for all that it held when it died."""
+"""One heartbeat renews all leases of a worker; one query finds all that it held when it died."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -25,7 +25,7 @@ class Pool:
     def __init__(self, leases: Sequence[Lease]) -> None:
         self.leases = list(leases)
         self.lost: list[Fence] = []
-        self.asked: list[Fence] = []
+        self.requested: list[Fence] = []
 
     def held(self) -> list[Lease]:
         return self.leases
@@ -36,7 +36,7 @@ class Pool:
         self.lost += fences
 
     def request_cancel(self, fences: Sequence[Fence]) -> None:
-        self.asked += fences
+        self.requested += fences
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_what_others_took_is_lost_and_what_should_end_is_told(
     other.close()
     renewer = Renewer(store, pool, Options(lease_for=LEASE))
     renewer.step()
-    assert (pool.lost, pool.asked) == ([leases[0].fence], [leases[1].fence])
+    assert (pool.lost, pool.requested) == ([leases[0].fence], [leases[1].fence])
     assert (renewer.renewed, renewer.lost) == (9, 1)
 
 
@@ -121,15 +121,15 @@ def test_what_a_dead_process_held_is_settled_in_one_look(
     """Its successor waits for that, and a job at a time takes seconds."""
     held = [Lease(lease.job, lease.owner, lease.until) for lease in claimed(store, 300)]
     other = PostgresStore(cleared_url, clock=clock)
-    asked: list[str] = []
+    requested: list[str] = []
     query = other.backend.session.server.query
 
-    def heard(text: str, *more: Any, **how: Any) -> Any:
-        asked.append(text)
+    def received(text: str, *more: Any, **how: Any) -> Any:
+        requested.append(text)
         return query(text, *more, **how)
 
-    monkeypatch.setattr(other.backend.session.server, "query", heard)
+    monkeypatch.setattr(other.backend.session.server, "query", received)
     assert set(other.settle([(lease, Release()) for lease in held[:299]])) == {"applied"}
-    assert len(asked) <= 5
+    assert len(requested) <= 5
     assert store.settle([(lease, Ack()) for lease in held]) == [*["stale"] * 299, "applied"]
     other.close()

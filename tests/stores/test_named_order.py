@@ -1,4 +1,4 @@
-"""Named queues that differ in who is next: FIFO, priority, fair, coalescing. Each as a story, on every store.
+"""Named queues that differ in their order: FIFO, priority, fair, coalescing. On every store.
 
 First the classic failure, with the containment taken away: another `QueueSpec`, or a few lines of the naive queue that
 people write by hand. Then the same thing happens to the named configuration. One clock, turned by hand; no sleeping.
