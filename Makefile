@@ -4,6 +4,7 @@ PYTHON  ?=
 ARGS    ?=
 WORKERS ?= 3
 STORE   ?= sqlite
+VERSION ?=
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -129,8 +130,9 @@ bench-dashboard: setup ## measure the dashboard's pages on a million jobs
 lab: setup ## run the ten experiments and write their report (ARGS='--scale full --results DIR')
 	@$(PY) -m forebay lab all $(ARGS)
 
-docs: setup ## build the site into build/site; strict, without a network
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet && echo "open build/site/index.html"
+docs: setup ## build the site into build/site; strict, without a network (VERSION=0.2: beside other versions)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/site/$(VERSION)
+	@$(if $(VERSION),$(PY) -m tests.docs.versions build/site,:) && echo "open build/site/$(addsuffix /,$(VERSION))index.html"
 
 docs-serve: setup ## serve the site and build it anew at each change: http://127.0.0.1:8000
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --quiet
@@ -141,9 +143,10 @@ reference: setup ## write the generated tables of the reference anew: commands, 
 release: setup ## build both wheels, check them, and run the README with them on every Python at hand
 	@$(PY) -m tests.process.release $(ARGS)
 
-screenshots: servers ## photograph the dashboard's pages and record the terminal for the docs
+screenshots: servers ## make the pictures of the docs: dashboard, terminal, curves
 	@$(PY) -m tests.browser.screens docs/img
 	@$(PY) -m tests.browser.recordings docs/img
+	@$(PY) -m tests.docs.curves
 
 mutants: setup ## break each guard on purpose; a test must notice
 	@$(PY) tests/mutants/run.py $(ARGS)

@@ -1,5 +1,6 @@
 """The site: it builds strictly and without a network, and its terminal sessions run as they stand."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -8,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import forebay
 from forebay.cli.parser import build
 from forebay.cli.plugins import all_commands
 from forebay.core import errors, limits
 from tests.docs.console import blocks, has_terminal, terminals
+from tests.docs.curves import CURVES, IMAGES, Curve, drawn
 from tests.docs.reference import PAGES as REFERENCE
 from tests.docs.reference import TABLES, renewed
+from tests.docs.versions import write_menu
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -98,3 +102,25 @@ def test_every_environment_variable_and_table_has_its_row() -> None:
     tables = re.findall(r"^CREATE (?:UNLOGGED )?TABLE forebay\.(\w+)", schema.read_text(), re.MULTILINE)
     page = (DOCS / "postgres.md").read_text()
     assert [name for name in tables if f"`forebay.{name}`" not in page] == []
+
+
+@pytest.mark.parametrize(("name", "curve"), CURVES.items())
+def test_a_curve_is_drawn_from_the_recorded_result(name: str, curve: Curve) -> None:
+    assert (IMAGES / f"{name}.svg").read_text() == drawn(curve), "run python -m tests.docs.curves"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = "".join((REFERENCE / file).read_text() for file in ("python.md", "errors.md"))
+    assert [name for name in forebay.__all__ if not re.search(rf"\b{name}\b", pages)] == []
+
+
+def test_versions_of_the_site_are_listed_newest_first(tmp_path: Path) -> None:
+    for name in ("0.2", "0.10", "assets"):
+        (tmp_path / name).mkdir()
+    assert write_menu(tmp_path) == ["0.10", "0.2"]
+    assert json.loads((tmp_path / "versions.json").read_text())[0] == {
+        "version": "0.10",
+        "title": "0.10",
+        "aliases": ["latest"],
+    }
+    assert "url=0.10/index.html" in (tmp_path / "index.html").read_text()
