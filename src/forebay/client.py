@@ -13,19 +13,19 @@ function's own signature and types, here and now; the worker checks again when i
 
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.blobs import Blobs, BlobSweeper, PayloadCodec, blobs_of
 from forebay.core.breaker import Breaker
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, JobCancelled, JobFailed, JobGone, ResultPending
-from forebay.core.instant import Duration, Instant, checked_micros, from_datetime, from_seconds, micros
+from forebay.core.instant import Duration, checked_micros, from_seconds, micros
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import MAX_ATTEMPTS, MAX_BATCH, MAX_COST, MAX_DURATION, MAX_WAIT, RESULT_KEPT
 from forebay.core.names import check_name
@@ -33,15 +33,16 @@ from forebay.core.payload import Json, decode_payload
 from forebay.core.policy import check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.enqueue_options import EnqueueOptions, Settings, as_duration, settings_of
 from forebay.explain import explain
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, CancelAnswer, Query, Receipt, Store
 from forebay.store.streams import enqueue_stream
-from forebay.tracing import carried
 from forebay.transactions import aenqueue_in, check_url, enqueue_in
 from forebay.vault import Vault
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.handler import Handler, check_function, executor_for
+from forebay.work.hooks import Hooks
 from forebay.work.results import ResultType
 from forebay.work.role import Role
 from forebay.work.signature import Signature
@@ -63,43 +64,6 @@ _WAIT_SLICE: Final = 1.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """What may be said about one enqueue; None leaves it to the handler or the queue."""
-
-    queue: str | None = None
-    priority: int = 0
-    run_at: datetime | None = None
-    delay: timedelta | float | None = None
-    deadline: datetime | None = None
-    expires_at: datetime | None = None
-    key: str | None = None
-    tenant: str | None = None
-    subject: str | None = None
-    max_attempts: int | None = None
-    meta: dict[str, str] | None = None
-    cost: int | None = None
-    notify: bool = True
-    """Of an enqueue in a transaction: workers are notified at the commit. False costs less, for many."""
-
-    def draft(self, kind: str, payload: Json, queue: str, max_attempts: int | None, cost: int = 1) -> Draft:
-        return Draft(
-            kind,
-            payload,
-            queue if self.queue is None else self.queue,
-            self.priority,
-            _instant(self.run_at),
-            _span(self.delay),
-            _instant(self.deadline),
-            _instant(self.expires_at),
-            self.key,
-            self.tenant,
-            self.subject,
-            max_attempts if self.max_attempts is None else self.max_attempts,
-            carried(self.meta),
-            cost=cost if self.cost is None else self.cost,
-        )
 
 
 class JobReceipt(Receipt, frozen=True):
@@ -150,13 +114,11 @@ class Bound(Generic[P]):
 
     def enqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue in your own transaction: the job is there when it commits. See docs/transactions.md."""
-        check_url(self._app.url)
-        return enqueue_in(connection, [self.draft(*args, **kwargs)], notify=self._settings.notify)[0]
+        return self._app.take_in_transaction(connection, self.draft(*args, **kwargs), notify=self._settings.notify)
 
     async def aenqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        check_url(self._app.url)
         draft = await self._app.made(partial(self.draft, *args, **kwargs))
-        return (await aenqueue_in(connection, [draft], notify=self._settings.notify))[0]
+        return await self._app.atake_in_transaction(connection, draft, notify=self._settings.notify)
 
 
 class JobType(Bound[P], Generic[P, R]):
@@ -170,13 +132,13 @@ class JobType(Bound[P], Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
-    def using(self, **settings: Any) -> Bound[P]:
+    def using(self, **settings: Unpack[EnqueueOptions]) -> Bound[P]:
         """The same job with settings: queue, priority, run_at, delay, key, tenant, subject, expires_at, …"""
-        return Bound(self._app, self._handler, _settings(self._handler.kind, settings))
+        return Bound(self._app, self._handler, settings_of(self._handler.kind, settings))
 
 
-class Forebay:
-    """An application: its store, its handlers, its queues and its schedules."""
+class Forebay(Hooks):
+    """An application: its store, its handlers, its queues, its schedules and its hooks."""
 
     def __init__(
         self,
@@ -186,6 +148,7 @@ class Forebay:
         vault: Vault | None = None,
         blobs: Blobs | str | None = None,
     ) -> None:
+        super().__init__()
         self.url = url or os.environ.get("FOREBAY_URL") or DEFAULT_URL
         self.codec = PayloadCodec(vault, blobs_of(blobs))
         self.registry: dict[str, Handler] = {}
@@ -317,33 +280,55 @@ class Forebay:
 
         return decorate
 
-    def enqueue(self, kind: str, payload: Json = None, **settings: Any) -> JobReceipt:
+    def enqueue(self, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]) -> JobReceipt:
         """The plain form: any kind, any JSON payload."""
-        return self.take_in(self.make_draft(kind, payload, _settings(kind, settings)))
+        return self.take_in(self.make_draft(kind, payload, settings_of(kind, settings)))
 
     def take_in(self, draft: Draft) -> JobReceipt:
-        """Enqueue one draft, as it is."""
-        (taken,) = self.store.enqueue([draft])
-        return self._receipt(taken, draft)
+        """Enqueue one draft, inside the layers of `around_enqueue`."""
+        with ExitStack() as stack:
+            draft = self.passed(stack, draft)
+            (taken,) = self.store.enqueue([draft])
+            return self._receipt(taken, draft)
+        raise _suppressed()
 
-    async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> JobReceipt:
-        return await self.atake_in(await self.made(partial(self.make_draft, kind, payload, _settings(kind, settings))))
+    async def aenqueue(self, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]) -> JobReceipt:
+        given = settings_of(kind, settings)
+        return await self.atake_in(await self.made(partial(self.make_draft, kind, payload, given)))
 
     async def atake_in(self, draft: Draft) -> JobReceipt:
         """As `take_in`, for coroutines: those that call at the same time share one call of the store."""
-        return self._receipt(await self._for_coroutines().put(draft), draft)
+        with ExitStack() as stack:
+            draft = self.passed(stack, draft)
+            return self._receipt(await self._for_coroutines().put(draft), draft)
+        raise _suppressed()
 
-    def enqueue_in(self, connection: object, kind: str, payload: Json = None, **settings: Any) -> int:
+    def take_in_transaction(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
+        """As `take_in`, in your own transaction; the job's id."""
+        check_url(self.url)
+        with ExitStack() as stack:
+            return enqueue_in(connection, [self.passed(stack, draft)], notify=notify)[0]
+        raise _suppressed()
+
+    async def atake_in_transaction(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
+        check_url(self.url)
+        with ExitStack() as stack:
+            return (await aenqueue_in(connection, [self.passed(stack, draft)], notify=notify))[0]
+        raise _suppressed()
+
+    def enqueue_in(
+        self, connection: object, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]
+    ) -> int:
         """The plain form, in your own transaction: the job's id; the job is there when that commits."""
-        check_url(self.url)
-        given = _settings(kind, settings)
-        return enqueue_in(connection, [self.make_draft(kind, payload, given)], notify=given.notify)[0]
+        given = settings_of(kind, settings)
+        return self.take_in_transaction(connection, self.make_draft(kind, payload, given), notify=given.notify)
 
-    async def aenqueue_in(self, connection: object, kind: str, payload: Json = None, **settings: Any) -> int:
-        check_url(self.url)
-        given = _settings(kind, settings)
+    async def aenqueue_in(
+        self, connection: object, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]
+    ) -> int:
+        given = settings_of(kind, settings)
         draft = await self.made(partial(self.make_draft, kind, payload, given))
-        return (await aenqueue_in(connection, [draft], notify=given.notify))[0]
+        return await self.atake_in_transaction(connection, draft, notify=given.notify)
 
     def enqueue_many(self, drafts: Iterable[Draft], progress: Callable[[int], object] | None = None) -> int:
         """Any number of drafts, from any iterator, in bounded memory; how many were taken.
@@ -351,7 +336,17 @@ class Forebay:
         They go in part by part, each all or nothing. An error says how many are in (`accepted`): go on after those.
         """
         report = None if progress is None else lambda tally: progress(tally.taken)
-        return enqueue_stream(self.store, map(self.codec.encoded, drafts), report).taken
+        return enqueue_stream(self.store, self._prepared(drafts), report).taken
+
+    def _prepared(self, drafts: Iterable[Draft]) -> Iterable[Draft]:
+        """Encoded, and through the layers of `around_enqueue`, which end before the drafts are stored."""
+        encoded = map(self.codec.encoded, drafts)
+        return map(self._through_layers, encoded) if self.enqueue_layers else encoded
+
+    def _through_layers(self, draft: Draft) -> Draft:
+        with ExitStack() as stack:
+            return self.passed(stack, draft)
+        raise _suppressed()
 
     def get(self, job_id: int) -> Job | None:
         job = self.store.get([job_id])[0]
@@ -508,9 +503,9 @@ class Forebay:
             handler = Handler(
                 kind,
                 function,
-                Signature(kind, function, self.codec),
+                Signature(kind, function, self.codec, self.providers),
                 where=executor_for(function, isolate),
-                timeout=None if timeout is None else _span(timeout),
+                timeout=None if timeout is None else as_duration(timeout),
                 retry_on=None if retry_on is None else _types("retry_on", retry_on),
                 drop_on=_types("drop_on", options.pop("drop_on", ())),
                 result=ResultType(kind, function) if keep_for else None,
@@ -539,6 +534,10 @@ class Forebay:
                 store.put_schedule(replace(was, draft=draft))
 
 
+def _suppressed() -> Invalid:
+    return Invalid("around_enqueue", "a layer suppressed the error of an enqueue", "raise it again")
+
+
 def _place(function: Callable[..., Any]) -> tuple[str, str]:
     """Where a function is written: the same place again is a reload."""
     return function.__module__, function.__qualname__
@@ -565,20 +564,3 @@ def _keep_for(keep_result: bool, result_ttl: float | timedelta | None) -> Durati
         return micros(RESULT_KEPT) if keep_result else 0
     ttl = result_ttl if isinstance(result_ttl, timedelta) else timedelta(seconds=result_ttl)
     return checked_micros("result_ttl", ttl, timedelta(milliseconds=1), MAX_DURATION)
-
-
-def _settings(kind: str, given: dict[str, Any]) -> Settings:
-    try:
-        return Settings(**given)
-    except TypeError as error:
-        raise Invalid(kind, str(error), f"use {', '.join(Settings.__struct_fields__)}") from None
-
-
-def _instant(moment: datetime | None) -> Instant | None:
-    return None if moment is None else from_datetime(moment)
-
-
-def _span(length: timedelta | float | None) -> Duration:
-    if length is None:
-        return 0
-    return micros(length) if isinstance(length, timedelta) else from_seconds("delay", length)

@@ -83,8 +83,8 @@ JOB_LOG_MUTANTS = [
     Mutant(
         "a worker on a full disk ends like any other",
         "src/forebay/work/worker.py",
-        "        return CANNOT_START\n",
-        "        return 1\n",
+        "        return CANNOT_START\n    worker =",
+        "        return 1\n    worker =",
         ("tests/process/test_startup.py", "-k", "starts_a_worker_again", "--timeout", "60"),
     ),
     Mutant(

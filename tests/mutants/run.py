@@ -21,6 +21,7 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.mutants.application import APPLICATION_MUTANTS  # noqa: E402
 from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.events import EVENT_MUTANTS  # noqa: E402
@@ -108,6 +109,7 @@ def main() -> int:
         mutant
         for mutant in (
             *MUTANTS,
+            *APPLICATION_MUTANTS,
             *PAYLOAD_MUTANTS,
             *CRASH_MUTANTS,
             *DASHBOARD_MUTANTS,

@@ -31,8 +31,8 @@ WATCHING_MUTANTS = [
     Mutant(
         "types without a form in JSON are found out at run time",
         "src/forebay/work/results.py",
-        "            if unsupported is not None:\n",
-        "            if unsupported is not None and False:\n",
+        "            if found is not None:\n",
+        "            if found is not None and False:\n",
         RESULTS,
     ),
     Mutant(

@@ -244,7 +244,7 @@ def test_a_wrong_call_is_refused_where_it_is_written_and_costs_nothing(url: str,
         with pytest.raises(Invalid):
             send.enqueue_in(connection)  # type: ignore[call-arg]
         with pytest.raises(Invalid):
-            send.using(priority="high").enqueue_in(connection, "ada")
+            send.using(priority="high").enqueue_in(connection, "ada")  # type: ignore[arg-type]
         job_id = send.enqueue_in(connection, "ada")
     assert claimed(store) == [job_id], "the transaction went on"
 

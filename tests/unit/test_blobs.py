@@ -19,7 +19,7 @@ import pytest
 
 from forebay.blobs import Blobs, BlobSweeper
 from forebay.cli import main
-from forebay.client import Forebay, Settings
+from forebay.client import Forebay
 from forebay.core.errors import BlobFailed, ForebayError, Invalid, KeyConflict, PayloadInvalid
 from forebay.core.instant import hours, ms
 from forebay.core.job import Draft, Job, State
@@ -27,6 +27,7 @@ from forebay.core.outcome import Dropped, Failed, Outcome
 from forebay.core.payload import reference_of
 from forebay.core.policy import Fixed, KeepFor, Routing
 from forebay.core.spec import QueueSpec
+from forebay.enqueue_options import Settings
 from forebay.store.protocol import Query
 from forebay.testing.job_tester import JobTester
 from forebay.vault import Vault

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from forebay_proof.conformance import cases
+from tests.mutants.application import APPLICATION_MUTANTS
 from tests.mutants.crashes import CRASH_MUTANTS
 from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.events import EVENT_MUTANTS
@@ -31,6 +32,7 @@ CONTRACT = "tests/stores/test_conformance.py"
 STORES = ("memory", "journaled", "sqlite", "postgres", "pooled", "redis", "streams")
 ALL = [
     *MUTANTS,
+    *APPLICATION_MUTANTS,
     *CRASH_MUTANTS,
     *DASHBOARD_MUTANTS,
     *INTAKE_MUTANTS,

@@ -21,6 +21,7 @@ from forebay.core.policy import Fixed, Routing
 from forebay.testing.job_tester import JobTester
 from forebay.webhooks import WebhookInvalid, new_secret, sign, verify
 from forebay.work.isolate import _run_job
+from forebay.work.lifespan import Lifespan
 from forebay.work.webhook import MAX_RETRY_AFTER, DeliveryFailed, Endpoint, seconds_of
 from tests.serve.test_security_tls import Authority
 
@@ -341,7 +342,8 @@ def test_so_may_one_that_runs_in_a_process_of_its_own() -> None:
     job_id = busy.enqueue(1).id
     (lease,) = store.claim([Want("default", 1)], "me", timedelta(minutes=1))
     with asyncio.Runner() as runner:
-        outcome = _run_job(app, Context(lease), runner).outcome(0)
+        lifespan = Lifespan(app, runner.run)
+        outcome = _run_job(app.registry["busy"], lifespan, Context(lease), runner).outcome(0)
     assert lease.job.id == job_id
     assert isinstance(outcome, Failed)
     assert outcome.after == 60_000_000

@@ -58,6 +58,12 @@ def _worker_arguments(parser: ArgumentParser) -> None:
         "--drain-timeout", type=duration, metavar="SECONDS", help="how long running jobs may take to end (default: 25)"
     )
     parser.add_argument(
+        "--shutdown-timeout",
+        type=duration,
+        metavar="SECONDS",
+        help="how long shutdown hooks may take after that (default: 5)",
+    )
+    parser.add_argument(
         "--retry-budget", type=fraction, metavar="FRACTION", help="retries are at most this fraction of all runs: 0.2"
     )
     parser.add_argument(
@@ -85,6 +91,7 @@ def _options(args: Any, app: Forebay) -> Options:
         "claim_batch": args.claim_batch,
         "lease_for": args.visibility_timeout,
         "drain_timeout": args.drain_timeout,
+        "shutdown_timeout": args.shutdown_timeout,
         "retry_budget": args.retry_budget,
         "metrics": args.metrics,
         "quarantine_processes": getattr(args, "quarantine_processes", None),

@@ -12,7 +12,7 @@ rules as in a worker: signature, retries, routing, dead letters, results. No tes
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from threading import RLock
 from types import TracebackType
@@ -34,8 +34,9 @@ from forebay.core.policy import Routing
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Receipt, Want
 from forebay.testing.clock import ManualClock
-from forebay.testing.virtual_loop import run_virtual
+from forebay.testing.virtual_loop import VirtualRunner
 from forebay.work.handler import Handler
+from forebay.work.lifespan import Lifespan
 from forebay.work.run import TIMEOUT, Run
 from forebay.work.ticker import Ticker
 
@@ -80,9 +81,19 @@ class JobTester:
     inline   each enqueue runs its jobs before it returns; an exception of a handler is raised there
     clock    virtual time
     errors   what handlers raised, oldest first
+
+    The app's start-up hooks run before the first job, its shutdown hooks in `close`. `provided`: values by type, which
+    are injected instead of those that the app provides.
     """
 
-    def __init__(self, app: Forebay, *, inline: bool = False, clock: ManualClock | None = None) -> None:
+    def __init__(
+        self,
+        app: Forebay,
+        *,
+        inline: bool = False,
+        clock: ManualClock | None = None,
+        provided: Mapping[Any, Any] | None = None,
+    ) -> None:
         self.app = app
         self.clock = clock or ManualClock()
         self.errors: list[BaseException] = []
@@ -94,6 +105,8 @@ class JobTester:
         self._depth = 0
         self.store: Final = _RecordingStore(self.clock, self)
         self._ticker = Ticker(self.store, lambda: _MIDDLE)
+        self._loop = VirtualRunner(self.clock)
+        self._lifespan = Lifespan(app, self._loop.run, provided)
         self._before = app.replace_store(self.store)
 
     def __enter__(self) -> "JobTester":
@@ -104,6 +117,8 @@ class JobTester:
 
     def close(self) -> None:
         """The app has its own store again."""
+        self._lifespan.stop()
+        self._loop.close()
         self.app.replace_store(self._before)
         self.store.close()
 
@@ -195,7 +210,10 @@ class JobTester:
         else:
             self._depth += 1
             try:
-                outcome = self._outcome(Run(lease, handler, lambda: self.store), handler)
+                self._lifespan.start()
+                self._lifespan.make_values(handler)
+                wired = self._lifespan.wire(handler)
+                outcome = self._outcome(Run(lease, wired, lambda: self.store), wired)
             finally:
                 self._depth -= 1
             if self._crashing[job.kind]:
@@ -207,14 +225,12 @@ class JobTester:
         job, timeout = run.lease.job, handler.timeout
         began = self.clock.now()
         try:
-            arguments = handler.signature.unpack(job.body)
-            if handler.signature.context_name is not None:
-                arguments[handler.signature.context_name] = run.context
+            arguments = handler.signature.arguments(job.body, run.context)
             if self._failing[job.kind]:
                 raise self._failing[job.kind].popleft()
             value = handler.function(**arguments)
             if handler.where == "loop":
-                value = run_virtual(self.clock, value, None if timeout is None else timeout / 1_000_000)
+                value = self._loop.run(value, None if timeout is None else timeout / 1_000_000)
             outcome: Outcome = handler.succeeded(value)
         except Exception as error:
             self.errors.append(error)

@@ -8,7 +8,7 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from forebay.testing.clock import ManualClock
@@ -63,39 +63,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.threads -= 1
 
 
-def run_virtual(clock: ManualClock, work: Coroutine[Any, Any, Any], timeout: float | None) -> Any:
-    """What the coroutine returns; `TimeoutError` if it takes longer than so many virtual seconds.
+class VirtualRunner:
+    """Runs coroutines one after the other on one `VirtualLoop`, so that what is bound to the loop can be reused.
 
-    In a test that is a coroutine itself it runs in a thread of its own, because a thread has one running loop.
+    In a test that is a coroutine itself they run in a thread of their own, because a thread has one running loop.
     """
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._runner = asyncio.Runner(loop_factory=lambda: VirtualLoop(clock))
+
+    def run(self, work: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
+        """What the coroutine returns; `TimeoutError` if it takes longer than so many virtual seconds."""
+
+        async def bounded() -> Any:
+            async with asyncio.timeout(timeout):
+                return await work
+
+        return _outside_of_loops(lambda: self._runner.run(bounded()))
+
+    def close(self) -> None:
+        _outside_of_loops(self._runner.close)
+
+
+def _outside_of_loops(call: Callable[[], Any]) -> Any:
+    """What the call returns, made in another thread if this one runs a loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _run(clock, work, timeout)
-    ended: list[Callable[[], Any]] = []
-
-    def run() -> None:
-        try:
-            value = _run(clock, work, timeout)
-        except BaseException as error:
-            ended.append(lambda error=error: _reraise(error))  # type: ignore[misc]
-        else:
-            ended.append(lambda: value)
-
-    thread = Thread(target=run, name="forebay-virtual-loop")
-    thread.start()
-    thread.join()
-    return ended[0]()
-
-
-def _run(clock: ManualClock, work: Coroutine[Any, Any, Any], timeout: float | None) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(timeout):
-            return await work
-
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
-        return runner.run(bounded())
-
-
-def _reraise(error: BaseException) -> None:
-    raise error
+        return call()
+    with ThreadPoolExecutor(1, "forebay-virtual-loop") as thread:
+        return thread.submit(call).result()

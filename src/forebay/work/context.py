@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from forebay.core.errors import Invalid, LeaseLost, Unsupported
 from forebay.core.instant import Duration, Instant
@@ -13,6 +13,22 @@ from forebay.core.lease import Fence, Lease
 from forebay.core.limits import MAX_NOTE
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Store, Transacting
+
+T = TypeVar("T")
+
+
+class JobState(dict[type, Any]):
+    """Values of one run, by their types: `ctx.state[Tenant]` is a `Tenant`, set by `ctx.state[Tenant] = tenant`."""
+
+    def __getitem__(self, kind: type[T]) -> T:
+        value: T = super().__getitem__(kind)
+        return value
+
+    def __setitem__(self, kind: type[T], value: T) -> None:
+        if not isinstance(value, kind):
+            what = f"{type(value).__name__} is not a {kind.__name__}"
+            raise Invalid("ctx.state", what, "set a value under its own type, or a base class of it")
+        super().__setitem__(kind, value)
 
 
 class Transaction:
@@ -126,7 +142,7 @@ class Context:
     reported   the last progress
     """
 
-    __slots__ = ("_rules", "_store", "_transaction", "cancelled", "deadline", "lease", "lost", "reported")
+    __slots__ = ("_rules", "_state", "_store", "_transaction", "cancelled", "deadline", "lease", "lost", "reported")
 
     def __init__(
         self,
@@ -138,6 +154,7 @@ class Context:
         self._store = store
         self._rules = rules
         self._transaction: Transaction | None = None
+        self._state: JobState | None = None
         self.lease = lease
         self.deadline = deadline
         self.reported: Progress | None = None
@@ -147,6 +164,13 @@ class Context:
     @property
     def job(self) -> Job:
         return self.lease.job
+
+    @property
+    def state(self) -> JobState:
+        """Values of this run, by type, which middleware and handler share; a retry begins without them."""
+        if self._state is None:
+            self._state = JobState()
+        return self._state
 
     @property
     def attempt(self) -> int:

@@ -4,7 +4,7 @@ import signal
 from typing import Final
 
 CANNOT_START: Final = 3
-"""The store cannot be opened, for example because the disk is full."""
+"""The store cannot be opened, for example because the disk is full, or a start-up hook failed."""
 
 BROKEN: Final = 70
 """The process can no longer work and must be replaced."""
@@ -15,7 +15,7 @@ def describe_exit(code: int | None) -> str:
     if code is None:
         return "died"
     if code == CANNOT_START:
-        return f"exited with code {code}: it could not open its store"
+        return f"exited with code {code}: it could not open its store, or a start-up hook failed"
     if code >= 0:
         return f"exited with code {code}"
     try:

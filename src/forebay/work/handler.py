@@ -15,6 +15,7 @@ from forebay.core.instant import Duration, from_seconds, micros
 from forebay.core.job import Job
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded, is_span
 from forebay.tracing import Spans
+from forebay.work.context import Context
 from forebay.work.redacting import rules
 from forebay.work.results import ResultInvalid, ResultType
 from forebay.work.signature import PayloadMismatch, Signature
@@ -127,11 +128,9 @@ def _message(error: BaseException) -> str:
         return "(str() of the exception failed)"
 
 
-async def call_with_blob(handler: Handler, body: bytes, context: object) -> Any:
+async def call_with_blob(handler: Handler, body: bytes, context: Context | None) -> Any:
     """Run an async handler whose payload is in the blob store; the event loop does not wait for the store."""
-    arguments = await asyncio.to_thread(handler.signature.unpack, body)
-    if handler.signature.context_name is not None:
-        arguments[handler.signature.context_name] = context
+    arguments = await asyncio.to_thread(handler.signature.arguments, body, context)
     return await handler.function(**arguments)
 
 

@@ -4,12 +4,14 @@ A child is reused and runs one job at a time, plain or async. A crash, a kill or
 else. Parent and child exchange length-prefixed MessagePack over two pipes; standard output and error are inherited. A
 third pipe is the lifeline: when the parent exits for any reason, the child and its process group are killed. Between
 worker and child there is a monitor process, which only waits for the child and exits the way the child did: a handler
-that kills its parent process kills the monitor, not the worker.
+that kills its parent process kills the monitor, not the worker. Hooks run in the child as in a worker; one that is
+killed runs no shutdown hooks.
 """
 
 import asyncio
 import faulthandler
 import inspect
+import logging
 import os
 import resource
 import select
@@ -33,12 +35,16 @@ from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Suc
 from forebay.tracing import spans
 from forebay.work.app import find_app
 from forebay.work.context import Context
-from forebay.work.exit_status import describe_exit
+from forebay.work.exit_status import CANNOT_START, describe_exit
 from forebay.work.handler import Handler, traced
+from forebay.work.hooks import Hooks
+from forebay.work.lifespan import Lifespan, StartupFailed
 from forebay.work.log_setup import configure_logging
 from forebay.work.redacting import RunningJob, running_job
 from forebay.work.run import Run
 from forebay.work.start_marks import StartMarks
+
+_log = logging.getLogger("forebay.work")
 
 CRASHED: Final = "forebay.Crashed"
 _LENGTH: Final = struct.Struct("<I")
@@ -101,6 +107,7 @@ class Child:
         self._target = target
         self.heartbeat = heartbeat
         self._process: subprocess.Popen[bytes] | None = None
+        self._ending = False
         self._lock = Lock()
 
     def prepare(self) -> None:
@@ -142,7 +149,17 @@ class Child:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """Let an idle child run its shutdown hooks and exit; `close` waits for it."""
+        if self._process is not None:
+            self._ending = True
+            self._out.close()
+
+    def close(self, grace: float = 0.0) -> None:
+        """Kill the process; one that was hung up may exit by itself within so many seconds."""
+        if self._process is not None and self._ending:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace)
         self.kill()
         if self._process is not None:
             self._process.wait()
@@ -177,6 +194,7 @@ class Child:
     def _forget(self) -> None:
         with self._lock:
             self._process = None
+        self._ending = False
         self._out.close()
         self._in.close()
         os.close(self._lifeline)
@@ -204,16 +222,24 @@ def _serve(target: str) -> None:
         # One event loop for all jobs, as in a worker: objects bound to the loop can be reused by the next job.
         asyncio.Runner() as runner,
     ):
+        lifespan = Lifespan(app if isinstance(app, Hooks) else Hooks(), runner.run)
+        try:
+            lifespan.start()
+        except StartupFailed as error:
+            _log.error("a child process cannot start: %s", error, exc_info=error.__cause__)
+            sys.exit(CANNOT_START)
         _send(out, b"")
         while True:
             try:
                 lease = msgspec.msgpack.decode(_receive(in_), type=Lease)
             except EOFError:
+                lifespan.stop()
                 return
-            context = Context(lease, None, lambda: app.store, app.registry[lease.job.kind])
-            takes_context = app.registry[lease.job.kind].signature.context_name is not None
+            handler = app.registry[lease.job.kind]
+            context = Context(lease, None, lambda: app.store, handler)
+            takes_context = handler.signature.context_name is not None
             with _forward_progress(context, out) if takes_context else nullcontext():
-                reply = _run_job(app, context, runner)
+                reply = _run_job(handler, lifespan, context, runner)
                 # A forked child that returned from the handler must not send a second reply.
                 if os.getpid() != own:
                     os._exit(0)
@@ -274,16 +300,14 @@ def _forward_progress(context: Context, out: BinaryIO) -> Iterator[None]:
         thread.join()
 
 
-def _run_job(app: Any, context: Context, runner: asyncio.Runner) -> _Reply:
-    lease = context.lease
-    handler: Handler = app.registry[lease.job.kind]
+def _run_job(plain: Handler, lifespan: Lifespan, context: Context, runner: asyncio.Runner) -> _Reply:
+    lease, handler = context.lease, lifespan.wire(plain)
     if (traces := spans()) is not None:
         handler = traced(handler, lease.job, traces)
     running_job.set(RunningJob(handler.secrets, lease.job.body))
     try:
-        arguments = handler.signature.unpack(lease.job.body)
-        if handler.signature.context_name is not None:
-            arguments[handler.signature.context_name] = context
+        lifespan.make_values(plain)
+        arguments = handler.signature.arguments(lease.job.body, context)
         value = handler.function(**arguments)
         if inspect.isawaitable(value):
             value = runner.run(_awaited(value))
@@ -323,3 +347,7 @@ def _receive(pipe: BinaryIO) -> bytes:
 
 if __name__ == "__main__":
     _serve(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A thread that a handler left behind must not keep the child alive.
+    os._exit(0)

@@ -119,6 +119,10 @@ class LoopSlots:
             return timeout
         return monotonic() - sent_at if answered.wait(timeout) else timeout
 
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What the coroutine returns on this loop; for other threads."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
     def close(self) -> None:
         self._closing = True
         if self._thread.is_alive():
@@ -216,9 +220,7 @@ class LoopSlots:
         try:
             body = run.lease.job.body
             stored = is_reference(body)
-            arguments = {} if stored else handler.signature.unpack(body)
-            if handler.signature.context_name is not None:
-                arguments[handler.signature.context_name] = run.context
+            arguments = {} if stored else handler.signature.arguments(body, run.context)
             if self._begin(run):
                 work = call_with_blob(handler, body, run.context) if stored else handler.function(**arguments)
                 try:

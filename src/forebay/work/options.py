@@ -20,6 +20,7 @@ class Options(Struct, frozen=True, kw_only=True):
     claim_batch           jobs that one claim may return; it returns fewer where handlers take longer
     lease_for             the visibility timeout: how long a lease lasts after the last heartbeat
     drain_timeout         how long running jobs may take to finish after a SIGTERM
+    shutdown_timeout      how long shutdown hooks and the closing of provided values may take after that
     retry_budget          the share of runs that may be retries; None: no limit
     max_wedged            threads that may hang before the process exits
     metrics               port or host:port of the metrics endpoint; supervised processes use the next free ports
@@ -32,6 +33,7 @@ class Options(Struct, frozen=True, kw_only=True):
     claim_batch: int = 500
     lease_for: timedelta = seconds(30)
     drain_timeout: timedelta = seconds(25)
+    shutdown_timeout: timedelta = seconds(5)
     retry_budget: float | None = None
     max_wedged: int = 64
     metrics: str | None = None
@@ -56,6 +58,7 @@ class Options(Struct, frozen=True, kw_only=True):
         if self.metrics is not None:
             parse_address(self.metrics)
         checked_micros("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))
+        checked_micros("shutdown_timeout", self.shutdown_timeout, timedelta(0), timedelta(days=1))
 
 
 def parse_address(address: str) -> tuple[str, int]:

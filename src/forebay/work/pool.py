@@ -9,11 +9,11 @@ drain, or its lost lease.
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from threading import Condition, Lock, current_thread
-from typing import Final
+from typing import Any, Final
 
 from forebay.core.breaker import Budget, Circuit
 from forebay.core.decide import decide
@@ -72,7 +72,10 @@ _UNHANDLED_FOR: Final = 180.0
 
 
 class Pool:
-    """Runs jobs; each takes as many slots as it costs. `settle` receives the verdicts. `step` must be called often."""
+    """Runs jobs; each takes as many slots as it costs. `settle` receives the verdicts. `step` must be called often.
+
+    `uses_loop`: start the event loop even if no handler is async.
+    """
 
     name = "pool"
 
@@ -90,6 +93,7 @@ class Pool:
         descriptors: DescriptorGuard | None = None,
         draw: Callable[[], float] = random.random,
         log: JobLog | None = None,
+        uses_loop: bool = False,
     ) -> None:
         self._registry = registry
         self._routing = routing
@@ -115,9 +119,8 @@ class Pool:
         self._extra = 0
         self._ended = 0
         self._counted = (0, time.monotonic())
-        self._waiting = 0
-        self._stuck = 0
-        self._circuits = {kind: Circuit(handler.breaker) for kind, handler in registry.items() if handler.breaker}
+        self._waiting, self._stuck = 0, 0
+        self._circuits = {kind: Circuit(each.breaker) for kind, each in registry.items() if each.breaker}
         self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
         self._children: dict[Run, Child] = {}
         self._warm: list[Child] = []
@@ -127,7 +130,7 @@ class Pool:
         self._processes = ThreadSlots("isolate", self._size, self._call_isolated, self._finish)
         executors = (("loop", self._loop), ("thread", self._threads), ("process", self._processes))
         self._executors: dict[str, LoopSlots | ThreadSlots] = dict(executors)
-        self._uses_loop = any(handler.where == "loop" for handler in registry.values())
+        self._uses_loop = uses_loop or any(handler.where == "loop" for handler in registry.values())
         self._quarantined: dict[Fence, Run] = {}
         self._exclusive: tuple[Run, float] | None = None
         self._quarantine: Quarantine | None = None
@@ -175,6 +178,10 @@ class Pool:
     def start(self) -> None:
         if self._uses_loop:
             self._loop.start()
+
+    def run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What the coroutine returns on the event loop of the handlers."""
+        return self._loop.run(work)
 
     def submit(self, leases: Sequence[Lease], lease_ends: float = inf) -> None:
         """Start these jobs. One without a handler here, or with an open circuit breaker, is released at once.
@@ -365,15 +372,23 @@ class Pool:
             self._waiting -= 1
             return idle
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """Let idle child processes run their shutdown hooks; `close` waits for them."""
+        for child in self._warm:
+            child.hang_up()
+        if self._quarantine is not None:
+            self._quarantine.hang_up()
+
+    def close(self, children_by: float = 0.0) -> None:
+        """`children_by`: until when child processes that were hung up may exit, on the monotonic clock."""
         self._job_log.flush(now=True)
         self._loop.close()
         self._threads.close()
         self._processes.close()
         for child in (*self._warm, *self._children.values()):
-            child.close()
+            child.close(max(0.0, children_by - time.monotonic()))
         if self._quarantine is not None:
-            self._quarantine.close()
+            self._quarantine.close(children_by)
 
     def _return(self, lease: Lease, now: float) -> Settlement:
         """A job without a handler here is released uncharged: another worker may have one, as during a deploy."""
@@ -451,9 +466,7 @@ class Pool:
 
     def _call(self, run: Run) -> Outcome:
         handler = run.handler
-        arguments = handler.signature.unpack(run.lease.job.body)
-        if handler.signature.context_name is not None:
-            arguments[handler.signature.context_name] = run.context
+        arguments = handler.signature.arguments(run.lease.job.body, run.context)
         if not self._begin(run, current_thread().native_id or 0):
             return run.stopped_outcome()
         return self._succeed(run, handler.function(**arguments))

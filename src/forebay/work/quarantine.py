@@ -177,10 +177,18 @@ class Quarantine:
                     self._stalls[run] = found[1]
                     abort_stalled(child.heartbeat, *found)
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """Let idle children run their shutdown hooks; `close` waits for them."""
+        with self._guard:
+            used = set(self._slot_of.values())
+            for slot, child in enumerate(self._children):
+                if slot not in used:
+                    child.hang_up()
+
+    def close(self, children_by: float = 0.0) -> None:
         self._slots.close()
         for child in self._children:
-            child.close()
+            child.close(max(0.0, children_by - monotonic()))
 
     def _assign(self, starts: Sequence[SuspectStart]) -> list[Run]:
         runs = []

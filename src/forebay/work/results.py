@@ -16,7 +16,7 @@ from msgspec import inspect as types
 
 from forebay.core.errors import Invalid, PayloadInvalid
 from forebay.core.payload import decode_payload, encode_payload, plain_json
-from forebay.work.signature import decode_model, encode_model
+from forebay.work.signature import decode_model, encode_model, unsupported
 
 _REMEDY: Final = "return plain JSON types, or annotate what the function returns"
 
@@ -39,12 +39,12 @@ class ResultType:
         # A function annotated with None may still set a result with `ctx.set_result`.
         if hint not in (Any, object, None, NoneType):
             try:
-                unsupported = next(_unsupported(types.type_info(hint)), None)
+                found = next(unsupported(types.type_info(hint)), None)
                 self._decode = msgspec.json.Decoder(hint, dec_hook=decode_model).decode
             except TypeError as error:
                 raise _refused(kind, str(error)) from None
-            if unsupported is not None:
-                raise _refused(kind, f"{unsupported} has no JSON encoding")
+            if found is not None:
+                raise _refused(kind, f"{found} has no JSON encoding")
 
     def encode(self, value: object) -> bytes:
         """The result as JSON; raises `ResultInvalid` with the path of the invalid value."""
@@ -86,20 +86,6 @@ def _returned(kind: str, function: Callable[..., Any]) -> Any:
         return get_type_hints(stand_in, getattr(function, "__globals__", None), include_extras=True)["value"]
     except NameError as error:
         raise Invalid(kind, f"an annotation cannot be resolved: {error}", "import what it names at run time") from None
-
-
-def _unsupported(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Names of classes in a type that cannot be encoded. `seen` ends the recursion: a type may contain itself."""
-    if id(info) in seen:
-        return
-    if isinstance(info, types.CustomType):
-        if not hasattr(info.cls, "model_validate"):
-            yield info.cls.__name__
-    elif isinstance(info, types.Type | types.Field):
-        for name in info.__struct_fields__:
-            part = getattr(info, name)
-            for each in part if isinstance(part, tuple) else (part,):
-                yield from _unsupported(each, seen | {id(info)})
 
 
 def _difference(value: Any, back: Any, path: str) -> tuple[str, str] | None:

@@ -5,13 +5,15 @@ their annotated types; before a run the payload is decoded into those types. Pla
 enums, dates and pydantic models (if installed) are supported; a parameter without an annotation accepts any JSON.
 """
 
+import copy
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from types import UnionType
-from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec import inspect as types
 
 from forebay.core.errors import Invalid, PayloadInvalid
 from forebay.core.limits import PAYLOAD_BYTES
@@ -21,6 +23,9 @@ from forebay.work.redacting import rules
 
 _SECRETS_KEPT = 256
 """Large payloads of a kind whose secrets are kept in memory."""
+
+HIDDEN_CONTEXT: Final = "forebay.ctx"
+"""The name under which a function that takes no context receives it: no parameter can have this name."""
 
 _REFUSED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
 
@@ -41,23 +46,36 @@ class PayloadStorage(Protocol):
 
 
 class Signature:
-    """Converts between the arguments of one function and payloads, by a msgspec struct made of its parameters."""
+    """Converts between the arguments of one function and payloads, by a msgspec struct made of its parameters.
 
-    def __init__(self, kind: str, function: Callable[..., Any], storage: PayloadStorage | None = None) -> None:
+    `injected`: parameters that are not in the payload, with their types, which are among the provided ones.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        function: Callable[..., Any],
+        storage: PayloadStorage | None = None,
+        provided: Collection[Any] = (),
+    ) -> None:
         self._kind = kind
         self._storage = storage
         self._limit = PAYLOAD_BYTES if storage is None else storage.max_bytes
         self._secrets: dict[bytes, Collection[str]] = {}
         self._signature = inspect.signature(function)
         self.context_name: str | None = None
+        self.injected: dict[str, Any] = {}
         self._open = False
         fields: list[tuple[str, Any, Any]] = []
         hints = _hints(kind, function)
         for name, parameter in self._signature.parameters.items():
             if parameter.kind in _REFUSED:
                 raise Invalid(kind, f"parameter {name!r} cannot be passed by name", "use plain named parameters")
-            if _is_context(hints.get(name)) or (name == "ctx" and name not in hints):
+            found = injectable(hints.get(name), provided)
+            if found is Context or (name == "ctx" and name not in hints):
                 self.context_name = name
+            elif found is not None:
+                self.injected[name] = found
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 self._open = True
             else:
@@ -67,15 +85,40 @@ class Signature:
         self._names = tuple(name for name, _, _ in fields)
         self._optional = tuple(name for name, _, default in fields if default is UNSET)
         self._callable = self._signature.replace(
-            parameters=[p for name, p in self._signature.parameters.items() if name != self.context_name]
+            parameters=[
+                parameter
+                for name, parameter in self._signature.parameters.items()
+                if name != self.context_name and name not in self.injected
+            ]
         )
         try:
+            for name, hint, _ in fields:
+                self._check_supported(name, hint)
             params = msgspec.defstruct("Parameters", fields, kw_only=True, forbid_unknown_fields=not self._open)
             self._decode = msgspec.json.Decoder(params, dec_hook=decode_model).decode
         except TypeError as error:
             raise Invalid(
                 kind, f"its annotations cannot be decoded from JSON: {error}", "use simpler annotations"
             ) from None
+
+    def _check_supported(self, name: str, hint: Any) -> None:
+        found = next(unsupported(types.type_info(hint)), None)
+        if found is not None:
+            remedy = f"call fb.provide({found}, …) before, or annotate what JSON can carry"
+            raise Invalid(self._kind, f"parameter {name!r} ({found}) is neither JSON nor provided", remedy)
+
+    def with_context(self) -> Self:
+        """The same for a function that takes a context in any case, perhaps as `HIDDEN_CONTEXT`."""
+        changed = copy.copy(self)
+        changed.context_name = self.context_name or HIDDEN_CONTEXT
+        return changed
+
+    def arguments(self, body: bytes, context: Context | None) -> dict[str, Any]:
+        """The arguments in a payload, with the context for a function that takes one."""
+        arguments = self.unpack(body)
+        if self.context_name is not None:
+            arguments[self.context_name] = context
+        return arguments
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Json]:
         """The payload of a call; raises `Invalid` if the arguments do not match the parameters."""
@@ -121,7 +164,7 @@ class Signature:
             if arguments[name] is UNSET:
                 del arguments[name]
         if self._open:
-            known = arguments.keys() | {self.context_name}
+            known = arguments.keys() | {self.context_name, *self.injected}
             arguments |= {name: value for name, value in msgspec.json.decode(body).items() if name not in known}
         return arguments
 
@@ -146,16 +189,49 @@ class Signature:
 
 def _hints(kind: str, function: Callable[..., Any]) -> dict[str, Any]:
     """The annotated types of the parameters, without the return type."""
-    annotations = {name: hint for name, hint in inspect.get_annotations(function).items() if name != "return"}
-    stand_in = type("_", (), {"__annotations__": annotations, "__module__": function.__module__})
+    annotated = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    annotations = {name: hint for name, hint in inspect.get_annotations(annotated).items() if name != "return"}
+    stand_in = type("_", (), {"__annotations__": annotations, "__module__": getattr(function, "__module__", None)})
     try:
-        return get_type_hints(stand_in, getattr(function, "__globals__", None), include_extras=True)
+        return get_type_hints(stand_in, getattr(inspect.unwrap(function), "__globals__", None), include_extras=True)
     except NameError as error:
         raise Invalid(kind, f"an annotation cannot be resolved: {error}", "import what it names at run time") from None
 
 
-def _is_context(hint: Any) -> bool:
-    return hint is Context or (get_origin(hint) in (Union, UnionType) and Context in get_args(hint))
+def parameter_types(label: str, function: Callable[..., Any]) -> Iterator[tuple[str, Any, bool]]:
+    """Name, annotated type and whether there is a default, of each parameter."""
+    hints = _hints(label, function)
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # a built-in class
+        return
+    for name, parameter in parameters.items():
+        optional = parameter.default is not parameter.empty
+        yield name, hints.get(name, Context if name == "ctx" else Any), optional
+
+
+def injectable(hint: Any, provided: Collection[Any]) -> Any:
+    """`Context`, or the provided type, that a parameter with this annotation receives; None: neither."""
+    either = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return next((each for each in either if each is Context or each in provided), None)
+
+
+def type_name(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))
+
+
+def unsupported(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[str]:
+    """Names of classes in a type that cannot be encoded. `seen` ends the recursion: a type may contain itself."""
+    if id(info) in seen:
+        return
+    if isinstance(info, types.CustomType):
+        if not hasattr(info.cls, "model_validate"):
+            yield info.cls.__name__
+    elif isinstance(info, types.Type | types.Field):
+        for name in info.__struct_fields__:
+            part = getattr(info, name)
+            for each in part if isinstance(part, tuple) else (part,):
+                yield from unsupported(each, seen | {id(info)})
 
 
 def encode_model(value: Any) -> Any:

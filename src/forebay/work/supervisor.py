@@ -38,9 +38,13 @@ _EARLY_EXIT: Final = 2.0
 """A worker that exits within this many seconds of its start is restarted with backoff."""
 
 _KILL_AFTER: Final = 5.0
-"""Seconds after the drain timeout before a worker that still runs is killed."""
+"""Seconds after the timeouts of drain and shutdown before a worker that still runs is killed."""
 
 _SECOND_PASS_AFTER: Final = 1.0
+
+
+def _seconds_to_end(options: Options) -> float:
+    return (options.drain_timeout + options.shutdown_timeout).total_seconds()
 
 
 class WorkerSlot:
@@ -163,7 +167,7 @@ class Supervisor:
         """Forward every signal, kill the workers that outlast the drain timeout, and reclaim what those held."""
         draining = [slot for slot in self._slots if slot.process is not None]
         forwarded = 0
-        deadline = monotonic() + self._options.drain_timeout.total_seconds() + _KILL_AFTER
+        deadline = monotonic() + _seconds_to_end(self._options) + _KILL_AFTER
         while running := [slot.process for slot in draining if slot.process is not None and slot.running]:
             while forwarded < self._signals:
                 forwarded += 1

@@ -8,8 +8,8 @@
 
 SIGTERM drains: the worker stops claiming, running jobs may finish within the drain timeout, the rest is released for
 other workers to claim, and the exit code is 0. A second SIGTERM skips the wait. A job whose lease is lost is never
-acknowledged. A process whose event loop died or whose threads hang exits with code 70, so that its supervisor replaces
-it.
+acknowledged. Start-up hooks run before the first claim, shutdown hooks after the drain. A process whose event loop died
+or whose threads hang exits with code 70, so that its supervisor replaces it.
 """
 
 import faulthandler
@@ -21,12 +21,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -38,7 +38,9 @@ from forebay.work.app import App, find_app
 from forebay.work.claimer import Claimer
 from forebay.work.exit_status import BROKEN, CANNOT_START
 from forebay.work.heartbeat import Announcer, CancelListener, ProgressReporter, Renewer
+from forebay.work.hooks import Hooks
 from forebay.work.job_log import JobLog
+from forebay.work.lifespan import Lifespan, StartupFailed
 from forebay.work.log_setup import configure_logging
 from forebay.work.options import Options
 from forebay.work.pool import Pool
@@ -109,7 +111,7 @@ class Worker:
         owner: str | None = None,
         supervised: bool = False,
     ) -> None:
-        store = app.store
+        store, self._registry = app.store, app.registry
         self.owner = owner or new_owner()
         self.options = options
         self._supervised = supervised
@@ -125,8 +127,10 @@ class Worker:
             between=_PIPELINE_WAIT if pipelined else 0.0,
         )
         self._descriptors = DescriptorGuard()
+        self._hooks = app if isinstance(app, Hooks) else Hooks()
+        self._lifespan = Lifespan(self._hooks, self._run_on_loop)
         self.pool = Pool(
-            app.registry,
+            self._lifespan.wired(app.registry),
             options,
             routing,
             self.settler.put,
@@ -137,6 +141,7 @@ class Worker:
             marks=marks,
             descriptors=self._descriptors if self._supervised else None,
             log=job_log,
+            uses_loop=self._hooks.awaited,
         )
         claim = Pipeline(store, self.settler).claim if isinstance(store, Pipelining) else None
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
@@ -147,17 +152,16 @@ class Worker:
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
-        maintaining: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker]
-        maintaining += [ProgressReporter(store, self.pool), *app.roles()]
-        if directory is not None:
-            maintaining.append(Recovery(store, routing, directory, self.owner, job_log))
+        reporter = ProgressReporter(store, self.pool)
+        maintaining: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker, reporter]
+        maintaining += app.roles()
+        maintaining += [] if directory is None else [Recovery(store, routing, directory, self.owner, job_log)]
         self._claiming = RoleThread(self.claimer, throttled)
         self._settling = RoleThread(self.settler, throttled)
         self._announcing = RoleThread(self.announcer, throttled)
         self._listening = RoleThread(CancelListener(store, self.pool, self.owner), throttled)
         self._maintaining = [*(RoleThread(role, throttled) for role in maintaining), self._announcing]
-        self._signals = 0
-        self._signalled = Event()
+        self._signals, self._signalled = 0, Event()
 
     @property
     def healthy(self) -> bool:
@@ -187,10 +191,27 @@ class Worker:
         """Seconds since the store last answered the claimer, or the pool was full."""
         return monotonic() - self._claiming.progressed_at
 
+    def prepare(self) -> None:
+        """Start the event loop and run the start-up hooks. Raises `StartupFailed`; nothing is claimed yet."""
+        self.pool.start()
+        try:
+            # Handlers in child processes have their values there.
+            handlers = [handler for handler in self._registry.values() if handler.where != "process"]
+            self._lifespan.start(handler for handler in handlers if handler.queue in self.options.queues)
+        except StartupFailed:
+            self.pool.close()
+            raise
+
+    def _run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.pool.run_on_loop(work)
+
     def start(self) -> None:
+        self.prepare()
+        self._start_roles()
+
+    def _start_roles(self) -> None:
         if self._marks is not None:
             self._marks.open()
-        self.pool.start()
         for thread in (self._settling, *self._maintaining, self._listening, self._claiming):
             thread.start()
 
@@ -216,7 +237,12 @@ class Worker:
             self.settler.wakeup.set()
             thread.stop(1)
         self._withdraw()
-        self.pool.close()
+        shutdown = self.options.shutdown_timeout.total_seconds()
+        ends_by = monotonic() + shutdown
+        if self._hooks.ends:
+            self.pool.hang_up()
+        self._lifespan.stop_within(shutdown)
+        self.pool.close(ends_by)
         self._descriptors.close()
         if self._marks is not None and self.settler.empty and self.pool.idle:
             self._marks.close()
@@ -234,10 +260,15 @@ class Worker:
         """Work until a signal arrives; returns the exit code."""
         # A role whose store call returns should not wait long for a loop that is busy with quick handlers.
         sys.setswitchinterval(_SWITCH_INTERVAL)
+        try:
+            self.prepare()
+        except StartupFailed as error:
+            _log.error("worker %s cannot start: %s", self.owner, error, exc_info=error.__cause__)
+            return CANNOT_START
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         metrics = self._metrics_server()
-        self.start()
+        self._start_roles()
         self._start_watchdog()
         if metrics is not None:
             metrics.start()

@@ -1,0 +1,79 @@
+"""Guards of what an application attaches: hooks, middleware, injected values."""
+
+from tests.mutants.guards import Mutant
+
+HOOKS = "tests/unit/test_hooks.py"
+LIFESPAN = "src/forebay/work/lifespan.py"
+
+APPLICATION_MUTANTS = [
+    Mutant(
+        "hooks: a worker whose start-up failed works all the same",
+        "src/forebay/work/worker.py",
+        "            return CANNOT_START\n        for number",
+        "            pass\n        for number",
+        (HOOKS, "-k", "start_up_hook_that_fails"),
+    ),
+    Mutant(
+        "hooks: a failed start leaves its values open",
+        LIFESPAN,
+        "            self.stop()\n            raise StartupFailed",
+        "            raise StartupFailed",
+        (HOOKS, "-k", "start_up_hook_that_fails"),
+    ),
+    Mutant(
+        "hooks: a shutdown hook may hang for ever",
+        LIFESPAN,
+        "        thread.join(timeout)\n",
+        "        thread.join(300)\n",
+        (HOOKS, "-k", "shutdown_is_bounded"),
+    ),
+    Mutant(
+        "hooks: shutdown comes before the drain",
+        "src/forebay/work/worker.py",
+        "        self.claimer.close()\n        self.pool.release_pending()\n",
+        "        self.claimer.close()\n        self._lifespan.stop_within(1)\n        self.pool.release_pending()\n",
+        (HOOKS, "-k", "shutdown_comes_after"),
+    ),
+    Mutant(
+        "hooks: idle children are killed before their shutdown hooks",
+        "src/forebay/work/worker.py",
+        "        if self._hooks.ends:\n            self.pool.hang_up()\n",
+        "",
+        (HOOKS, "-k", "child_processes"),
+    ),
+    Mutant(
+        "middleware: an async layer is left in another task than it was entered in",
+        LIFESPAN,
+        "        return self._run(self._enter())\n",
+        "        return self._run(self._manager.__aenter__())\n",
+        (HOOKS, "-k", "context_variables"),
+    ),
+    Mutant(
+        "middleware: a suppressed error of an enqueue is a receipt of nothing",
+        "src/forebay/client.py",
+        "            return self._receipt(taken, draft)\n        raise _suppressed()\n",
+        "            return self._receipt(taken, draft)\n        return None  # type: ignore[return-value]\n",
+        (HOOKS, "-k", "not_suppress"),
+    ),
+    Mutant(
+        "injection: a process value is made for each job",
+        LIFESPAN,
+        "                    if kind not in self._values:\n                        self._values[kind] = ",
+        "                    if True:\n                        _ = ",
+        (HOOKS, "-k", "made_once"),
+    ),
+    Mutant(
+        "injection: a value of a process may take one of a job",
+        "src/forebay/work/hooks.py",
+        '        if scope == "process" and (kind is Context or self.providers[kind].scope == "job"):\n',
+        "        if False:\n",
+        (HOOKS, "-k", "refused_at_its_declaration"),
+    ),
+    Mutant(
+        "injection: a type that nothing provides is refused at the first run",
+        "src/forebay/work/signature.py",
+        '        if found is not None:\n            remedy = f"call fb.provide',
+        '        if False:\n            remedy = f"call fb.provide',
+        (HOOKS, "-k", "refused_at_its_declaration"),
+    ),
+]
