@@ -3,7 +3,7 @@
 The first part is proven; lies that DuckDB sees in it by itself are taken out before. Then the rest comes, with
 evidence that is late. The incremental audit has to give the answer, the reasons, the facts and the offenders of a whole
 audit, and DuckDB has to come to the same. With `before`, lies are left in the first part: that leaves no proof, so the
-audit of the rest is a whole one, and finds them all.
+audit of the rest is a whole one, and finds them all. With `small`, they are such as need no Spark.
 """
 
 import random
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from forebay.spark.audit import CHECKS, Options, Verdict
@@ -28,6 +29,9 @@ Plant = Callable[[Garden], None]
 RUNNING = Options(
     dropped=OPTIONS.dropped, ordered=OPTIONS.ordered, schedules=OPTIONS.schedules, coverage=0.5, min_jobs=1
 )
+SMALL = replace(RUNNING, ordered={}, schedules={})
+"""What an incremental audit does not need Spark for."""
+
 LIVES = 30
 
 
@@ -48,18 +52,20 @@ class _Planted(NamedTuple):
     effects: slice
 
 
-def cut_faults(spark: SparkSession, place: Path, seed: int, *, before: bool) -> CutRound:
-    """One round. `before`: also with lies in the first part."""
+def cut_faults(spark: SparkSession, place: Path, seed: int, *, before: bool = False, small: bool = False) -> CutRound:
+    """One round. `before`: also with lies in the first part. `small`: the second audit has to do without Spark."""
     garden = clean(seed, LIVES, redrives=False)
     parts = [_Planted(range(1, garden.story.next_id), *(slice(0, len(each)) for each in _lists(garden.story)))]
-    parts += [part for plant in KINDS if (part := _plant(garden, plant)) is not None]
-    whole = _Cut(garden, parts, seed)
+    lies = [part for plant in KINDS if (part := _plant(garden, plant)) is not None]
+    parts += [part for part in lies if not (small and _needs_spark(garden, part))]
+    options = SMALL if small else RUNNING
+    whole = _Cut(garden, parts, seed, options)
     faults = list(_lies_before(spark, place / "before", whole)) if before else []
     kept, cut = parts, whole
     while bad := {_owner(kept, row) for row in cut.offenders_before()}:
         assert bad != {None}, cut.offenders_before()
         kept = [part for place, part in enumerate(kept) if place not in bad]
-        cut = _Cut(garden, kept, seed)
+        cut = _Cut(garden, kept, seed, options)
     faults += _proven_then_lied(spark, place / "after", cut)
     late = {job for job in cut.straddling() if job >= kept[1].jobs.start}
     return CutRound(len(kept) - 1, len(late), faults)
@@ -77,6 +83,12 @@ def _plant(garden: Garden, plant: Plant) -> _Planted | None:
     return _Planted(range(first, story.next_id), *added)
 
 
+def _needs_spark(garden: Garden, part: _Planted) -> bool:
+    """Whether the lie is about slots of schedules, or about an event that was read twice."""
+    fired = any(step.verb == "fire" for step in garden.story.steps[part.steps])
+    return fired or any(job in part.jobs for job, *_ in garden.altered)
+
+
 def _lists(story: Story) -> tuple[list[Any], list[Any], list[Any]]:
     return story.steps, story.receipts, story.effects
 
@@ -89,7 +101,8 @@ def _owner(parts: list[_Planted], row: Row) -> int | None:
 class _Cut:
     """The lies of some plants, each job cut at a random one of its records: `end` is the offset of the cut."""
 
-    def __init__(self, garden: Garden, parts: list[_Planted], seed: int) -> None:
+    def __init__(self, garden: Garden, parts: list[_Planted], seed: int, options: Options) -> None:
+        self.options = options
         own = garden.story
         story = Story(
             [step for part in parts for step in own.steps[part.steps]],
@@ -111,8 +124,8 @@ class _Cut:
         receipts = self.receipts.take(known(self.events, self.receipts, "receipts", self.end))
         effects = self.effects.take(known(self.events, self.effects, "effects", self.end))
         seen = self.events.filter(pc.less(self.events["offset"], self.end))
-        _, rows = oracle(seen, receipts, effects, RUNNING)
-        return [row for row in rows if RUNNING.weight(CHECKS[row[0]]) != "note"]
+        _, rows = oracle(seen, receipts, effects, self.options)
+        return [row for row in rows if self.options.weight(CHECKS[row[0]]) != "note"]
 
     def straddling(self) -> set[int]:
         """Jobs with events in both parts."""
@@ -160,13 +173,15 @@ def _proven_then_lied(spark: SparkSession, place: Path, cut: _Cut) -> Iterator[s
     growing.bring(cut.end)
     for name in ("receipts", "effects"):
         growing.give(name, growing.known(name))
-    first, _ = growing.audits(RUNNING)
+    first, _ = growing.audits(cut.options)
     if (first.answer, first.earlier) != ("PASS", None):
         yield f"the first part is {first.answer}: {first.text()}"
         return
-    ours, whole = _the_rest(growing)
+    ours, whole = _the_rest(growing, cut.options)
     if ours.earlier is None or ours.earlier.end != cut.end:
         yield f"the second audit relies on {ours.earlier}, not on the proof up to {cut.end}"
+    if growing.was_small != (cut.options == SMALL):
+        yield f"the second audit {'did without' if growing.was_small else 'needed'} Spark"
     try:
         same(ours, whole, findings(whole, "noted"))
     except AssertionError as error:
@@ -179,10 +194,10 @@ def _lies_before(spark: SparkSession, place: Path, cut: _Cut) -> Iterator[str]:
     growing.bring(cut.end)
     for name in ("receipts", "effects"):
         growing.give(name, growing.known(name))
-    first, _ = growing.audits(RUNNING)
+    first, _ = growing.audits(cut.options)
     if first.answer == "PASS":
         yield "lies in the first part pass"
-    ours, whole = _the_rest(growing)
+    ours, whole = _the_rest(growing, cut.options)
     if ours.earlier is not None:
         yield "an audit that did not pass has left a proof"
     if ours != whole:
@@ -190,15 +205,15 @@ def _lies_before(spark: SparkSession, place: Path, cut: _Cut) -> Iterator[str]:
     yield from _judged_by_duckdb(whole, cut)
 
 
-def _the_rest(growing: Growing) -> tuple[Verdict, Verdict]:
+def _the_rest(growing: Growing, options: Options) -> tuple[Verdict, Verdict]:
     growing.bring(growing.events["offset"][-1].as_py() + 1)
     for name in ("receipts", "effects"):
         growing.give(name, list(range(len(getattr(growing, name)))))
-    return growing.audits(RUNNING)
+    return growing.audits(options)
 
 
 def _judged_by_duckdb(verdict: Verdict, cut: _Cut) -> Iterator[str]:
-    answer, rows = oracle(cut.events, cut.receipts, cut.effects, RUNNING)
+    answer, rows = oracle(cut.events, cut.receipts, cut.effects, cut.options)
     if verdict.answer != answer:
         yield f"the answer is {verdict.answer}, that of DuckDB is {answer}"
     yield from compared(verdict, Counter(rows))

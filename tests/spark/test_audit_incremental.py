@@ -16,7 +16,7 @@ from forebay.spark.lake import Lake
 from forebay.spark.landing import write_files
 from forebay.spark.proof import audit_lake, events_to_read
 from tests.command_result import Run
-from tests.spark.cut_rounds import RUNNING, cut_faults
+from tests.spark.cut_rounds import RUNNING, SMALL, cut_faults
 from tests.spark.ground import worked
 from tests.spark.growing import Growing, same
 from tests.spark.planted import Garden, clean
@@ -26,10 +26,16 @@ pytestmark = pytest.mark.timeout(1800)
 HOUR = 3_600 * SECOND
 
 
-@pytest.mark.nightly  # every day: the lies below, at one cut
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        (1, SMALL),
+        *(pytest.param(seed, SMALL, marks=pytest.mark.nightly) for seed in range(2, 11)),
+        *(pytest.param(seed, RUNNING, marks=pytest.mark.nightly) for seed in range(1, 11)),
+    ],
+)
 def test_wherever_a_history_is_cut_the_answer_is_that_of_a_whole_audit(
-    spark: SparkSession, tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path, seed: int, options: Options
 ) -> None:
     rng = random.Random(seed)
     garden = clean(seed, lives=60)
@@ -44,8 +50,9 @@ def test_wherever_a_history_is_cut_the_answer_is_that_of_a_whole_audit(
             rows = growing.known(name)
             # In one part something is late: for jobs that were proven already it comes with the next.
             growing.give(name, rows if number != 1 else [row for row in rows if rng.random() < 0.97])
-        ours, whole = growing.audits(RUNNING)
+        ours, whole = growing.audits(options)
         notes = same(ours, whole, notes)
+        assert growing.was_small == (options == SMALL and ours.earlier is not None)
         answers.append((ours.answer, None if ours.earlier is None else ours.earlier.end))
     assert [answer for answer, _ in answers[::2]] == ["PASS", "PASS"], answers
     assert [end for _, end in answers] == [None, cuts[0], cuts[1 if answers[1][0] == "PASS" else 0]]
@@ -70,9 +77,12 @@ def spread(garden: Garden, lives: int) -> None:
                 life.after(gap)
 
 
+@pytest.mark.parametrize("small", [False, True], ids=["spark", "small"])
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))])
-def test_lies_of_every_kind_are_found_wherever_they_are_cut(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    played = cut_faults(spark, tmp_path, seed, before=seed > 1)
+def test_lies_of_every_kind_are_found_wherever_they_are_cut(
+    spark: SparkSession, tmp_path: Path, seed: int, small: bool
+) -> None:
+    played = cut_faults(spark, tmp_path, seed, before=seed > 1, small=small)
     assert played.faults == []
     assert played.kinds > 40, "too few lies are told after the cut: the round shows little"
     assert played.straddling > 20
@@ -89,7 +99,7 @@ def test_what_evidence_says_of_jobs_under_way_is_left_for_the_next_audit(spark: 
         growing.give(name, growing.known(name))
     evidence = growing.evidence()
     for before, until, jobs, effects in ((None, 3, 5, 5), (3, 4, 10, 5), (4, 6, 10, 10)):
-        verdict = audit_lake(spark, growing.lake, evidence, Options(), until=until)
+        verdict = audit_lake(growing.start, growing.lake, evidence, Options(), until=until)
         assert verdict.answer == "PASS", verdict.text()
         facts = {name: verdict.facts[name] for name in ("jobs", "seqs_sent", "effects", "with_a_receipt")}
         assert facts == {"jobs": jobs, "seqs_sent": jobs, "effects": effects, "with_a_receipt": jobs}
@@ -113,7 +123,13 @@ def test_a_gap_right_after_what_was_proven_is_found(spark: SparkSession, tmp_pat
     assert [each.offset for each in ours.result("ledger_gap").offenders] == [3]
 
 
-def test_the_command_relies_on_an_earlier_audit_and_whole_does_not(run: Run, tmp_path: Path) -> None:
+def _refused(*_: object, **__: object) -> None:
+    raise AssertionError("Spark was started")
+
+
+def test_the_command_relies_on_an_earlier_audit_and_whole_does_not(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the command. What was changed in the proven part afterwards is for --whole to find."""
     url = f"sqlite:///{tmp_path}/forebay.db"
     words = ("audit", "--lake", "lake", "--receipts", "receipts.ndjson", "--effects", "effects.ndjson", "--drained")
@@ -125,7 +141,9 @@ def test_the_command_relies_on_an_earlier_audit_and_whole_does_not(run: Run, tmp
     assert second.code == 0, second.out
     assert "offsets 0 … 2 were proven by the audit of 20" in second.out
     assert "it looked at 15 new events" in second.out
-    (verdict,) = run(*words, "--json").json
+    with monkeypatch.context() as without:
+        without.setattr("forebay.cli.sparking.spark_of", _refused)
+        (verdict,) = run(*words, "--json").json
     assert (verdict["answer"], verdict["facts"]["jobs"], verdict["facts"]["effects"]) == ("PASS", 35, 35)
     assert (verdict["earlier"]["end"], verdict["earlier"]["new_events"]) == (6, 0)
     tables, asked = ["receipts", "effects"], Options(drained=True)

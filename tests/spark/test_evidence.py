@@ -27,8 +27,8 @@ def decoded(file: Path, size: int) -> tuple[list[int], list[Decoded]]:
     return seqs, answers
 
 
-def seqs_of(found: Evidence) -> list[int]:
-    return sorted(row.seq for row in found.rows.select("seq").collect())
+def seqs_of(spark: SparkSession, found: Evidence) -> list[int]:
+    return sorted(row.seq for row in found.rows(spark).select("seq").collect())
 
 
 @pytest.mark.parametrize("size", [1, 7, 45, 46, 47, 48, 49, 50, 100, 10_000])
@@ -61,17 +61,17 @@ def test_of_a_file_that_has_grown_only_the_new_lines_are_decoded(
     expected = ((30, 0, 30), (30, 1, 0), (33, 0, 3), (36, 0, 3), (40, 0, 4))
     for end, (lines, torn, rows) in zip([*ends, len(text)], expected, strict=True):
         file.write_text(text[:end])
-        found = read_receipts(spark, [str(file)], lake)
-        assert (seqs_of(found), found.torn, found.absent) == (list(range(lines)), torn, [])
+        found = read_receipts(lambda: spark, [str(file)], lake)
+        assert (seqs_of(spark, found), found.torn, found.absent) == (list(range(lines)), torn, [])
         made = set(keep.rglob("*.parquet"))
         assert sum(pq.ParquetFile(path).metadata.num_rows for path in made - before) == rows
         before = made
     (tmp_path / "copy.ndjson").write_text(text)
-    copied = read_receipts(spark, [str(tmp_path / "copy.ndjson")], lake)
-    assert (seqs_of(copied), set(keep.rglob("*.parquet"))) == (list(range(40)), before)
+    copied = read_receipts(lambda: spark, [str(tmp_path / "copy.ndjson")], lake)
+    assert (seqs_of(spark, copied), set(keep.rglob("*.parquet"))) == (list(range(40)), before)
     file.write_text(text + '{"seq": 41, "answer": "perhaps"}')
     with pytest.raises(Invalid, match=r"receipts.ndjson: line 41: a line cannot be read: Invalid enum value"):
-        read_receipts(spark, [str(file)], lake)
+        read_receipts(lambda: spark, [str(file)], lake)
 
 
 def test_a_file_that_was_written_anew_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_file_that_was_written_anew_is_read_anew(spark: SparkSession, tmp_path
     lake = Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")
     for first, last in ((0, 9), (20, 33)):
         file.write_text("".join(LINES[first:last]))
-        assert seqs_of(read_receipts(spark, [str(file)], lake)) == list(range(first, last))
+        assert seqs_of(spark, read_receipts(lambda: spark, [str(file)], lake)) == list(range(first, last))
 
 
 def test_a_file_that_cannot_be_read_is_named_and_not_kept(spark: SparkSession, tmp_path: Path) -> None:
@@ -88,5 +88,5 @@ def test_a_file_that_cannot_be_read_is_named_and_not_kept(spark: SparkSession, t
     file.write_text(LINES[0] + '{"seq": 99999999999999999999, "answer": "accepted"}\n')
     for _ in range(2):
         with pytest.raises(Invalid, match=r"receipts .*receipts.ndjson: line 2: a line cannot be read"):
-            read_receipts(spark, [str(file)], lake)
+            read_receipts(lambda: spark, [str(file)], lake)
     assert list((tmp_path / "lake" / "receipts").rglob("*.parquet")) == []

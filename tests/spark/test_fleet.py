@@ -49,15 +49,15 @@ def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
     assert all(shift.empty for shift in shifts)
     events = spark.read.format("forebay").option("url", url).option("table", "events").load().cache()
     lake = Lake.of(tmp_path / "lake", url)
-    effects = read_effects(spark, [str(tmp_path / "effects")], lake)
+    effects = read_effects(lambda: spark, [str(tmp_path / "effects")], lake)
     verdict = audit(
         events,
-        read_receipts(spark, [str(tmp_path / "receipts.ndjson")], lake).rows,
-        effects.rows,
+        read_receipts(lambda: spark, [str(tmp_path / "receipts.ndjson")], lake).rows(spark),
+        effects.rows(spark),
         options=Judging(drained=True, min_jobs=JOBS),
     )
     assert verdict.answer == "PASS", verdict.text()
-    assert effects.rows.select("seq").distinct().count() == JOBS
+    assert effects.rows(spark).select("seq").distinct().count() == JOBS
 
 
 def test_a_fleet_leaves_when_its_time_is_over(spark: SparkSession, app: str, tmp_path: Path) -> None:

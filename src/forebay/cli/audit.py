@@ -32,15 +32,14 @@ from forebay.cli.sparking import (
     master_argument,
     needing_spark,
     number,
-    spark_of,
+    spark_on_demand,
 )
 from forebay.core.errors import ForebayError, Invalid
 from forebay.store.clock import SystemClock
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from forebay.spark.audit import Options, Verdict
+    from forebay.spark.evidence import Start
     from forebay.spark.lake import Lake
     from forebay.spark.proof import LakeEvidence
 
@@ -120,17 +119,17 @@ def _audit(call: Call) -> int:
         options = _options(call)
         if args.follow:
             with ending_by_signal() as stop, lasting_spark(call) as spark:
-                return _follow(call, spark, lake, url, options, stop)
-        with spark_of(call, short=url is None and _is_short(call, lake, options)) as spark:
+                return _follow(call, lambda: spark, lake, url, options, stop)
+        with spark_on_demand(call, short=url is None and _is_short(call, lake, options)) as start:
             if url is not None:
                 from forebay.spark.pipeline import Pipeline
 
-                Pipeline(spark, lake, url, remarks(call)).run()
-            verdict = _judged(call, spark, lake, _evidence(call, spark, lake, url), options)
+                Pipeline(start(), lake, url, remarks(call)).run()
+            verdict = _judged(call, start, lake, _evidence(call, start, lake, url), options)
             if args.report is not None:
                 from forebay.spark.report import write_report
 
-                write_report(spark, lake, Path(args.report), verdict, said=_said(call))
+                write_report(start(), lake, Path(args.report), verdict, said=_said(call))
     if call.screen.as_json:
         call.screen.say(verdict.json())
     else:
@@ -147,12 +146,12 @@ def _is_short(call: Call, lake: "Lake", options: "Options") -> bool:
     return events_to_read(lake, evidence, options, whole=call.args.whole) <= _MAX_SHORT
 
 
-def _follow(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, options: "Options", stop: Event) -> int:
+def _follow(call: Call, start: "Start", lake: "Lake", url: str | None, options: "Options", stop: Event) -> int:
     """Until a verdict is not PASS, or `stop` is set."""
     from forebay.spark.lake import EVENTS
     from forebay.spark.pipeline import Pipeline
 
-    pipeline = None if url is None else Pipeline(spark, lake, url)
+    pipeline = None if url is None else Pipeline(start(), lake, url)
     ends: list[int] = []
     evidence: LakeEvidence | None = None
     call.screen.note(f"a verdict every {call.args.every.total_seconds():g} s; ctrl-c or SIGTERM ends it")
@@ -162,13 +161,13 @@ def _follow(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, op
             pipeline.run(tables=False)
         ends.append(lake.table(EVENTS).end)
         if len(ends) > _LAG and evidence is not None:
-            verdict = _judged(call, spark, lake, evidence, options, until=ends.pop(0))
+            verdict = _judged(call, start, lake, evidence, options, until=ends.pop(0))
             passed = verdict.answer == "PASS"
             line = verdict.json() if call.screen.as_json else verdict.line() if passed else verdict.text()
             call.screen.write(f"{line}\n")
             if not passed:
                 return verdict.exit_code
-        evidence = _evidence(call, spark, lake, url)
+        evidence = _evidence(call, start, lake, url)
         stop.wait(max(0.0, call.args.every.total_seconds() - (monotonic() - began)))
     return OK
 
@@ -219,27 +218,28 @@ def _options(call: Call) -> "Options":
     )
 
 
-def _evidence(call: Call, spark: "SparkSession", lake: "Lake", url: str | None) -> "LakeEvidence":
+def _evidence(call: Call, start: "Start", lake: "Lake", url: str | None) -> "LakeEvidence":
     from forebay.spark.evidence import read_effects, read_receipts
     from forebay.spark.lake import holes
     from forebay.spark.proof import LakeEvidence
 
     args = call.args
-    receipts = read_receipts(spark, args.receipts, lake) if args.receipts else None
-    effects = read_effects(spark, args.effects, lake) if args.effects else None
+    receipts = read_receipts(start, args.receipts, lake) if args.receipts else None
+    effects = read_effects(start, args.effects, lake) if args.effects else None
     doubts = [f"the lake is not whole: {each}" for each in holes(lake.contents())]
     for what, found in (("receipts", receipts), ("effects", effects)):
         if found is not None and found.torn:
             call.screen.note(f"{what}: {found.torn} files end in the middle of a line; those ends are left out")
         doubts += [f"{what}: {each}" for each in ([] if found is None else found.doubled)]
-    source = spark.read.format("forebay").option("url", url or "")
-    logs = {name: source.option("table", f"log:{name}").load() for name in args.log}
+    logs = {
+        name: start().read.format("forebay").options(url=url or "", table=f"log:{name}").load() for name in args.log
+    }
     return LakeEvidence(receipts, effects, logs, doubts)
 
 
 def _judged(
     call: Call,
-    spark: "SparkSession",
+    start: "Start",
     lake: "Lake",
     evidence: "LakeEvidence",
     options: "Options",
@@ -248,7 +248,7 @@ def _judged(
     from forebay.spark.proof import audit_lake
 
     whole, note = call.args.whole, call.screen.note
-    verdict = audit_lake(spark, lake, evidence, options, whole=whole, until=until, note=note)
+    verdict = audit_lake(start, lake, evidence, options, whole=whole, until=until, note=note)
     _keep(lake, verdict)
     return verdict
 

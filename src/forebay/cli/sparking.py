@@ -8,8 +8,9 @@ import signal
 import sys
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
@@ -110,6 +111,13 @@ def spark_of(call: Call, *, quick: bool = False, short: bool = False) -> Iterato
         finally:
             if name:
                 Path(name).unlink()
+
+
+@contextmanager
+def spark_on_demand(call: Call, *, short: bool = False) -> Iterator[Callable[[], "SparkSession"]]:
+    """A function that starts a session when it is first called: a command that may do without."""
+    with ExitStack() as stack:
+        yield cache(lambda: stack.enter_context(spark_of(call, short=short)))
 
 
 @contextmanager

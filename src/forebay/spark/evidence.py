@@ -11,7 +11,7 @@ other line that cannot be read is refused by file and number: an audit must not 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,11 @@ from forebay.spark.schemas import EFFECTS, RECEIPTS, conform
 _PARQUET: Final = b"PAR1"
 _CHUNK_BYTES: Final = 16 * 2**20
 _BLOCK_BYTES: Final = 2**20
+MAX_DRIVER_BYTES: Final = 64 * 2**20
+"""New lines that are decoded on the driver, sooner than Spark would have started."""
 
+Start = Callable[[], SparkSession]
+"""Starts Spark at its first call, and returns the session."""
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -116,7 +120,7 @@ class _Given(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """What a table of the lake holds of the files that were given, as `rows` and as `files`.
+    """What a table of the lake holds of the files that were given: `files`.
 
     kept      all files of the table, with what earlier audits were given
     torn      how many of the given files end in the middle of a line
@@ -126,34 +130,37 @@ class Evidence(Struct, frozen=True):
 
     name: str
     schema: StructType
-    rows: DataFrame
+    lake: Lake
     files: list[DataFile]
     kept: list[DataFile]
     torn: int
     doubled: list[str]
     absent: list[str]
 
+    def rows(self, spark: SparkSession) -> DataFrame:
+        return read_files(spark, self.lake, self.name, self.files, self.schema)
 
-def read_receipts(spark: SparkSession, paths: Sequence[str], lake: Lake) -> Evidence:
+
+def read_receipts(start: Start, paths: Sequence[str], lake: Lake) -> Evidence:
     """What producers were told, as RECEIPTS; the lake keeps it for the next time."""
-    return _read(spark, paths, lake, "receipts")
+    return _read(start, paths, lake, "receipts")
 
 
-def read_effects(spark: SparkSession, paths: Sequence[str], lake: Lake) -> Evidence:
+def read_effects(start: Start, paths: Sequence[str], lake: Lake) -> Evidence:
     """What handlers did, as EFFECTS."""
-    return _read(spark, paths, lake, "effects")
+    return _read(start, paths, lake, "effects")
 
 
-def _read(spark: SparkSession, paths: Sequence[str], lake: Lake, name: str) -> Evidence:
+def _read(start: Start, paths: Sequence[str], lake: Lake, name: str) -> Evidence:
     schema = _LINES[name][1]
     files = [file for path in paths for file in _files(path, name)]
-    given, doubled, kept = _take_in(spark, files, lake, name)
+    given, doubled, kept = _take_in(start, files, lake, name)
     digests = {digest for each in given for digest in each.known}
     digests |= {each.new.digest for each in given if each.new is not None}
     own = [file for file in kept if file.partition["digest"] in digests]
     absent = sorted({file.partition["source"] for file in kept} - {str(each.file) for each in given})
     torn = sum(each.torn for each in given)
-    return Evidence(name, schema, read_files(spark, lake, name, own, schema), own, kept, torn, doubled, absent)
+    return Evidence(name, schema, lake, own, kept, torn, doubled, absent)
 
 
 def _once(files: Iterable[_Given]) -> tuple[list[_Given], list[str]]:
@@ -188,7 +195,7 @@ def _files(path: str, name: str) -> list[Path]:
 
 
 def _take_in(
-    spark: SparkSession, files: Sequence[Path], lake: Lake, name: str
+    start: Start, files: Sequence[Path], lake: Lake, name: str
 ) -> tuple[list[_Given], list[str], list[DataFile]]:
     """Add what the table does not have yet in one commit; what was given, files that were given twice, and all files
     of the table."""
@@ -200,13 +207,13 @@ def _take_in(
     new = [each for each in given if each.new is not None]
     if not new:
         return given, doubled, table.files
-    added = _write_parquet(spark, [each.new for each in new if each.is_parquet and each.new is not None], lake, name)
-    added += _decode(spark, [each.new for each in new if not each.is_parquet and each.new is not None], lake, name)
+    added = _write_parquet(start, [each.new for each in new if each.is_parquet and each.new is not None], lake, name)
+    added += _decode(start, [each.new for each in new if not each.is_parquet and each.new is not None], lake, name)
     try:
         table.commit(added, apps={each.new.digest: each.new.end for each in new if each.new is not None})
     except Conflict:
         lake.discard(name, added)
-        return _take_in(spark, files, lake, name)
+        return _take_in(start, files, lake, name)
     return given, doubled, [*table.files, *added]
 
 
@@ -252,21 +259,25 @@ def _whole_end(file: Path, size: int) -> int:
     return size
 
 
-def _write_parquet(spark: SparkSession, segments: Sequence[Segment], lake: Lake, name: str) -> list[DataFile]:
+def _write_parquet(start: Start, segments: Sequence[Segment], lake: Lake, name: str) -> list[DataFile]:
     schema = _LINES[name][1]
     written: list[DataFile] = []
     for segment in segments:
-        rows = conform(spark.read.parquet(segment.file), schema, f"{name} {segment.file}")
+        rows = conform(start().read.parquet(segment.file), schema, f"{name} {segment.file}")
         _check_rows(rows, schema, f"{name} {segment.file}")
         written += write_rows(lake, name, rows, segment.digest, segment.origin)
     return written
 
 
-def _decode(spark: SparkSession, segments: Sequence[Segment], lake: Lake, name: str) -> list[DataFile]:
+def _decode(start: Start, segments: Sequence[Segment], lake: Lake, name: str) -> list[DataFile]:
     chunks = [chunk for segment in segments for chunk in chunks_of(name, segment)]
     if not chunks:
         return []
-    found = spark.sparkContext.parallelize(chunks, len(chunks)).map(partial(decode_chunk, lake)).collect()
+    decode = partial(decode_chunk, lake)
+    if sum(segment.end - segment.start for segment in segments) <= MAX_DRIVER_BYTES:
+        found = [decode(chunk) for chunk in chunks]
+    else:
+        found = start().sparkContext.parallelize(chunks, len(chunks)).map(decode).collect()
     decoded = [part.file for part in found if part.file is not None]
     faults = [(chunk, part.fault) for chunk, part in zip(chunks, found, strict=True) if part.fault is not None]
     if faults:
@@ -281,7 +292,7 @@ def chunks_of(name: str, segment: Segment) -> list[Chunk]:
 
 
 def decode_chunk(lake: Lake, chunk: Chunk) -> Decoded:
-    """In a task of Spark."""
+    """In a task of Spark, or on the driver."""
     line, schema = _LINES[chunk.name]
     begin, text = _whole_lines(chunk)
     try:

@@ -33,17 +33,22 @@ class LakeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FilePart)
-        target = arrow_schema(self._schema)
-        folder = partition.path.partition("/")[0]
-        with Lake(self._reading.lake).files(self._reading.table).open_input_file(partition.path) as file:
-            parquet = pq.ParquetFile(file)
-            stored = set(parquet.schema_arrow.names)
-            for batch in parquet.iter_batches(columns=[name for name in target.names if name in stored]):
-                columns = [
-                    batch[field.name].cast(field.type) if field.name in stored else _day(folder, len(batch), field)
-                    for field in target
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=target)
+        yield from read_file(Lake(self._reading.lake), self._reading.table, partition.path, self._schema)
+
+
+def read_file(lake: Lake, table: str, path: str, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of one file, with the day of its partition."""
+    target = arrow_schema(schema)
+    folder = path.partition("/")[0]
+    with lake.files(table).open_input_file(path) as file:
+        parquet = pq.ParquetFile(file)
+        stored = set(parquet.schema_arrow.names)
+        for batch in parquet.iter_batches(columns=[name for name in target.names if name in stored]):
+            columns = [
+                batch[field.name].cast(field.type) if field.name in stored else _day(folder, len(batch), field)
+                for field in target
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def _day(folder: str, rows: int, field: pa.Field) -> pa.Array:

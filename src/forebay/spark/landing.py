@@ -9,7 +9,7 @@ Every column has some: a reader by pyarrow, such as DuckDB, takes a column witho
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -143,7 +143,9 @@ def _bound(value: Any, rest: str) -> Any:
     """As Delta writes it. Of a long text the beginning is enough."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + rest
-    return f"{value:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%dT%H:%M:%S.%fZ}"
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _by_day(table: pa.Table) -> Iterator[tuple[Any, pa.Table]]:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from forebay.core.ledger import Change
 from forebay.spark.arrow import arrow_schema
@@ -39,12 +40,15 @@ from forebay.spark.audit.checks import CHECKS, Options
 from forebay.spark.audit.examine import of
 from forebay.spark.audit.judge import Case
 from forebay.spark.audit.proven import Past, Proven
+from forebay.spark.audit.small import SmallCase
 from forebay.spark.audit.verdict import Verdict
-from forebay.spark.evidence import Evidence
+from forebay.spark.evidence import Evidence, Start
 from forebay.spark.frames import Touched, read_events, read_files, touched
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable
+from forebay.spark.lake_reader import read_file
 from forebay.spark.landing import write_file, write_rows
+from forebay.spark.recent import MAX_ROUNDS, files_before, new_files, read_small, related_files
 from forebay.spark.schemas import EVENTS
 from forebay.store.clock import SystemClock
 
@@ -56,9 +60,6 @@ _REVISION: Final = 2
 
 _MAX_NEW: Final = 3_000_000
 """Events. Where more are new, the audit is a whole one: the numbers of their jobs are held by the driver."""
-
-_MAX_ROUNDS: Final = 8
-"""Of jobs and seqs that belong together. Nearly always two; where they do not end, the audit is a whole one."""
 
 _FIRED: Final = "verb = 'fire' AND tick IS NOT NULL"
 
@@ -90,7 +91,7 @@ class LakeEvidence(Struct, frozen=True):
 
 
 def audit_lake(
-    spark: SparkSession,
+    start: Start,
     lake: Lake,
     evidence: LakeEvidence,
     options: Options,
@@ -102,13 +103,19 @@ def audit_lake(
     """The verdict on a lake, or on its events below the offset `until`. Unless it is to be `whole`, it relies on the
     proof of an earlier audit, where there is one. `note` is called with a line that people may want to know."""
     asked = _digest(options, (each.name for each in evidence.tables))
-    step = _Step(spark, lake, lake.table(EVENTS_TABLE), evidence, until)
+    table = lake.table(EVENTS_TABLE)
     proven = None if whole else _read_proof(lake, asked)
     if proven is not None:
-        reason = step.distrusts(proven)
+        reason = _distrusts(lake, table, evidence, proven)
         if reason is not None and note is not None:
             note(f"the earlier proof up to offset {proven.end - 1} is not relied on: {reason}")
         proven = proven if reason is None else None
+    if proven is not None and until is None:
+        verdict = _audit_small(lake, table, evidence, options, proven, asked)
+        if verdict is not None:
+            return verdict
+    spark = start()
+    step = _Step(spark, lake, table, evidence, until)
     try:
         with interpreted(spark, proven is not None and step.new_rows(proven.end) <= FEW):
             past = None if proven is None else step.past(proven, asked)
@@ -119,6 +126,24 @@ def audit_lake(
                 step.record(case, past, asked, drained=options.drained)
     finally:
         step.close()
+    return verdict
+
+
+def _audit_small(
+    lake: Lake, table: LakeTable, evidence: LakeEvidence, options: Options, proven: Proven, asked: str
+) -> Verdict | None:
+    """Without Spark; None if that is not possible, or what is new is not little."""
+    if options.quick or options.ordered or options.schedules or evidence.logs or proven.held_back:
+        return None
+    rows = read_small(lake, table, evidence.tables, proven, _carried(lake, asked))
+    case = None if rows is None else SmallCase.of(proven, *rows, options)
+    if case is None:
+        return None
+    verdict = case.verdict(evidence.doubts, evidence.absent)
+    if verdict.answer == "PASS":
+        digests = {each.name: _digests(each, proven) for each in evidence.tables}
+        carried = [] if options.drained else _write_open(lake, case.open_events(), asked)
+        _record(lake, asked, case.proven(_now(), table.rows, digests), carried)
     return verdict
 
 
@@ -187,38 +212,18 @@ class _Step:
         for frame in self._kept:
             frame.unpersist()
 
-    def distrusts(self, proven: Proven) -> str | None:
-        """Why a whole audit is better."""
-        new = self.new_rows(proven.end)
-        if new > _MAX_NEW:
-            return f"{new:,} events are new, more than {_MAX_NEW:,}"
-        below = self._table.rows - new
-        if below != proven.rows:
-            return f"the lake has {below:,} events below it, {proven.rows:,} were there"
-        for each in self._evidence.tables:
-            kept = {file.partition["digest"] for file in each.kept}
-            if not kept.issuperset(proven.evidence.get(each.name, [])):
-                return f"{each.name} that it was given are not in the lake any more"
-        return None
-
     def new_rows(self, end: int) -> int:
-        """Events from an offset on. Files are counted by their statistics, but for those that begin before it."""
+        """Events from an offset on."""
         if end not in self._new_rows:
-            self._new_rows[end] = self._count_new(end)
+            self._new_rows[end] = _count_new(self._lake, self._table, end)
         return self._new_rows[end]
-
-    def _count_new(self, end: int) -> int:
-        new = [file for file in self._table.files if file.most["offset"] >= end]
-        mixed = [file for file in new if file.least["offset"] < end]
-        rows = sum(file.rows for file in new) - sum(file.rows for file in mixed)
-        if not mixed:
-            return rows
-        both = read_files(self._spark, self._lake, EVENTS_TABLE, mixed, EVENTS)
-        return rows + both.filter(F.col("offset") >= end).count()
 
     def case(self, past: Past | None, options: Options) -> Case:
         given, since = self._evidence, 0 if past is None else past.proven.end
-        rows = {each.name: each.rows if past is None else self._looked_at(each, past.proven) for each in given.tables}
+        spark, proven = self._spark, None if past is None else past.proven
+        rows = {
+            each.name: each.rows(spark) if proven is None else self._looked_at(each, proven) for each in given.tables
+        }
         if self._until is not None:
             rows = {name: self._known_at(self._until, name, each) for name, each in rows.items()}
         return Case(
@@ -249,7 +254,7 @@ class _Step:
         fresh = [self._fresh(each, proven) for each in self._evidence.tables]
         unsent = F.lit(None).cast("long").alias("seq")
         jobs, seqs = _numbers([news.select("job_id", unsent), *fresh])
-        for _ in range(_MAX_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             found = self._find_related(proven, jobs, seqs)
             more_jobs, more_seqs = _numbers(found.values())
             size = len(jobs) + len(seqs)
@@ -258,12 +263,12 @@ class _Step:
                 break
         else:
             return None
-        carried = [file for file in self._lake.table(PROOF).files if file.partition == _part(asked, "events")]
+        carried = _carried(self._lake, asked)
         parts = self._slots(proven, news)
         if carried:
             parts.append(read_files(self._spark, self._lake, PROOF, carried, EVENTS))
             jobs = np.setdiff1d(jobs, _numbers([parts[-1].select("job_id", unsent)])[0])
-        files = self._files_before(proven.end, Touched.of("job_id", jobs))
+        files = files_before(self._table, proven.end, Touched.of("job_id", jobs))
         if files:
             parts.append(self._earlier(proven.end, self._ids("job_id", jobs), files))
         events = self._keep(reduce(DataFrame.unionAll, parts)) if parts else None
@@ -273,47 +278,27 @@ class _Step:
         return Past(proven, events, found.get("receipts"), found.get("effects"))
 
     def record(self, case: Case, past: Past | None, asked: str, *, drained: bool) -> None:
-        """After an audit that passed. If another one was quicker, that one's proof stands."""
-        schema = pa.schema([field.with_nullable(True) for field in arrow_schema(EVENTS)])
-        schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in ("proof", "asked", "part"))])
-        self._lake.create(PROOF, schema, ["asked", "part"])
-        table = self._lake.table(PROOF)
-        evidence = {each.name: self._digests(each, past) for each in self._evidence.tables}
-        at = datetime.fromtimestamp(SystemClock().now() / 1e6, UTC).isoformat(timespec="seconds")
+        """After an audit that passed."""
+        digests = {each.name: _digests(each, None if past is None else past.proven) for each in self._evidence.tables}
         end = self._table.end if self._until is None else self._until
         rows = self._table.rows - self.new_rows(end)
-        proven = case.proven(at, rows, evidence, held_back=self._until is not None)
-        header = pa.table({"proof": [msgspec.json.encode(proven).decode()]})
-        path = f"{asked}/{uuid4().hex}.parquet"
-        added = [write_file(self._lake.files(PROOF), path, header, _part(asked, "proof"))]
-        if not drained:
-            added += self._write_open(case, past, asked)
-        removed = [file for file in table.files if file.partition["asked"] == asked]
-        try:
-            table.commit(added, removed=removed, apps={f"audit/{asked}": proven.end})
-        except Conflict:
-            self._lake.discard(PROOF, added)
+        proven = case.proven(_now(), rows, digests, held_back=self._until is not None)
+        _record(self._lake, asked, proven, [] if drained else self._write_open(case, past, asked))
 
     def _write_open(self, case: Case, past: Past | None, asked: str) -> list[DataFile]:
         """All events of jobs that have no end."""
         jobs = case.open_jobs()
         if past is None:
             end = self._table.end if self._until is None else self._until
-            rows = self._earlier(end, jobs, self._files_before(end, touched(jobs, "job_id")))
+            rows = self._earlier(end, jobs, files_before(self._table, end, touched(jobs, "job_id")))
         else:
             rows = self._events(past.proven.end)
             rows = of(rows if past.events is None else past.events.unionAll(rows), jobs, "job_id")
         return write_rows(self._lake, PROOF, rows.coalesce(1), asked, _part(asked, "events"))
 
-    def _digests(self, each: Evidence, past: Past | None) -> list[str]:
-        own = {file.partition["digest"] for file in each.files}
-        return sorted(own.union([] if past is None else past.proven.evidence.get(each.name, [])))
-
     def _fresh(self, each: Evidence, proven: Proven) -> DataFrame:
         """What no earlier audit was given."""
-        known = set(proven.evidence.get(each.name, []))
-        files = [file for file in each.files if file.partition["digest"] not in known]
-        return read_files(self._spark, self._lake, each.name, files, each.schema)
+        return read_files(self._spark, self._lake, each.name, new_files(each, proven), each.schema)
 
     def _looked_at(self, each: Evidence, proven: Proven) -> DataFrame:
         """What is new, and what belongs to it."""
@@ -322,12 +307,7 @@ class _Step:
 
     def _find_related(self, proven: Proven, jobs: Numbers, seqs: Numbers) -> dict[str, DataFrame]:
         """Evidence that earlier audits were given, of these jobs or these seqs, by table; empty if there is none."""
-        by_job, by_seq = Touched.of("job_id", jobs), Touched.of("seq", seqs)
-        touched: dict[str, list[DataFile]] = {}
-        for each in self._evidence.tables:
-            known = set(proven.evidence.get(each.name, []))
-            files = [file for file in each.kept if file.partition["digest"] in known]
-            touched[each.name] = [file for file in files if by_job.meets(file) or by_seq.meets(file)]
+        touched = {each.name: related_files(each, proven, jobs, seqs) for each in self._evidence.tables}
         if not any(touched.values()):
             return {}
         chosen = self._ids("job_id", jobs).withColumn("by_job", F.lit(True))
@@ -338,10 +318,6 @@ class _Step:
             rows = rows.join(chosen, "job_id", "left").join(sent, "seq", "left")
             found[each.name] = self._keep(rows.filter("by_job OR by_seq").select(*each.schema.names))
         return found
-
-    def _files_before(self, end: int, numbers: Touched) -> list[DataFile]:
-        """Files that may hold events of these jobs below an offset."""
-        return [file for file in self._table.files if file.least["offset"] < end and numbers.meets(file)]
 
     def _earlier(self, end: int, jobs: DataFrame, files: Sequence[DataFile]) -> DataFrame:
         """Events of these jobs below an offset, from these files."""
@@ -378,6 +354,73 @@ def _as_fires(slots: DataFrame) -> DataFrame:
     known = {"place": F.lit(0), "event_at": F.col("tick"), "verb": F.lit("fire"), "day": F.to_date("tick")}
     known |= {name: F.col(name) for name in slots.columns}
     return slots.select(*(known.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name) for each in EVENTS))
+
+
+def _distrusts(lake: Lake, table: LakeTable, evidence: LakeEvidence, proven: Proven) -> str | None:
+    """Why a whole audit is better."""
+    new = _count_new(lake, table, proven.end)
+    if new > _MAX_NEW:
+        return f"{new:,} events are new, more than {_MAX_NEW:,}"
+    below = table.rows - new
+    if below != proven.rows:
+        return f"the lake has {below:,} events below it, {proven.rows:,} were there"
+    for each in evidence.tables:
+        kept = {file.partition["digest"] for file in each.kept}
+        if not kept.issuperset(proven.evidence.get(each.name, [])):
+            return f"{each.name} that it was given are not in the lake any more"
+    return None
+
+
+def _count_new(lake: Lake, table: LakeTable, end: int) -> int:
+    """Events from an offset on. Files are counted by their statistics, but for those that begin before it."""
+    new = [file for file in table.files if file.most["offset"] >= end]
+    mixed = [file for file in new if file.least["offset"] < end]
+    offsets = StructType([EVENTS["offset"]])
+    batches = (batch for file in mixed for batch in read_file(lake, EVENTS_TABLE, file.path, offsets))
+    rows = sum(file.rows for file in new) - sum(file.rows for file in mixed)
+    return rows + sum(int(np.count_nonzero(batch["offset"].to_numpy() >= end)) for batch in batches)
+
+
+def _record(lake: Lake, asked: str, proven: Proven, carried: list[DataFile]) -> None:
+    """`carried`: files of the events of open jobs. If another audit was quicker, that one's proof stands."""
+    _create(lake)
+    table = lake.table(PROOF)
+    header = pa.table({"proof": [msgspec.json.encode(proven).decode()]})
+    path = f"{asked}/{uuid4().hex}.parquet"
+    added = [write_file(lake.files(PROOF), path, header, _part(asked, "proof")), *carried]
+    removed = [file for file in table.files if file.partition["asked"] == asked]
+    try:
+        table.commit(added, removed=removed, apps={f"audit/{asked}": proven.end})
+    except Conflict:
+        lake.discard(PROOF, added)
+
+
+def _create(lake: Lake) -> None:
+    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(EVENTS)])
+    lake.create(
+        PROOF,
+        pa.schema([*schema, *(pa.field(name, pa.string()) for name in ("proof", "asked", "part"))]),
+        ["asked", "part"],
+    )
+
+
+def _write_open(lake: Lake, events: pa.Table, asked: str) -> list[DataFile]:
+    path = f"{asked}/{uuid4().hex}.parquet"
+    return [write_file(lake.files(PROOF), path, events, _part(asked, "events"))] if len(events) else []
+
+
+def _carried(lake: Lake, asked: str) -> list[DataFile]:
+    """The files of the events of jobs that were open."""
+    return [file for file in lake.table(PROOF).files if file.partition == _part(asked, "events")]
+
+
+def _digests(each: Evidence, proven: Proven | None) -> list[str]:
+    own = {file.partition["digest"] for file in each.files}
+    return sorted(own.union([] if proven is None else proven.evidence.get(each.name, [])))
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(SystemClock().now() / 1e6, UTC).isoformat(timespec="seconds")
 
 
 def _part(asked: str, part: str) -> dict[str, str]:

@@ -10,7 +10,8 @@ A history has three events a job, 1 % retries and 0.05 % redeliveries, receipts 
 too. The incremental run is the second one of a lake: the first proved 99 % of it (at least a period of the history is
 left); after it comes one that finds nothing new. `seconds` are those from Spark's start to its end by its event log:
 the start of Java is not in it. `cpu` is that of the executors' tasks by the same log, `all_cpu` that of all processes:
-driver, planning, compiling and the Python of tasks. "spark alone" is a session that does next to nothing. DuckDB reads
+driver, planning, compiling and the Python of tasks. A run that needs no Spark has no event log: its `seconds` are
+those of the command. "spark alone" is a session that does next to nothing. DuckDB reads
 the same files and runs the core of it: sets of jobs and seqs, and each event beside the one before it.
 """
 
@@ -104,7 +105,8 @@ def _command(lake: Path, receipts: Path, effects: Path, *more: str) -> dict[str,
         files = [file for file in Path(log).rglob("*") if file.is_file()]
         lines = [json.loads(line) for file in files for line in file.open() if line.startswith("{")]
     facts = {"noted": noted, "earlier": verdict["earlier"], "load": os.getloadavg()[1]}
-    return {"all_seconds": took, "all_cpu": cpu} | facts | _bill(lines)
+    bill = _bill(lines) if lines else {"seconds": took, "cpu": 0.0, "stages": []}
+    return {"all_seconds": took, "all_cpu": cpu} | facts | bill
 
 
 def _cpu_of_tree(command: subprocess.Popen[bytes]) -> float:

@@ -8,7 +8,7 @@ functions.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -72,6 +72,14 @@ note string
 """A mention, or a finding: one that has a check."""
 
 
+_COLUMNS: Final[dict[int, dict[str, str]]] = {
+    EVENT: {"at": "event_at"},
+    RECEIPT: {"change": "answer", "at": "sent_at"},
+    EFFECT: {"at": "effect_at"},
+}
+"""By part: what is called otherwise in its table."""
+
+
 class Suspects(Struct, frozen=True):
     """`jobs`: their ids; None: all jobs are suspects. `seqs`: seqs that are suspects by themselves."""
 
@@ -89,7 +97,7 @@ def examine(
     keep: Keep,
 ) -> list[Finding] | DataFrame:
     """The findings: on the driver, or as rows of FINDINGS. `keep` persists what is read twice."""
-    happened, evidence = _of_events(events), _of_evidence(receipts, effects)
+    happened, evidence = _entries(events, EVENT), _of_evidence(receipts, effects)
     if suspects.jobs is not None and suspects.count <= MAX_DRIVER_ROWS:
         entries = _taken(happened, evidence, suspects.jobs, suspects.seqs)
         if entries is not None:
@@ -116,6 +124,20 @@ def judge(entries: Iterable[Entry], rules: Rules) -> list[Finding]:
     for seq, mentions in by_seq.items():
         found += check_seq(seq, mentions, rules)
     return found
+
+
+def entries_of(table: pa.Table, part: int) -> Iterator[Entry]:
+    """Rows of events, receipts or effects that are on the driver already."""
+
+    def column(name: str) -> Iterable[Any]:
+        own = _COLUMNS[part].get(name, name)
+        if name == "part" or own not in table.column_names:
+            return repeat(part if name == "part" else None, len(table))
+        values = table[own].cast(pa.int64()) if pa.types.is_timestamp(table[own].type) else table[own]
+        found: list[Any] = values.to_pylist()
+        return found
+
+    return map(Entry._make, zip(*map(column, Entry._fields), strict=True))
 
 
 def _taken(
@@ -204,22 +226,18 @@ def _ids(spark: SparkSession, name: str, ids: pa.ChunkedArray) -> DataFrame:
     return F.broadcast(spark.createDataFrame(pa.table({name: ids})))
 
 
-def _of_events(events: DataFrame) -> DataFrame:
-    return _entries(events, EVENT, change="change", at="event_at")
-
-
 def _of_evidence(receipts: DataFrame | None, effects: DataFrame | None) -> DataFrame | None:
-    parts = [] if receipts is None else [_entries(receipts, RECEIPT, change="answer", at="sent_at")]
-    parts += [] if effects is None else [_entries(effects, EFFECT, at="effect_at")]
+    parts = [] if receipts is None else [_entries(receipts, RECEIPT)]
+    parts += [] if effects is None else [_entries(effects, EFFECT)]
     return reduce(DataFrame.unionAll, parts) if parts else None
 
 
-def _entries(rows: DataFrame, part: int, **names: str) -> DataFrame:
+def _entries(rows: DataFrame, part: int) -> DataFrame:
     """As ENTRIES; what these rows do not have is null. Instants become microseconds."""
     types = dict(rows.dtypes)
 
     def column(name: str) -> Column:
-        own = names.get(name, name)
+        own = _COLUMNS[part].get(name, name)
         if own not in types:
             return F.lit(None)
         return F.unix_micros(own) if types[own] == "timestamp" else F.col(own)

@@ -1,29 +1,27 @@
-"""One audit from the evidence to the verdict: which exact checks have to run, what they find, whether it suffices."""
+"""One audit by Spark: which exact checks have to run, and what they find. `conclude` makes the verdict of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from heapq import nsmallest
-from typing import Any, Final
+from typing import Final
 
-from msgspec.structs import replace
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 from forebay.spark.audit.bitsets import JobSums, SeqSums, accepted_again, job_sums, seq_sums
-from forebay.spark.audit.checks import CHECKS, Check, Options, Tier, Weight
+from forebay.spark.audit.checks import Options
+from forebay.spark.audit.conclude import Facts, Part, conclude, counted
 from forebay.spark.audit.examine import Suspects, examine, of
 from forebay.spark.audit.job_checks import ENDED, Finding, Rules
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import Profile, fits, profile, suspects
 from forebay.spark.audit.proven import Past, Proven, Slot, Totals
 from forebay.spark.audit.survey import LedgerExtent, conflicts, gaps, log_gaps, once, survey
-from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, Offender, Outcome, Result, Verdict
+from forebay.spark.audit.verdict import OFFENDERS, Offender, Verdict
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
-_OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -67,19 +65,21 @@ class Case:
     def verdict(self) -> Verdict:
         parts = _collected(self._of_ledger())
         of_jobs = self._of_jobs()
-        parts += _collected([of_jobs]) if isinstance(of_jobs, DataFrame) else _counted(of_jobs)
-        found = _found(parts, self._receipts)
-        results = [self._result(check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
-        reasons = [*self._doubts, *self._missing()]
-        reasons += [_doubt(result, self._absent) for result in results if result.outcome == "missing"]
-        failed = any(result.outcome == "failed" for result in results)
-        answer: Answer = "FAIL" if failed else "INVALID" if reasons else "PASS"
-        skipped = [
-            result.check for result in results if result.outcome == "not asked" and self._is_left_out(result.check)
-        ]
-        past, new = self._past, self._first_look.events
-        earlier = None if past is None else past.proven.relied_on(new)
-        return Verdict(answer, reasons, self._facts_told(), results, skipped, earlier)
+        parts += _collected([of_jobs]) if isinstance(of_jobs, DataFrame) else counted(of_jobs)
+        facts = Facts(
+            self._options,
+            self._extent,
+            self._totals,
+            receipts=self._receipts is not None,
+            effects=self._effects is not None,
+            logs=bool(self._logs),
+            untimed=self._untimed,
+            in_full=self._in_full,
+            doubts=self._doubts,
+            absent=self._absent,
+        )
+        earlier = None if self._past is None else self._past.proven.relied_on(self._first_look.events)
+        return conclude(facts, parts, self._seqs_of, earlier)
 
     def proves(self) -> bool:
         """Whether a verdict of PASS is one that a later audit may rely on."""
@@ -201,93 +201,29 @@ class Case:
             return []
         seqs = accepted_again(self._receipts) if again and self._receipts is not None else None
         chosen = Suspects(suspects(self._profile[1]) if fit else None, self._profile[0].suspects, seqs)
-        options, since = self._options, self._extent.since
-        rules = Rules(
-            whole=self._whole,
-            since=None if since is None else (since.astimezone(UTC) - _EPOCH) // _MICROSECOND,
-            drained=options.drained,
-            dropped=options.dropped or frozenset(),
-            receipts=self._receipts is not None,
-            effects=self._effects is not None,
-        )
+        rules = rules_of(self._options, self._extent, self._receipts is not None, self._effects is not None)
         return examine(self._events, self._receipts, self._effects, chosen, rules, self._keep)
 
-    def _result(self, check: Check, count: int, offenders: list[Offender]) -> Result:
-        outcome: Outcome = "ok"
-        if not self._has(*check.needs):
-            outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not asked"
-        elif (check.id == "unborn" and not self._whole) or (check.tier is Tier.EVERY and not self._in_full):
-            outcome = "not asked"
-        elif count:
-            outcome = _OUTCOMES[self._options.weight(check)]
-        return Result(check.id, check.invariant, check.what, outcome, count, offenders)
-
-    def _is_left_out(self, name: str) -> bool:
-        """Whether a full audit would have asked."""
-        check = CHECKS[name]
-        return self._options.quick and check.tier is Tier.EVERY and self._has(*check.needs)
-
-    def _has(self, *needs: str) -> bool:
-        there = {
-            "receipts": self._receipts is not None,
-            "effects": self._effects is not None,
-            "drained": self._options.drained,
-            "ordered": bool(self._options.ordered),
-            "schedules": bool(self._options.schedules),
-            "logs": bool(self._logs),
-        }
-        return all(there[need] for need in needs)
-
-    def _missing(self) -> Iterator[str]:
-        """Why the evidence does not suffice for PASS."""
-        options, extent, facts = self._options, self._extent, self._totals
-        if not extent.records:
-            yield "there are no events"
-        elif extent.first > options.from_offset:
-            yield f"the ledger begins at offset {extent.first}, not {options.from_offset}: what was before is not known"
-        if extent.silences:
-            yield f"the ledger was switched off {extent.silences} times: what happened meanwhile is not known"
-        if facts.jobs < options.min_jobs:
-            yield f"{facts.jobs} jobs were accepted, {options.min_jobs} is the least that proves something"
-        if self._seqs is None:
-            yield "there are no receipts: what producers were told is not known, so nothing can be said of loss"
-        elif not facts.sent:
-            yield "the receipts are empty"
-        elif facts.receipted < options.coverage * facts.enqueued:
-            share = f"{options.coverage:.0%}"
-            yield f"{facts.receipted} of {facts.enqueued} enqueued jobs have a receipt, less than {share}"
-        if self._untimed:
-            yield "effects have no effect_at: one that was repeated is not told from a line that was"
-
-    def _facts_told(self) -> dict[str, Any]:
-        extent, known = self._extent, self._totals
-        facts: dict[str, Any] = {
-            "events": extent.events,
-            "records": extent.records,
-            "offsets": f"{extent.first} … {extent.last}" if extent.records else "none",
-            "from": str(extent.since),
-            "to": str(extent.until),
-            "jobs": known.jobs,
-            "ended": known.ended,
-            "with_a_receipt": known.receipted,
-        }
-        if self._seqs is not None:
-            facts |= {"seqs_sent": known.sent, "effects": known.effects}
-        return facts
+    def _seqs_of(self, jobs: set[int]) -> dict[int, int]:
+        if self._receipts is None:
+            return {}
+        own = (
+            self._receipts.filter(F.col("job_id").isin(*sorted(jobs))).groupBy("job_id").agg(F.min("seq").alias("seq"))
+        )
+        return {row["job_id"]: row["seq"] for row in own.collect()}
 
 
-def _doubt(result: Result, absent: Sequence[str]) -> str:
-    first, last = (result.offenders[place].seq for place in (0, -1))
-    seqs = f"seq {first}" if result.count == 1 else f"seqs {first} … {last}"
-    more = "" if result.count == len(result.offenders) else " and more"
-    why = "a file of receipts is missing, or a producer writes none"
-    if absent:
-        why += f"; an earlier audit was also given {', '.join(absent[:SHOWN])}"
-    return f"{result.count} effects ({seqs}{more}) have no receipt, and the ledger accepted their jobs: {why}"
-
-
-Part = tuple[str, int, list[Offender]]
-"""A check, how many offenders it has found, and the first of them."""
+def rules_of(options: Options, extent: LedgerExtent, receipts: bool, effects: bool) -> Rules:
+    """`receipts`, `effects`: whether they were given."""
+    since = extent.since
+    return Rules(
+        whole=options.from_offset == 0,
+        since=None if since is None else (since.astimezone(UTC) - _EPOCH) // _MICROSECOND,
+        drained=options.drained,
+        dropped=options.dropped or frozenset(),
+        receipts=receipts,
+        effects=effects,
+    )
 
 
 def _collected(parts: Iterable[DataFrame]) -> list[Part]:
@@ -296,42 +232,3 @@ def _collected(parts: Iterable[DataFrame]) -> list[Part]:
     first = F.min_by(F.struct(*Offender.__struct_fields__), order, OFFENDERS)
     rows = (row for part in parts for row in part.groupBy("check").agg(F.count("*"), first).collect())
     return [(check, count, [Offender(**each.asDict()) for each in offenders]) for check, count, offenders in rows]
-
-
-def _counted(findings: Iterable[Finding]) -> list[Part]:
-    """Likewise, without a query."""
-    by_check: dict[str, list[Finding]] = {}
-    for each in findings:
-        by_check.setdefault(each.check, []).append(each)
-    return [
-        (check, len(own), [Offender(*each[1:]) for each in nsmallest(OFFENDERS, own, key=_order)])
-        for check, own in by_check.items()
-    ]
-
-
-def _order(one: Finding) -> tuple[object, ...]:
-    """As Spark orders them: what is unknown comes first, but for the seq."""
-    known = [(value is not None, value or 0) for value in (one.job_id, one.offset, one.place)]
-    return (one.seq is None, one.seq or 0, *known, one.note or "")
-
-
-def _found(parts: list[Part], receipts: DataFrame | None) -> dict[str, tuple[int, list[Offender]]]:
-    """All of it together, with the seqs of jobs that have one."""
-    counts: dict[str, int] = {}
-    named: dict[str, list[Offender]] = {}
-    for check, count, offenders in parts:
-        counts[check] = counts.get(check, 0) + count
-        named.setdefault(check, []).extend(offenders)
-    unnamed = {each.job_id for own in named.values() for each in own if each.seq is None and each.job_id is not None}
-    seqs = _seqs_of(unnamed, receipts)
-    return {
-        check: (count, [replace(each, seq=seqs.get(each.job_id, each.seq)) for each in named[check][:OFFENDERS]])
-        for check, count in counts.items()
-    }
-
-
-def _seqs_of(jobs: set[int], receipts: DataFrame | None) -> dict[int | None, int]:
-    if receipts is None or not jobs:
-        return {}
-    own = receipts.filter(F.col("job_id").isin(*sorted(jobs))).groupBy("job_id").agg(F.min("seq").alias("seq"))
-    return {row["job_id"]: row["seq"] for row in own.collect()}

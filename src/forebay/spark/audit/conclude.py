@@ -1,0 +1,170 @@
+"""From what was found to the verdict: what each check amounts to, whether the evidence suffices, and the facts.
+
+No query and no rule about jobs is in here: `judge` finds by Spark, `small` without it, and both conclude alike.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import nsmallest
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay.spark.audit.checks import CHECKS, Check, Options, Tier, Weight
+from forebay.spark.audit.job_checks import Finding
+from forebay.spark.audit.proven import Totals
+from forebay.spark.audit.survey import LedgerExtent
+from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, EarlierProof, Offender, Outcome, Result, Verdict
+
+_OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
+
+Part = tuple[str, int, list[Offender]]
+"""A check, how many offenders it has found, and the first of them."""
+
+SeqsOf = Callable[[set[int]], dict[int, int]]
+"""The smallest seq of each of these jobs that a receipt names."""
+
+
+class Facts(Struct, frozen=True):
+    """What is known besides findings.
+
+    receipts, effects, logs   whether such evidence was given
+    untimed                   whether effects have no time
+    in_full                   whether each job was looked at; not so in a quick audit whose sums are all 0
+    doubts, absent            see `forebay.spark.audit.audit`
+    """
+
+    options: Options
+    extent: LedgerExtent
+    totals: Totals
+    receipts: bool
+    effects: bool
+    logs: bool
+    untimed: bool
+    in_full: bool
+    doubts: Sequence[str]
+    absent: Sequence[str]
+
+    def has(self, *needs: str) -> bool:
+        there = {
+            "receipts": self.receipts,
+            "effects": self.effects,
+            "drained": self.options.drained,
+            "ordered": bool(self.options.ordered),
+            "schedules": bool(self.options.schedules),
+            "logs": self.logs,
+        }
+        return all(there[need] for need in needs)
+
+
+def conclude(facts: Facts, parts: Iterable[Part], seqs_of: SeqsOf, earlier: EarlierProof | None) -> Verdict:
+    """`earlier`: what an incremental audit relies on."""
+    found = _found(parts, seqs_of)
+    results = [_result(facts, check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
+    reasons = [*facts.doubts, *_missing(facts)]
+    reasons += [_doubt(result, facts.absent) for result in results if result.outcome == "missing"]
+    failed = any(result.outcome == "failed" for result in results)
+    answer: Answer = "FAIL" if failed else "INVALID" if reasons else "PASS"
+    skipped = [
+        result.check for result in results if result.outcome == "not asked" and _is_left_out(facts, result.check)
+    ]
+    return Verdict(answer, reasons, _told(facts), results, skipped, earlier)
+
+
+def counted(findings: Iterable[Finding]) -> list[Part]:
+    """Findings by check."""
+    by_check: dict[str, list[Finding]] = {}
+    for each in findings:
+        by_check.setdefault(each.check, []).append(each)
+    return [
+        (check, len(own), [Offender(*each[1:]) for each in nsmallest(OFFENDERS, own, key=_order)])
+        for check, own in by_check.items()
+    ]
+
+
+def _result(facts: Facts, check: Check, count: int, offenders: list[Offender]) -> Result:
+    outcome: Outcome = "ok"
+    if not facts.has(*check.needs):
+        outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not asked"
+    elif (check.id == "unborn" and facts.options.from_offset) or (check.tier is Tier.EVERY and not facts.in_full):
+        outcome = "not asked"
+    elif count:
+        outcome = _OUTCOMES[facts.options.weight(check)]
+    return Result(check.id, check.invariant, check.what, outcome, count, offenders)
+
+
+def _is_left_out(facts: Facts, name: str) -> bool:
+    """Whether a full audit would have asked."""
+    check = CHECKS[name]
+    return facts.options.quick and check.tier is Tier.EVERY and facts.has(*check.needs)
+
+
+def _missing(facts: Facts) -> Iterator[str]:
+    """Why the evidence does not suffice for PASS."""
+    options, extent, totals = facts.options, facts.extent, facts.totals
+    if not extent.records:
+        yield "there are no events"
+    elif extent.first > options.from_offset:
+        yield f"the ledger begins at offset {extent.first}, not {options.from_offset}: what was before is not known"
+    if extent.silences:
+        yield f"the ledger was switched off {extent.silences} times: what happened meanwhile is not known"
+    if totals.jobs < options.min_jobs:
+        yield f"{totals.jobs} jobs were accepted, {options.min_jobs} is the least that proves something"
+    if not facts.receipts:
+        yield "there are no receipts: what producers were told is not known, so nothing can be said of loss"
+    elif not totals.sent:
+        yield "the receipts are empty"
+    elif totals.receipted < options.coverage * totals.enqueued:
+        share = f"{options.coverage:.0%}"
+        yield f"{totals.receipted} of {totals.enqueued} enqueued jobs have a receipt, less than {share}"
+    if facts.untimed:
+        yield "effects have no effect_at: one that was repeated is not told from a line that was"
+
+
+def _told(facts: Facts) -> dict[str, Any]:
+    extent, totals = facts.extent, facts.totals
+    told: dict[str, Any] = {
+        "events": extent.events,
+        "records": extent.records,
+        "offsets": f"{extent.first} … {extent.last}" if extent.records else "none",
+        "from": str(extent.since),
+        "to": str(extent.until),
+        "jobs": totals.jobs,
+        "ended": totals.ended,
+        "with_a_receipt": totals.receipted,
+    }
+    return told | ({"seqs_sent": totals.sent, "effects": totals.effects} if facts.receipts else {})
+
+
+def _doubt(result: Result, absent: Sequence[str]) -> str:
+    first, last = (result.offenders[place].seq for place in (0, -1))
+    seqs = f"seq {first}" if result.count == 1 else f"seqs {first} … {last}"
+    more = "" if result.count == len(result.offenders) else " and more"
+    why = "a file of receipts is missing, or a producer writes none"
+    if absent:
+        why += f"; an earlier audit was also given {', '.join(absent[:SHOWN])}"
+    return f"{result.count} effects ({seqs}{more}) have no receipt, and the ledger accepted their jobs: {why}"
+
+
+def _order(one: Finding) -> tuple[object, ...]:
+    """As Spark orders them: what is unknown comes first, but for the seq."""
+    known = [(value is not None, value or 0) for value in (one.job_id, one.offset, one.place)]
+    return (one.seq is None, one.seq or 0, *known, one.note or "")
+
+
+def _found(parts: Iterable[Part], seqs_of: SeqsOf) -> dict[str, tuple[int, list[Offender]]]:
+    """All of it together, with the seqs of jobs that have one."""
+    counts: dict[str, int] = {}
+    named: dict[str, list[Offender]] = {}
+    for check, count, offenders in parts:
+        counts[check] = counts.get(check, 0) + count
+        named.setdefault(check, []).extend(offenders)
+    unnamed = {each.job_id for own in named.values() for each in own if each.seq is None and each.job_id is not None}
+    seqs = seqs_of(unnamed) if unnamed else {}
+    return {
+        check: (count, [_named(each, seqs) for each in named[check][:OFFENDERS]]) for check, count in counts.items()
+    }
+
+
+def _named(one: Offender, seqs: dict[int, int]) -> Offender:
+    return one if one.job_id is None else replace(one, seq=seqs.get(one.job_id, one.seq))

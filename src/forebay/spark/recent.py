@@ -1,0 +1,132 @@
+"""What of a lake an incremental audit looks at: what is new, and what belongs to it of that which was proven.
+
+The files are chosen by the statistics of the lake's log. `proof` reads them by Spark where they are many; `read_small`
+reads them into this process, where they are few.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.types import StructType
+
+from forebay.spark.arrow import arrow_schema
+from forebay.spark.audit.proven import Proven
+from forebay.spark.audit.small import Rows
+from forebay.spark.evidence import Evidence
+from forebay.spark.frames import Touched
+from forebay.spark.lake import EVENTS as EVENTS_TABLE
+from forebay.spark.lake import DataFile, Lake, LakeTable
+from forebay.spark.lake_reader import read_file
+from forebay.spark.schemas import EVENTS
+
+Numbers = NDArray[np.int64]
+
+MAX_ROUNDS: Final = 8
+"""Of jobs and seqs that belong together. Nearly always two; where they do not end, the audit is a whole one."""
+
+MAX_SMALL_ROWS: Final = 300_000
+"""That are judged without Spark."""
+
+MAX_SEARCHED_ROWS: Final = 2_000_000
+"""Of files that are searched for them without Spark, by round."""
+
+
+def new_files(each: Evidence, proven: Proven) -> list[DataFile]:
+    """What no earlier audit was given."""
+    known = set(proven.evidence.get(each.name, []))
+    return [file for file in each.files if file.partition["digest"] not in known]
+
+
+def related_files(each: Evidence, proven: Proven, jobs: Numbers, seqs: Numbers) -> list[DataFile]:
+    """Evidence that earlier audits were given, which may name these jobs or seqs."""
+    by_job, by_seq = Touched.of("job_id", jobs), Touched.of("seq", seqs)
+    known = set(proven.evidence.get(each.name, []))
+    files = [file for file in each.kept if file.partition["digest"] in known]
+    return [file for file in files if by_job.meets(file) or by_seq.meets(file)]
+
+
+def files_before(table: LakeTable, end: int, jobs: Touched) -> list[DataFile]:
+    """Files that may hold events of these jobs below an offset."""
+    return [file for file in table.files if file.least["offset"] < end and jobs.meets(file)]
+
+
+def read_small(
+    lake: Lake, table: LakeTable, evidence: Sequence[Evidence], proven: Proven, carried: Sequence[DataFile]
+) -> tuple[Rows, Rows] | None:
+    """What is new, and what belongs to it with the events of open jobs (`carried`); None if that is too much."""
+    recent = [file for file in table.files if file.most["offset"] >= proven.end]
+    fresh = {each.name: new_files(each, proven) for each in evidence}
+    counts = [file.rows for files in (recent, carried, *fresh.values()) for file in files]
+    if sum(counts) > MAX_SMALL_ROWS:
+        return None
+    events = _read(lake, EVENTS_TABLE, recent, EVENTS)
+    events = events.filter(pc.greater_equal(events["offset"], proven.end))
+    given = {each.name: _read(lake, each.name, fresh[each.name], each.schema) for each in evidence}
+    new = Rows(events, given.get("receipts"), given.get("effects"))
+    related = _related(lake, evidence, proven, new)
+    if related is None:
+        return None
+    known, jobs = related
+    open_events = _read(lake, "proof", carried, EVENTS)
+    jobs = np.setdiff1d(jobs, _numbers([open_events["job_id"]]))
+    files = files_before(table, proven.end, Touched.of("job_id", jobs))
+    if sum(file.rows for file in files) > MAX_SEARCHED_ROWS:
+        return None
+    earlier = _read(lake, EVENTS_TABLE, files, EVENTS, {"job_id": jobs})
+    earlier = earlier.filter(pc.less(earlier["offset"], proven.end))
+    past = Rows(pa.concat_tables([open_events, earlier]), known.get("receipts"), known.get("effects"))
+    return (new, past) if new.count + past.count <= MAX_SMALL_ROWS else None
+
+
+def _related(
+    lake: Lake, evidence: Sequence[Evidence], proven: Proven, new: Rows
+) -> tuple[dict[str, pa.Table], Numbers] | None:
+    """Earlier evidence of the jobs and seqs that are new, and of those that it names, until none is added; and all
+    these jobs."""
+    given = [each for each in (new.receipts, new.effects) if each is not None]
+    jobs = _numbers(each["job_id"] for each in (new.events, *given))
+    seqs = _numbers(each["seq"] for each in given)
+    for _ in range(MAX_ROUNDS):
+        files = {each.name: related_files(each, proven, jobs, seqs) for each in evidence}
+        if sum(file.rows for own in files.values() for file in own) > MAX_SEARCHED_ROWS:
+            return None
+        wanted = {"job_id": jobs, "seq": seqs}
+        found = {each.name: _read(lake, each.name, files[each.name], each.schema, wanted) for each in evidence}
+        size = len(jobs) + len(seqs)
+        jobs = np.union1d(jobs, _numbers(each["job_id"] for each in found.values()))
+        seqs = np.union1d(seqs, _numbers(each["seq"] for each in found.values()))
+        if len(jobs) + len(seqs) == size:
+            return found, jobs
+    return None
+
+
+def _read(
+    lake: Lake,
+    name: str,
+    files: Iterable[DataFile],
+    schema: StructType,
+    wanted: dict[str, Numbers] | None = None,
+) -> pa.Table:
+    """Rows of these files; of those, where it is said, that have one of the wanted numbers in one of the columns."""
+    sets = {column: pa.array(numbers, pa.int64()) for column, numbers in (wanted or {}).items()}
+
+    def chosen() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            for batch in read_file(lake, name, file.path, schema):
+                mask = None
+                for column, numbers in sets.items():
+                    own = pc.is_in(batch[column], value_set=numbers)
+                    mask = own if mask is None else pc.or_(mask, own)
+                yield batch if mask is None else batch.filter(mask)
+
+    return pa.Table.from_batches(chosen(), arrow_schema(schema))
+
+
+def _numbers(columns: Iterable[pa.ChunkedArray]) -> Numbers:
+    """All values, each once."""
+    values = [column.drop_null().to_numpy() for column in columns]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *values]))
