@@ -114,13 +114,15 @@ DECLARE
     p_lanes text[]; p_classes text[]; p_costs integer[]; p_turns bigint[]; p_ranks bigint[]; p_ids bigint[];
     v_shut boolean[]; s_lanes text[]; s_classes text[]; s_gates integer[]; s_costs integer[];
     s_ranks bigint[]; s_ids bigint[];
-    t_runs tid[]; t_places integer[]; t_lanes text[]; t_classes text[]; t_steps bigint[];
+    t_runs tid[]; t_lanes text[]; t_classes text[]; t_steps bigint[];
     v_held boolean;
+    v_exact boolean;
     v_wide integer := 1;
     v_deep text[] := '{}';
     v_turn bigint;
     v_gate integer;
-    v_place integer := 0;
+    v_done integer := 0;
+    v_split boolean;
     v_met integer := 0;
     v_again boolean;
     v_beyond boolean;
@@ -150,6 +152,7 @@ BEGIN
     WHILE v_need > 0 AND v_met < 4000 LOOP
         c := forebay.candidates(q, v_cls, v_need, v_wide, v_deep);
         EXIT WHEN c IS NULL;
+        v_exact := (c[1]).upto_rank IS NOT NULL;
         SELECT true INTO v_held FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT 1;
         SELECT array_agg(g.name), array_agg(g.stamped), array_agg(g.slots), array_agg(g.step), array_agg(g.room),
             array_agg(0), array_agg(p.lane), array_agg(p.cls), array_agg(p.cost), array_agg(p.turn), array_agg(p.rank),
@@ -165,7 +168,7 @@ BEGIN
         ) AS p ON true;
         v_shut := array_fill(false, ARRAY[cardinality(c)]);
         s_lanes := '{}'; s_classes := '{}'; s_gates := '{}'; s_costs := '{}'; s_ranks := '{}'; s_ids := '{}';
-        t_runs := '{}'; t_places := '{}'; t_lanes := '{}'; t_classes := '{}'; t_steps := '{}';
+        t_runs := '{}'; t_lanes := '{}'; t_classes := '{}'; t_steps := '{}';
         w_used := 0;
         v_names := '{}';
         v_again := false;
@@ -184,9 +187,11 @@ BEGIN
                 coalesce(g.numbers, '{}') AS numbers,
                 l.turn + (row_number() OVER (PARTITION BY l.cls ORDER BY j.rank, j.last_id, j.i) - 1) * l.step AS turn,
                 j.i = least(j.n, l.give) AND (j.n > l.give OR j.number = l.per) AS ends,
+                j.i = least(j.n, l.give) AND j.number = j.runs AS last,
                 coalesce((j.rank, j.last_id) > (l.upto_rank, l.upto_id), false) AS beyond
             FROM lane AS l LEFT JOIN numbered AS g ON g.place = l.place CROSS JOIN LATERAL (
-                SELECT f.*, row_number() OVER () AS number, generate_series(1, least(f.n, l.give)) AS i FROM (
+                SELECT f.*, row_number() OVER () AS number, count(*) OVER () AS runs,
+                    generate_series(1, least(f.n, l.give)) AS i FROM (
                     SELECT j.ctid AS run, j.last_id, j.rank, j.cost, j.n FROM forebay.run AS j
                     WHERE j.state = 1 AND j.queue = v_queue AND j.lane = l.lane
                         AND (j.expires_at IS NULL OR j.expires_at > v_now) AND (v_cls IS NULL OR j.cls = v_cls)
@@ -235,13 +240,13 @@ BEGIN
                         g_used[v_gate] := g_used[v_gate] + r.cost;
                     END LOOP;
                     w_used := w_used + r.cost;
-                    v_place := v_place + 1;
                     v_need := v_need - 1;
-                    v_turn := r.turn;
                     t_runs := t_runs || r.run;
-                    t_places := t_places || v_place;
-                    t_lanes := t_lanes || r.lane;
+                    IF r.last OR v_exact THEN
+                        t_lanes := t_lanes || r.lane;
+                    END IF;
                     IF q.weight IS NOT NULL THEN
+                        v_turn := r.turn;
                         t_classes := t_classes || r.cls;
                         t_steps := t_steps || r.step;
                     END IF;
@@ -256,26 +261,29 @@ BEGIN
         EXIT WHEN t_runs = '{}' AND s_lanes = '{}' AND NOT (v_again OR v_beyond);
         IF t_runs <> '{}' THEN
             WITH taken AS MATERIALIZED (
-                SELECT t.run, array_agg(t.place ORDER BY t.place) AS places
-                FROM unnest(t_runs, t_places) AS t (run, place) GROUP BY t.run
+                SELECT t.run, array_agg(v_done + t.place ORDER BY t.place) AS places
+                FROM unnest(t_runs) WITH ORDINALITY AS t (run, place) GROUP BY t.run
             ), started AS (
                 DELETE FROM forebay.run AS j USING taken AS t WHERE j.ctid = t.run AND j.n = cardinality(t.places)
                 RETURNING j.last_id, j.line, forebay.member_of(j) AS member, t.places::text AS places
             ), line AS (
                 INSERT INTO forebay.running_line SELECT s.line, s.last_id FROM started AS s WHERE s.line IS NOT NULL
             )
-            SELECT take.members || array_agg(s.member), take.places || array_agg(s.places)
-            INTO members, places FROM started AS s;
-            -- What is left are runs of which only some were taken.
-            FOR r IN
-                SELECT j.ctid AS run, t.places FROM (
-                    SELECT t.run, array_agg(t.place ORDER BY t.place) AS places
-                    FROM unnest(t_runs, t_places) AS t (run, place) GROUP BY t.run
-                ) AS t JOIN forebay.run AS j ON j.ctid = t.run
-            LOOP
-                members := members || forebay.split(r.run, cardinality(r.places));
-                places := places || r.places::text;
-            END LOOP;
+            SELECT take.members || array_agg(s.member), take.places || array_agg(s.places), count(*) < (SELECT count(*) FROM taken)
+            INTO members, places, v_split FROM started AS s;
+            IF v_split THEN
+                -- What is left are runs of which only some were taken.
+                FOR r IN
+                    SELECT j.ctid AS run, t.places FROM (
+                        SELECT t.run, array_agg(v_done + t.place ORDER BY t.place) AS places
+                        FROM unnest(t_runs) WITH ORDINALITY AS t (run, place) GROUP BY t.run
+                    ) AS t JOIN forebay.run AS j ON j.ctid = t.run
+                LOOP
+                    members := members || forebay.split(r.run, cardinality(r.places));
+                    places := places || r.places::text;
+                END LOOP;
+            END IF;
+            v_done := v_done + cardinality(t_runs);
             IF w_names || g_names IS NOT NULL THEN
                 PERFORM forebay.use_gates(
                     v_now, w_names || g_names, w_stamped || g_stamped, w_steps || g_steps,
@@ -316,8 +324,8 @@ BEGIN
             -- The places of some lanes are long past: they would be read first again, and give nothing.
             v_met := v_met + 1;
             PERFORM forebay.refresh(v_now, v_queue, ARRAY(SELECT l.lane FROM unnest(c) AS l), true);
-        ELSIF t_runs <> '{}' THEN
-            PERFORM forebay.refresh(v_now, v_queue, t_lanes, (c[1]).upto_rank IS NOT NULL);
+        ELSIF t_lanes <> '{}' THEN
+            PERFORM forebay.refresh(v_now, v_queue, t_lanes, v_exact);
         END IF;
         IF v_names <> '{}' THEN
             PERFORM forebay.wake(v_now, v_names);
@@ -331,7 +339,7 @@ BEGIN
         END IF;
         EXIT WHEN v_full;
     END LOOP;
-    IF v_turn IS NOT NULL AND q.weight IS NOT NULL AND v_cls IS NULL THEN
+    IF v_turn IS NOT NULL AND v_cls IS NULL THEN
         DELETE FROM forebay.class AS k WHERE k.ctid = ANY (ARRAY(
             SELECT i.ctid FROM forebay.class AS i WHERE i.queue = v_queue AND i.idle AND i.turn <= v_turn LIMIT 100
         ));
