@@ -20,7 +20,9 @@ from typing import Final, NamedTuple
 from tests.waiting import eventually
 
 _FENCE: Final = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_READS: Final = re.compile(r"^(forebay (ls|show|stats|explain|doctor|queues|dlq (ls|show)|cron ls)|curl|cat)\b")
+_READS: Final = re.compile(
+    r"^((python manage.py )?forebay (ls|show|stats|explain|doctor|queues|dlq (ls|show)|cron ls)|curl|cat)\b"
+)
 _SERVES: Final = re.compile(r"^forebay (dev|serve)\b(?!.*--no-server)")
 _PATIENCE: Final = 40.0
 
@@ -85,7 +87,9 @@ class Terminals:
             for command in commands(self._own(block.text)):
                 self._start(block.title, command) if block.title else self._type(command)
         elif block.title:
-            (self._directory / block.title).write_text(self._own(block.text))
+            file = self._directory / block.title
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(self._own(block.text))
 
     def close(self) -> None:
         for process, _ in self._beside.values():

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.mutants.application import APPLICATION_MUTANTS  # noqa: E402
+from tests.mutants.contrib import CONTRIB_MUTANTS  # noqa: E402
 from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.events import EVENT_MUTANTS  # noqa: E402
@@ -127,6 +128,7 @@ def main() -> int:
             *SQLITE_MUTANTS,
             *SPARK_MUTANTS,
             *TRANSACTION_MUTANTS,
+            *CONTRIB_MUTANTS,
             *EVENT_MUTANTS,
             *WATCHING_MUTANTS,
         )

@@ -219,9 +219,9 @@ def _with_driver(url: str, driver: str) -> str:
 
 
 def _django_main(url: str, calls: Sequence[Call], commit: bool) -> list[int]:
-    import django as framework  # type: ignore[import-untyped]
-    from django.conf import settings  # type: ignore[import-untyped]
-    from django.db import connection, connections, transaction  # type: ignore[import-untyped]
+    import django as framework
+    from django.conf import settings
+    from django.db import connection, connections, transaction
 
     parts = urlsplit(url)
     database = {

@@ -359,3 +359,20 @@ def test_a_pooler_in_transaction_mode_is_as_good(url: str, store: Store, pgbounc
         WAYS[name](pooled, [Call(name), Call(name)], False)
         ids = WAYS[name](pooled, [Call(name)], True)
         assert claimed(store) == ids
+
+
+def test_a_job_that_another_process_takes_in_can_be_found(url: str, store: Store) -> None:
+    """It is moved out of the inbox in one transaction, which is not visible before its commit."""
+    store.put_spec(QueueSpec(name="capped", eligibility=AtMost(1)))
+    with psycopg.connect(url) as connection:
+        (job_id,) = enqueue_in(connection, [Draft("mail", queue="capped")])
+    with psycopg.connect(url) as other, ThreadPoolExecutor(1) as threads:
+        assert other.execute("DELETE FROM forebay.inbox").rowcount == 1
+        found = threads.submit(store.get, [job_id])
+        with psycopg.connect(url, autocommit=True) as looking:
+            while looking.execute("SELECT FROM pg_locks WHERE NOT granted").rowcount == 0 and not found.done():
+                pass
+        other.rollback()
+        (job,) = found.result()
+    assert job is not None
+    assert job.state is State.READY

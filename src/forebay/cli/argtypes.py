@@ -6,6 +6,7 @@ Parsers for argparse raise `ArgumentTypeError` with the remedy; `moment` needs t
 import re
 from argparse import ArgumentTypeError
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -48,6 +49,13 @@ def fraction(text: str) -> float:
     if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
         raise ArgumentTypeError(f"{text!r} is not a fraction; write a number above 0 and up to 1, such as 0.2")
     return float(text)
+
+
+def directory(text: str) -> Path:
+    """A directory that exists."""
+    if not Path(text).is_dir():
+        raise ArgumentTypeError(f"{text!r} is not a directory")
+    return Path(text)
 
 
 def count(text: str) -> int:

@@ -8,9 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final, TypeAlias
@@ -41,7 +41,7 @@ def home_of(target: str, path: list[str]) -> Path | None:
 
 
 def sources(home: Path) -> Iterator[Path]:
-    """The Python files of a package; for a module, those in its directory and in the packages there."""
+    """The Python files below a directory; for a module, those in its directory and in the packages there."""
     if home.is_dir():
         yield from _below(home)
         return
@@ -56,9 +56,9 @@ def _below(directory: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in sorted(names) if name.endswith(".py"))
 
 
-def snapshot(home: Path) -> Snapshot:
+def snapshot(*homes: Path) -> Snapshot:
     found: Snapshot = {}
-    for file in islice(sources(home), MAX_FILES):
+    for file in islice(chain.from_iterable(map(sources, homes)), MAX_FILES):
         with suppress(OSError):
             status = file.stat()
             found[file] = (status.st_mtime_ns, status.st_size)
@@ -73,20 +73,27 @@ def changes(before: Snapshot, after: Snapshot) -> list[str]:
 class Reloader:
     """Runs the command until a signal arrives; `say` is called with a message for each event.
 
-    `on_change` is called after a change of the code, to restart what runs beside the command.
+    `on_change` is called after a change of the code, to restart what runs beside the command. The code is that of the
+    package which the target names, or what is below the directories of `watch`.
     """
 
     def __init__(
-        self, target: str, command: list[str], say: Callable[[str], None], on_change: Callable[[], None] = lambda: None
+        self,
+        target: str,
+        command: list[str],
+        say: Callable[[str], None],
+        on_change: Callable[[], None] = lambda: None,
+        watch: Sequence[Path] = (),
     ) -> None:
         home = home_of(target, [os.getcwd(), *sys.path])
-        if home is None:
+        homes = list(watch) or ([] if home is None else [home])
+        if not homes:
             raise CommandFailed(
                 f"app: the module of {target!r} was not found; write module:name, for example app:fb, "
                 "and run it in the directory of app.py",
                 USAGE,
             )
-        self._home = home
+        self._homes = homes
         self._command = command
         self._say = say
         self._on_change = on_change
@@ -97,13 +104,13 @@ class Reloader:
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        seen = snapshot(self._home)
+        seen = snapshot(*self._homes)
         files = "1 file" if len(seen) == 1 else f"{len(seen)} files"
-        self._say(f"watching {files} of {self._home.name}; ctrl-c stops")
+        self._say(f"watching {files} of {', '.join(home.name for home in self._homes)}; ctrl-c stops")
         while not self._signal:
             self._supervise()
             self._wait()
-            now = snapshot(self._home)
+            now = snapshot(*self._homes)
             if (names := changes(seen, now)) and not self._signal:
                 more = f" and {len(names) - 3} more" if len(names) > 3 else ""
                 self._say(f"{', '.join(names[:3])}{more} changed; restarting")

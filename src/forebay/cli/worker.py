@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from threading import Event, Thread
 from typing import Any
 
-from forebay.cli.argtypes import count, duration, fraction
+from forebay.cli.argtypes import count, directory, duration, fraction
 from forebay.cli.command import Call, Command, log_format_argument, use_log_format
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.reload import Reloader
@@ -215,6 +215,8 @@ def _dev_arguments(parser: ArgumentParser) -> None:
     ports = f"the server's port (default: {PORT}; 0: any)"
     parser.add_argument("--port", type=port, default=PORT, metavar="N", help=ports)
     parser.add_argument("--no-server", action="store_true", help="only the worker, no dashboard")
+    watch = "restart when code below DIR changes; may be repeated (default: the package of the app)"
+    parser.add_argument("--watch", type=directory, action="append", default=[], metavar="DIR", help=watch)
     log_format_argument(parser, "console")
 
 
@@ -236,9 +238,9 @@ def _dev(call: Call) -> int:
     if args.no_server or find_spec("fastapi") is None or find_spec("uvicorn") is None:
         if not args.no_server:
             call.screen.note("no dashboard: it needs pip install 'forebay[server]'")
-        return Reloader(args.app, command, call.screen.note).run()
+        return Reloader(args.app, command, call.screen.note, watch=args.watch).run()
     server = ServerProcess(args.app, args.store, args.port)
-    reloader = Reloader(args.app, command, call.screen.note, server.restart)
+    reloader = Reloader(args.app, command, call.screen.note, server.restart, args.watch)
     with server:
         return reloader.run()
 

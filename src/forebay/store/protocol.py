@@ -477,6 +477,12 @@ class Transacting(Protocol):
 
     def atransaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractAsyncContextManager[Any]: ...
 
+    def settle_in(self, connection: object, lease: Lease, verdict: Verdict) -> Callable[[], None]:
+        """Settle the job in the transaction of the caller's own connection. What is returned is for after its commit.
+
+        `LeaseLost`: the caller must roll back.
+        """
+
 
 @runtime_checkable
 class Exporting(Protocol):

@@ -93,6 +93,21 @@ class Transaction:
         self.committed = kind is None
         return swallowed
 
+    def settle_in(self, connection: object) -> Callable[[], None]:
+        """See `Context.settle_in`."""
+        try:
+            after_commit = self._checked().settle_in(connection, self._lease, self._verdict())
+        except LeaseLost:
+            self._lost = True
+            self._on_lost()
+            raise
+
+        def committed() -> None:
+            self.committed = True
+            after_commit()
+
+        return committed
+
     def _verdict(self) -> Ack:
         return Ack(self.result, self._keep_for)
 
@@ -195,6 +210,14 @@ class Context:
             keep_for = 0 if self._rules is None else self._rules.keep_for
             self._transaction = Transaction(self.lease, store, self._set_lost, keep_for)
         return self._transaction
+
+    def settle_in(self, connection: object) -> Callable[[], None]:
+        """Acknowledge the job in your own transaction, as the last thing before its commit; Postgres only.
+
+        `connection` is a psycopg connection to the store's database, inside a transaction. Call what is returned after
+        the commit; without that call the job is settled by its outcome as any other, and the fence decides.
+        """
+        return self.transaction().settle_in(connection)
 
     def set_result(self, value: object) -> None:
         """Set the result inside `ctx.transaction()`: the return value of the handler comes after the commit."""

@@ -87,6 +87,7 @@ _DOOMED: Final = statement("doomed")
 _TAKE_OUT: Final = "SELECT forebay.take_out(%s, %s)"
 _ANY_INBOX: Final = "SELECT EXISTS (SELECT FROM forebay.inbox)"
 _INBOX: Final = statement("inbox")
+_UNMOVED: Final = "SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]) FOR SHARE"
 _REFUSE: Final = statement("refuse")
 
 
@@ -416,10 +417,15 @@ def _runs(born: Iterable[Birth], shedding: set[str]) -> Iterator[list[Birth]]:
         yield run
 
 
-def empty_inbox(session: Session) -> None:
-    """What SQL users put into queues with rules is seen by whoever looks."""
+def empty_inbox(session: Session, ids: Sequence[int] = ()) -> None:
+    """What SQL users put into queues with rules is seen by whoever looks.
+
+    Those of `ids` that another process is moving right now are waited for: until its commit they are nowhere else.
+    """
     if session.server.query(_ANY_INBOX)[0][0]:
         session.write(take_inbox)
+        if ids and session.server.query(_UNMOVED, (list(ids),)):
+            session.write(take_inbox)
 
 
 def take_inbox(unit: UnitOfWork) -> None:

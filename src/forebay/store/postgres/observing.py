@@ -71,7 +71,7 @@ class Observing:
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         known = [job_id for job_id in ids if 0 < job_id <= MAX_ID]
-        empty_inbox(self._session)
+        empty_inbox(self._session, known)
         found = unfinished(self._session, known)
         missing = [job_id for job_id in known if job_id not in found]
         if missing:

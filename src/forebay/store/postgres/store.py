@@ -53,6 +53,7 @@ class PostgresBackend:
         self.settle, self.settle_and_claim, self.cancel = settling.settle, settling.settle_and_claim, settling.cancel
         self.redrive, self.purge, self.discard = settling.redrive, settling.purge, settling.discard
         self.transaction, self.atransaction = transactions.transaction, transactions.atransaction
+        self.settle_in = transactions.settle_in
         self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
         self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
         self.specs, self.gates = observing.specs, observing.gates
@@ -106,6 +107,9 @@ class PostgresStore(PipeliningShell[PostgresBackend]):
 
     def atransaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractAsyncContextManager[Any]:
         return self.backend.atransaction(lease, verdict)
+
+    def settle_in(self, connection: object, lease: Lease, verdict: Verdict) -> Callable[[], None]:
+        return self.backend.settle_in(connection, lease, verdict)
 
     def id_extent(self) -> tuple[int, int]:
         return self.backend.id_extent()

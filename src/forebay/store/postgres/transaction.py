@@ -114,6 +114,13 @@ class Transactions:
                 self._sessions.end(connection)
         self._heard(lease, settled)
 
+    def settle_in(self, connection: object, lease: Lease, verdict: Verdict) -> Callable[[], None]:
+        """In the transaction of a connection that the caller brings and ends."""
+        if not isinstance(connection, psycopg.Connection):
+            shown = f"{type(connection).__module__}.{type(connection).__qualname__}"
+            raise Invalid("connection", f"{shown} is not a psycopg.Connection", "bring one to the store's database")
+        return partial(self._heard, lease, self._settle_on(_Hand(connection), lease, verdict))
+
     def _begin(self) -> Plain:
         while (session := self._sessions.take()) is not None:
             connection: Plain = psycopg.Connection(session)

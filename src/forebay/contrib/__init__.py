@@ -1,0 +1,1 @@
+"""Forebay inside other frameworks: one package each, which imports its framework; nothing else imports them."""

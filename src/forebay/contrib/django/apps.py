@@ -1,0 +1,46 @@
+"""The app: its checks, its import of tasks, and the schema of a store in the project's own database."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+from django.db.models.signals import post_migrate
+from django.utils.module_loading import autodiscover_modules
+
+from forebay.contrib.django.config import config
+from forebay.core.errors import Invalid
+from forebay.store.open import open_store
+
+
+class ForebayConfig(AppConfig):
+    name = "forebay.contrib.django"
+    label = "forebay"
+    verbose_name = "Forebay"
+    default_auto_field = "django.db.models.AutoField"
+
+    def ready(self) -> None:
+        checks.register(check_settings, "forebay")
+        post_migrate.connect(create_schema, sender=self)
+        try:
+            autodiscover_modules(*config().TASK_MODULES)
+        except Invalid:
+            """`check_settings` reports it."""
+
+
+def check_settings(**_: Any) -> Iterable[checks.CheckMessage]:
+    try:
+        url = config().url
+    except Invalid as error:
+        return [checks.Error(str(error), id="forebay.E010")]
+    if url.startswith("memory:"):
+        hint = "use a Postgres database, sqlite:////srv/jobs.db or redis://localhost"
+        return [checks.Error("FOREBAY['URL']: a worker cannot open a store in memory", hint, id="forebay.E011")]
+    return []
+
+
+def create_schema(using: str, **_: Any) -> None:
+    """After `manage.py migrate`, also of a test runner: the schema of the store, in a database without one."""
+    found = config()
+    if found.joins and using == found.DATABASE:
+        open_store(found.url).close()

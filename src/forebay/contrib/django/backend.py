@@ -1,0 +1,235 @@
+"""`ForebayBackend`: enqueue, results and the handlers of Django's tasks.
+
+A job's kind is the path of its task, its payload `{"args": […], "kwargs": {…}}`. If the store is the project's Postgres
+database, an enqueue is one statement on the caller's connection: the job is there when the transaction commits, and
+never if it rolls back. Any other store gets the job right after the commit (`transaction.on_commit`); its result has a
+preliminary id until then.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, Final
+from uuid import uuid4
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.apps import apps
+from django.core import checks
+from django.db import close_old_connections, connections, transaction
+from django.utils import timezone
+
+from forebay.client import Forebay
+from forebay.contrib.django.api import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    normalize_json,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
+from forebay.contrib.django.config import config
+from forebay.contrib.django.project import app
+from forebay.contrib.django.task import STATUSES, ForebayTask, ForebayTaskContext, result_of
+from forebay.core.errors import Invalid
+from forebay.core.job import State
+from forebay.core.limits import MAX_ID
+from forebay.core.names import check_name
+from forebay.core.payload import Json
+from forebay.work.context import Context
+
+APP: Final = "forebay.contrib.django"
+RESULT_TTL: Final = 86_400.0
+_OPTIONS: Final = ("max_attempts", "timeout", "result_ttl")
+_PRELIMINARY: Final = "on-commit-"
+
+_tasks: dict[str, Task[Any, Any]] = {}
+
+
+class ReturnValueInvalid(TypeError):
+    """A task returned what JSON cannot carry. It is not retried: that would only repeat its effects."""
+
+
+class ForebayBackend(BaseTaskBackend):
+    """OPTIONS: `max_attempts`, `timeout` and `result_ttl` (a day) of tasks that say nothing else."""
+
+    runs_on_forebay = True
+    task_class = ForebayTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def validate_task(self, task: Task[Any, Any]) -> None:
+        super().validate_task(task)
+        try:
+            check_name("task", task.module_path)
+            if task.module_path not in _tasks:
+                self._register(task)
+        except Invalid as error:
+            raise InvalidTask(str(error)) from error
+
+    def enqueue(self, task: Task[Any, Any], args: Any, kwargs: Any) -> TaskResult[Any]:
+        self.validate_task(task)
+        payload = _plain({"args": list(args), "kwargs": dict(kwargs)})
+        result: TaskResult[Any] = TaskResult(
+            task=task,
+            id=f"{_PRELIMINARY}{uuid4().hex}",
+            status=STATUSES[State.READY],
+            enqueued_at=None,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=payload["args"],
+            kwargs=payload["kwargs"],
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        found = config()
+        put = partial(self._put, result, payload, found.DATABASE if found.joins else None)
+        if not found.joins and connections[found.DATABASE].in_atomic_block:
+            transaction.on_commit(put, using=found.DATABASE)
+        else:
+            put()
+        return result
+
+    def _put(self, result: TaskResult[Any], payload: dict[str, Json], database: str | None) -> None:
+        """Enqueue now, in the transaction of the database if there is one; the result gets its id."""
+        task, fb = result.task, app()
+        chosen: dict[str, Any] = {"queue": task.queue_name, "priority": int(task.priority)}
+        if isinstance(task, ForebayTask):
+            given = {"key": task.key, "tenant": task.tenant, "subject": task.subject}
+            chosen |= {name: value for name, value in given.items() if value is not None}
+        if task.run_after is not None:
+            aware = timezone.is_aware(task.run_after)
+            chosen["run_at"] = task.run_after if aware else timezone.make_aware(task.run_after)
+        if database is None:
+            job_id = fb.enqueue(task.module_path, payload, **chosen).id
+        else:
+            job_id = fb.enqueue_in(connections[database], task.module_path, payload, **chosen)
+        object.__setattr__(result, "id", str(job_id))
+        object.__setattr__(result, "enqueued_at", timezone.now())
+        task_enqueued.send(type(self), task_result=result)
+
+    def get_result(self, result_id: str) -> TaskResult[Any]:
+        number = str(result_id)
+        job = None
+        if number.isascii() and number.isdigit() and int(number) <= MAX_ID:
+            job = app().get(int(number))
+        task = None if job is None else _tasks.get(job.kind)
+        if job is None or task is None:
+            reason = "its transaction has not committed" if number.startswith(_PRELIMINARY) else "it is not kept"
+            raise TaskResultDoesNotExist(f"{number}: {reason}")
+        return result_of(job, task, self.alias)
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        yield from super().check(**kwargs)
+        if not apps.is_installed(APP):
+            yield checks.Error(
+                "the task backend of Forebay needs its app", f"add {APP!r} to INSTALLED_APPS", id="forebay.E001"
+            )
+        if unknown := sorted(set(self.options) - set(_OPTIONS)):
+            reason = f"TASKS[{self.alias!r}]['OPTIONS'] has unknown options: {', '.join(unknown)}"
+            yield checks.Error(reason, f"use {', '.join(_OPTIONS)}", id="forebay.E002")
+            return
+        try:
+            Forebay("memory://").job(kind="check", **self._job_options(None))(_nothing)
+            for queue in self.queues:
+                check_name("queue", queue)
+        except (Invalid, TypeError) as error:
+            yield checks.Error(f"TASKS[{self.alias!r}]: {error}", id="forebay.E003")
+
+    def _job_options(self, task: Task[Any, Any] | None) -> dict[str, Any]:
+        """Of the task, else of the backend."""
+        chosen = {"result_ttl": RESULT_TTL, **self.options}
+        own = {name: getattr(task, name, None) for name in _OPTIONS}
+        return chosen | {name: value for name, value in own.items() if value is not None}
+
+    def _register(self, task: Task[Any, Any]) -> None:
+        run = _runner(task, type(self))
+        options = {name: value for name, value in self._job_options(task).items() if name in _OPTIONS}
+        app().job(kind=task.module_path, queue=task.queue_name, drop_on=ReturnValueInvalid, **options)(run)
+        _tasks[task.module_path] = task
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON gives it back; `TypeError` names a type that JSON does not have."""
+    return json.loads(json.dumps(normalize_json(value)))
+
+
+def _nothing() -> None:
+    """A handler to check options with."""
+
+
+def _runner(task: Task[Any, Any], sender: type[ForebayBackend]) -> Callable[..., Any]:
+    """The handler of a task: a coroutine function for an async one."""
+    if iscoroutinefunction(task.func):
+
+        async def arun(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
+            # In a context of its own: a connection of the ORM belongs to a thread, and each task gets its own one.
+            async with ThreadSensitiveContext():
+                result = await sync_to_async(_begin)(task, ctx, sender)
+                try:
+                    value = await task.func(*_leading(result, ctx), *args, **kwargs)
+                    return await sync_to_async(_succeed)(result, value, ctx, sender)
+                except BaseException:
+                    await sync_to_async(_fail)(result, ctx, sender)
+                    raise
+                finally:
+                    await sync_to_async(connections.close_all)()
+
+        return _placed(arun, task)
+
+    def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        close_old_connections()
+        result = _begin(task, ctx, sender)
+        try:
+            return _succeed(result, task.func(*_leading(result, ctx), *args, **kwargs), ctx, sender)
+        except BaseException:
+            _fail(result, ctx, sender)
+            raise
+        finally:
+            close_old_connections()
+
+    return _placed(run, task)
+
+
+def _placed(run: Callable[..., Any], task: Task[Any, Any]) -> Callable[..., Any]:
+    run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
+    return run
+
+
+def _begin(task: Task[Any, Any], ctx: Context, sender: type[ForebayBackend]) -> TaskResult[Any]:
+    result = result_of(ctx.job, task, task.backend)
+    task_started.send(sender, task_result=result)
+    return result
+
+
+def _leading(result: TaskResult[Any], ctx: Context) -> tuple[ForebayTaskContext, ...]:
+    return (ForebayTaskContext(task_result=result, forebay=ctx),) if result.task.takes_context else ()
+
+
+def _succeed(result: TaskResult[Any], value: Any, ctx: Context, sender: type[ForebayBackend]) -> Any:
+    try:
+        plain = _plain(value)
+    except (TypeError, ValueError) as error:
+        raise ReturnValueInvalid(str(error)) from error
+    object.__setattr__(result, "_return_value", plain)
+    _finish(result, STATUSES[State.DONE], sender)
+    return None if ctx.settled else plain
+
+
+def _fail(result: TaskResult[Any], ctx: Context, sender: type[ForebayBackend]) -> None:
+    """Only the last attempt finishes a task."""
+    if result.status is STATUSES[State.RUNNING] and ctx.job.attempt >= ctx.job.max_attempts:
+        _finish(result, STATUSES[State.DEAD], sender)
+
+
+def _finish(result: TaskResult[Any], status: Any, sender: type[ForebayBackend]) -> None:
+    object.__setattr__(result, "status", status)
+    object.__setattr__(result, "finished_at", timezone.now())
+    task_finished.send(sender, task_result=result)

@@ -1,0 +1,78 @@
+"""The one Forebay application of a Django project: all task backends, workers and native jobs share it.
+
+    from forebay.contrib.django import app
+
+    fb = app()
+
+    @fb.cron("0 3 * * *")
+    def clean_up() -> None: ...
+
+The store follows the settings: it is opened when it is first needed, and again after a setting has changed.
+"""
+
+from threading import Lock
+from typing import Any
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from forebay.client import Forebay
+from forebay.contrib.django.config import config
+from forebay.core.policy import Priority
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Store
+
+_guard = Lock()
+_app: "ProjectForebay | None" = None
+
+
+class ProjectForebay(Forebay):
+    """`Forebay` whose store is the one of the settings."""
+
+    @property
+    def url(self) -> str:
+        return config().url
+
+    @url.setter
+    def url(self, _: str) -> None:
+        """The settings decide."""
+
+    @property
+    def store(self) -> Store:
+        for spec in specs():
+            self._queues.setdefault(spec.name, spec)
+        return super().store
+
+
+def app() -> Forebay:
+    """The application of this project."""
+    global _app  # noqa: PLW0603
+    with _guard:
+        if _app is None:
+            _app = ProjectForebay()
+        return _app
+
+
+def queue_names() -> list[str]:
+    """The queues of all backends of Forebay in TASKS, which a worker serves by default."""
+    backends: Any = getattr(settings, "TASKS", {}).values()
+    ours = [each for each in backends if getattr(import_string(each["BACKEND"]), "runs_on_forebay", False)]
+    return sorted({name for each in ours for name in each.get("QUEUES", ["default"])})
+
+
+def specs() -> list[QueueSpec]:
+    """The declared queues, and one by priority for each other queue of TASKS."""
+    declared = {spec.name: spec for spec in config().QUEUES}
+    by_priority = {name: QueueSpec(name=name, selection=Priority()) for name in queue_names()}
+    return list((by_priority | declared).values())
+
+
+def _forget_store(*, setting: str, **_: object) -> None:
+    """Tests change settings: the next use opens the store of the new ones."""
+    if setting in ("FOREBAY", "TASKS", "DATABASES") and _app is not None:
+        _app.close()
+        _app._queues.clear()
+
+
+setting_changed.connect(_forget_store)
