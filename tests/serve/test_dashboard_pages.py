@@ -393,7 +393,7 @@ def test_a_schedule_is_paused_resumed_and_edited(shop: Site, store: Store) -> No
         operator.done("/ui/schedules/night/edit", **fields, overlap="skip", jitter=5)
         assert "at 06:15 Monday to Friday (America/New_York)" in operator.get("/ui/schedules/night").text
         kept = Timetable.parse(night().rule, night().zone)
-        assert (kept.cron.dst, kept.catch_up.most, kept.overlap, kept.jitter) == ("skip", 3, "skip", 5)
+        assert (kept.cron.dst, kept.catch_up.limit, kept.overlap, kept.jitter) == ("skip", 3, "skip", 5)
         assert night().draft.payload == {"n": 1}
         for wrong in ({"rule": "x"}, {"zone": "Mars/Base"}, {"jitter": "-1"}, {"overlap": "odd"}, {"catch_up": "odd"}):
             answer = operator.post("/ui/schedules/night/edit", **{**fields, **wrong})

@@ -182,7 +182,7 @@ class Life:
         return self._bare(Change.CANCELLED, "cancel", until=self.at + SECOND)
 
     def expire(self) -> "Life":
-        return self._bare(Change.EXPIRED, "tend")
+        return self._bare(Change.EXPIRED, "maintain")
 
     def shed(self) -> "Life":
         return self._bare(Change.SHED, "enqueue")

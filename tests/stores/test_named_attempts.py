@@ -184,8 +184,8 @@ def test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back(begin: Begin)
     assert world.store.redrive(course.moved) == [], "once"
     assert {lease.job.queue for lease in world.claim(2)} == {"q"}, "a sample went home, under their own ids"
 
-    assert graves.routing.dead == DeadLetters(keep=days(30), most=1_000_000)
-    world.store.put_spec(replace(graves, routing=Routing(dead=DeadLetters(keep=days(30), most=10))))
+    assert graves.routing.dead == DeadLetters(keep=days(30), limit=1_000_000)
+    world.store.put_spec(replace(graves, routing=Routing(dead=DeadLetters(keep=days(30), limit=10))))
     world.store.promote(1_000)
     assert world.backlog("graves").dead == 10, "bounded in number: the oldest went"
     world.clock.advance(31 * DAY)

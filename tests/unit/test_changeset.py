@@ -133,7 +133,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_what_most_entries_do_not_say_costs_a_byte() -> None:
-    assert len(encode_entry(ChangeSet(NOW, "tend"))) == 27
+    assert len(encode_entry(ChangeSet(NOW, "maintain"))) == 31
     assert len(encode_entry(ChangeSet(NOW, "claim", [CLAIMED], owner="ada"))) == 59
     ledger = LedgerChange(first=7, freed=9)
     assert msgspec.msgpack.decode(encode_entry(ChangeSet(NOW, ledger=ledger))[1:])[0][-1] == {"first": 7, "freed": 9}

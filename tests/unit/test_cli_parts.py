@@ -209,7 +209,7 @@ def test_answers_mean_what_they_say() -> None:
         ("eligibility", "rate:100@api:1m:10", {"eligibility": Rate(100, minutes(1), None, 10, "api")}),
         ("eligibility", "at-most:8@gpu", {"eligibility": AtMost(8, shared="gpu")}),
         ("routing", "8 + dead:letters", {"routing": Routing(8, dead=DeadLetters("letters"))}),
-        ("routing", "dead-keep:30d + dead-max:9", {"routing": Routing(dead=DeadLetters(keep=days(30), most=9))}),
+        ("routing", "dead-keep:30d + dead-max:9", {"routing": Routing(dead=DeadLetters(keep=days(30), limit=9))}),
         (
             "routing",
             "fan-out:orders.*=billing,**=audit + unmatched:drop",

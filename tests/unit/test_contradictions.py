@@ -53,7 +53,7 @@ PAIRS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("would delete it before", {"eligibility": BLOCK, "routing": KEEP}, {"eligibility": SKIP, "routing": KEEP}),
     (
         "would delete it before",
-        {"eligibility": BLOCK, "routing": Routing(dead=DeadLetters(most=9))},
+        {"eligibility": BLOCK, "routing": Routing(dead=DeadLetters(limit=9))},
         {"eligibility": BLOCK, "routing": Routing(dead=DeadLetters("dead"))},
     ),
     (
@@ -94,7 +94,7 @@ def test_every_contradiction_is_shown_here() -> None:
         (lambda: LatestWins(at_most=days(1)), "no effect without quiet"),
         (lambda: LatestWins(quiet=days(2), at_most=days(1)), "outside"),
         (lambda: DeadLetters("dead", keep=days(1)), "has its own rule"),
-        (lambda: DeadLetters("dead", most=1), "has its own rule"),
+        (lambda: DeadLetters("dead", limit=1), "has its own rule"),
         (lambda: While(()), "unknown or repeated"),
         (lambda: While((State.DEAD, State.DEAD)), "unknown or repeated"),
         (lambda: While(("lost",)), "unknown or repeated"),  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ BROUGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("waits for itself", {"capacity": Bounded(9, Block())}, {"capacity": FULL}),
     ("without a run", {"capacity": Bounded(9, Shed())}, {"capacity": FULL}),
     ("that is not monitored", {"routing": Routing(dead=DeadLetters("graves"))}, {"routing": Routing(3)}),
-    ("deleted before", {"routing": Routing(dead=DeadLetters(most=9))}, {"routing": Routing(3)}),
+    ("deleted before", {"routing": Routing(dead=DeadLetters(limit=9))}, {"routing": Routing(3)}),
     ("one full subscriber", {"fan_out": FanOut(ROUTES)}, {"fan_out": FanOut(ROUTES, "drop")}),
     ("without a route is dropped", {"fan_out": FanOut(ROUTES, "drop")}, {"fan_out": FanOut(ROUTES)}),
     ("loses entries", {"retention": Retained(window=days(1))}, {"retention": Retained()}),

@@ -145,7 +145,7 @@ def test_a_scribe_that_heard_nothing_writes_nothing() -> None:
     assert RecordBuilder(0).record() is None
     tending = RecordBuilder(0)
     tending.job(Change.EXPIRED, 1, "q", "k")
-    assert tending.record() == Record(0, "tend", [JobRange(Change.EXPIRED, 1, 1, "q", "k")])
+    assert tending.record() == Record(0, "maintain", [JobRange(Change.EXPIRED, 1, 1, "q", "k")])
 
 
 @given(JOBS)

@@ -745,7 +745,7 @@ def test_without_a_quarantine_a_suspect_runs_alone_when_the_pool_is_empty() -> N
     assert alone.wait(PATIENCE)
     eventually(lambda: len(verdicts) == 2 and pool.idle)
     assert pool.free == 0, "its verdict is not durable yet"
-    pool.settled(verdicts[1][0].fence)
+    pool.settled(next(lease.fence for lease, _ in verdicts if lease.job.kind == "suspect"))
     assert (pool.free, beside) == (64, [1])
     pool.close()
 

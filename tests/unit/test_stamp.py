@@ -102,7 +102,7 @@ def test_where_the_dead_lie_says_how_long() -> None:
     for queue, kept_until in (("letters", end), ("plain", 0)):
         edge = stamper(routing=Routing(dead=DeadLetters(queue)))
         assert edge.dead_letter(NOW, others.__getitem__) == DeadLetterRule(queue, kept_until)
-    assert stamper(routing=Routing(dead=DeadLetters(most=9))).dead_letter(NOW, others.__getitem__) is None
+    assert stamper(routing=Routing(dead=DeadLetters(limit=9))).dead_letter(NOW, others.__getitem__) is None
 
 
 def test_an_entry_has_its_class_its_gates_and_its_line() -> None:

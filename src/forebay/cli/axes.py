@@ -187,7 +187,7 @@ def _routing(text: str) -> Fields:
             case ["dead-keep", span]:
                 dead["keep"] = _time(span)
             case ["dead-max", number]:
-                dead["most"] = _number(number)
+                dead["limit"] = _number(number)
             case ["fan-out", pairs]:
                 routes["routes"] = tuple(Route(kinds, queue) for kinds, queue in _pairs(pairs))
             case ["unmatched", ("refuse" | "drop") as unmatched]:

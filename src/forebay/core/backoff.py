@@ -1,4 +1,4 @@
-"""How long a failed job rests before its next life. `draw` is uniform in [0, 1) and comes from outside.
+"""Backoff: the delay before a failed job is retried. `draw` is uniform in [0, 1) and an argument.
 
 Values of the routing axis; `forebay.core.policy` has them too, with all the others.
 """
@@ -47,7 +47,7 @@ class Exponential(Struct, frozen=True, forbid_unknown_fields=True, tag="exponent
 
 
 class Fixed(Struct, frozen=True, forbid_unknown_fields=True, tag="fixed"):
-    """Always the same delay. No spread: for tests and for callers that bring their own."""
+    """Always the same delay, without jitter: for tests and for callers that add their own."""
 
     span: timedelta = _NEVER
 

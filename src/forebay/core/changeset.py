@@ -1,12 +1,12 @@
 """One value for a change of the in-process store: what a verb plans, the journal logs, recovery applies again.
 
-The ledger's record is made from it, and it says which waiters wake up (rules: `store.memory.changes`). A `ChangeSet`
-is everything that one call changes, complete: applying change sets in order rebuilds the store. Jobs to which the same
-happened share a `JobChange`, under the name that the ledger has for it (`core.ledger.Change`); three changes are not
-the ledger's business and have their names here.
+The ledger's record is made from it, and it determines which waiters wake up (rules: `store.memory.changes`). A
+`ChangeSet` is everything that one call changes: applying change sets in order rebuilds the store. Jobs with the same
+change share a `JobChange`, under the ledger's name for it (`core.ledger.Change`). Three changes are not in the ledger;
+their names are here.
 
-In the journal a change set has a `JournalEntry`, beside the ledger's record of it: one write, one sync, both or
-neither. `VERSION` is written in front; a reader refuses any other. Nothing is edited: a new version adds fields.
+In the journal a change set and its ledger record are one `JournalEntry`: one write and one sync for both. `VERSION` is
+its first field; a reader refuses any other. A new version only adds fields.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from forebay.core.entries import DeadLetterRule, Entry, Ingested, LogEntry, Merg
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Failure
-from forebay.core.record_builder import TEND
+from forebay.core.record_builder import MAINTAIN
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 
@@ -28,18 +28,18 @@ VERSION: Final = 8
 PROMOTED: Final = "promoted"
 WITHDRAWN: Final = "withdrawn"
 PASSED: Final = "passed"
-"""What the ledger has no name for:
+"""Changes that are not in the ledger:
 
 promoted   a waiting job became ready
-withdrawn  a ready job is behind another one of its line again, and waits
+withdrawn  a ready job waits again behind another job of its line
 passed     a ready job passed the gate of a condition, and is never held by it again; `name` of the set is the gate
 """
 
 
 class JobChange(Struct, frozen=True, array_like=True):
-    """Jobs to which the same happened. `deliveries`: their fences, where a lease begins or ends.
+    """Jobs with the same change. `deliveries`: their fences, where a lease begins or ends.
 
-    until      as a span of the ledger has it: the end of the lease, the new due time, or how long it stays readable
+    until      as in a `JobRange`: the end of the lease, the new due time, or how long it stays readable
     error      why the jobs failed; `dead_letter`: their queue and time, if not for ever in their own
     keep_rank  of jobs that wait again: the rank is as `rank_back` says; otherwise it follows from the new due time
     """
@@ -72,7 +72,7 @@ class Tables(Struct, frozen=True, omit_defaults=True):
 class LogChange(Struct, frozen=True, omit_defaults=True):
     """What changes in a retained log. Numbers of partitions are keys.
 
-    committed  how far the group has come
+    committed  the new position of the group
     trimmed    entries before this offset are gone
     owned      with `member`: the epochs in which that member owns these partitions until `until`, and no others
     """
@@ -88,7 +88,7 @@ class LogChange(Struct, frozen=True, omit_defaults=True):
 
 
 class LedgerChange(Struct, frozen=True, omit_defaults=True):
-    """A new rule, or: the ledger begins at `first` now, and `freed` bytes of records are gone."""
+    """A new rule, or a trim: the ledger begins at `first` now, and `freed` bytes of records were deleted."""
 
     rule: LedgerRule | None = None
     first: int = 0
@@ -98,11 +98,11 @@ class LedgerChange(Struct, frozen=True, omit_defaults=True):
 class ChangeSet(Struct, frozen=True, array_like=True):
     """One call. The ledger has `verb`, `owner`, `name` and `tick` from here.
 
-    A verb of `TEND` is no news by itself: something fell due, or nothing changed that the ledger has a name for.
+    With the verb `MAINTAIN` the ledger gets a record only if jobs fell due.
     """
 
     at: Instant
-    verb: str = TEND
+    verb: str = MAINTAIN
     jobs: Sequence[JobChange] = ()
     entries: Sequence[Entry] = ()
     merges: Sequence[Merge] = ()
@@ -115,7 +115,7 @@ class ChangeSet(Struct, frozen=True, array_like=True):
 
 
 class JobChanges:
-    """Collects what happens to jobs one by one; neighbours to which the same happens share a `JobChange`."""
+    """Collects changes job by job; neighbours with the same change share a `JobChange`."""
 
     __slots__ = ("_deliveries", "_ids", "_last", "jobs")
 
@@ -149,14 +149,14 @@ class JobChanges:
 
 
 class StoredRecord(Struct, frozen=True, array_like=True, gc=False):
-    """A record of the ledger as it is kept: its offset, and the record as `core.ledger` encodes it."""
+    """A record of the ledger as it is stored: its offset, and the record as `core.ledger` encodes it."""
 
     offset: int
     record: bytes
 
 
 class JournalEntry(Struct, frozen=True, array_like=True):
-    """One entry of the journal: a change, and what the ledger says of it."""
+    """One entry of the journal: a change and its ledger record."""
 
     change: ChangeSet
     record: StoredRecord | None = None
@@ -179,7 +179,7 @@ class _LedgerOnly(Struct, frozen=True, array_like=True):
 
 
 class LedgerPart(Struct, frozen=True, array_like=True):
-    """What an entry of the journal has to do with the ledger; nothing else of it is decoded."""
+    """The ledger's part of a journal entry; nothing else of it is decoded."""
 
     change: _LedgerOnly
     record: StoredRecord | None = None
@@ -196,7 +196,7 @@ def encode_entry(change: ChangeSet, record: StoredRecord | None = None) -> bytes
 
 
 def decode_entry(body: bytes | memoryview) -> JournalEntry:
-    """`ValueError` when it is of another version, or no entry at all."""
+    """Raises `ValueError` for another version or for bytes that are not an entry."""
     try:
         return _entries.decode(_checked(body))
     except msgspec.DecodeError as error:
@@ -204,7 +204,7 @@ def decode_entry(body: bytes | memoryview) -> JournalEntry:
 
 
 def decode_ledger_part(body: bytes | memoryview) -> LedgerPart:
-    """`ValueError` as in `decode_entry`."""
+    """Raises `ValueError` as `decode_entry` does."""
     try:
         return _parts.decode(_checked(body))
     except msgspec.DecodeError as error:

@@ -6,7 +6,7 @@ from forebay.core.instant import Duration, Instant
 
 
 class Signal(Protocol):
-    """Something a thread can sleep on, such as `threading.Event`."""
+    """An event that a thread can wait for, such as `threading.Event`."""
 
     def set(self) -> None: ...
 
@@ -22,4 +22,4 @@ class Clock(Protocol):
         """Microseconds since 1970; never runs backwards."""
 
     def wait(self, signal: Signal, span: Duration) -> None:
-        """Sleep until the signal is set or the span has passed on this clock."""
+        """Sleep until the signal is set or this much time has passed on this clock."""

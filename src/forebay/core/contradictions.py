@@ -71,7 +71,7 @@ def _leads_to_itself(spec: "QueueSpec") -> bool:
 
 def _forgets_the_dead(spec: "QueueSpec") -> bool:
     dead = spec.routing.dead
-    return dead is not None and (dead.keep is not None or dead.most is not None)
+    return dead is not None and (dead.keep is not None or dead.limit is not None)
 
 
 CONTRADICTIONS: Final = (

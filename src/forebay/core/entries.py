@@ -1,6 +1,6 @@
-"""What is kept of a job when it is accepted, merged or dead, and of an entry of a log: values that all stores share.
+"""Values that all stores share: an accepted job, a merge, a dead letter, an entry of a log.
 
-They are part of records (`core.changeset`), so they are never edited: a new version adds fields at the end.
+They are part of stored records (`core.changeset`), so a new version only adds fields at the end.
 """
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ UNTIMED, TIMED, LEADING = range(3)
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """A job when it is accepted. `ready`: due at once and in no line. `gates`: names of those its lane has to pass.
+    """A job when it is accepted. `ready`: due at once and in no line. `gates`: the names of the gates of its lane.
 
     `line`: only the smallest unfinished id of it is exposed; `blocks`: a dead head keeps that line shut.
     """
@@ -44,10 +44,10 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Replaced(Struct, frozen=True, array_like=True):
-    """What a job takes over of a newer draft besides its payload: all that says how urgent it is, and its meta.
+    """What a waiting job takes over from a newer draft besides its payload: its urgency and its meta.
 
-    Its own remain: id, tenant, subject, class, gates, cost, attempts, and its time. `due_at` None:
-    the time stays, and the rank moves by as much as `rank_base` does; else both are written again.
+    It keeps its id, tenant, subject, class, gates, cost, attempts and due time. With `due_at` None the due time stays
+    and the rank moves by the change of `rank_base`; otherwise both are written again.
     """
 
     priority: int = 0
@@ -78,7 +78,7 @@ class DeadLetterRule(Struct, frozen=True, array_like=True):
 
 
 class Ingested(Struct, frozen=True, array_like=True):
-    """A source has come so far."""
+    """The position of a source."""
 
     source: str
     batch: int

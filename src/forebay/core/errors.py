@@ -9,7 +9,7 @@ No message carries a payload: what a producer hands in may be secret.
 class ForebayError(Exception):
     """The root of everything Forebay raises on purpose.
 
-    accepted  when it ended a stream of drafts: how many are in; go on with those after them
+    accepted  if it ended a stream of drafts: how many were accepted; continue with the next one
     """
 
     accepted: int | None = None
@@ -34,7 +34,7 @@ class PayloadInvalid(Invalid):
 
 
 class BatchTooLarge(Invalid):
-    """More in one call than a verb takes: items, or bytes of payload."""
+    """One call has too many items, or too many bytes of payload."""
 
     def __init__(self, verb: str, size: int, limit: int, unit: str = "items") -> None:
         super().__init__(verb, f"{size} {unit} in one call, the limit is {limit}", "split the call")
@@ -84,7 +84,7 @@ class KeyConflict(ForebayError):
 
 
 class Unsupported(ForebayError):
-    """The store cannot keep this promise, and says so when the queue is configured, not at run time."""
+    """The store cannot keep this promise. It is raised when the queue is configured, not at run time."""
 
     def __init__(self, store: str, wish: str, remedy: str) -> None:
         super().__init__(f"{store} cannot do {wish}; {remedy}")
@@ -101,9 +101,9 @@ class Closed(ForebayError):
 
 
 class StoreFailed(ForebayError):
-    """The store could not do it, or could not say that it did: nothing of the call was acknowledged.
+    """The store failed, or its reply was lost: nothing of the call was acknowledged.
 
-    A store of files stops for good then; one behind a server goes on by itself once the server is back.
+    An embedded store stops for good; one on a server continues by itself once the server is reachable again.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class StoreFailed(ForebayError):
 
 
 class JobGone(ForebayError):
-    """A result was waited for of a job that is not there any more, or never was."""
+    """The job whose result was awaited does not exist, or no longer does."""
 
     def __init__(self, job_id: int) -> None:
         super().__init__(
@@ -129,7 +129,7 @@ class JobGone(ForebayError):
 
 
 class JobFailed(ForebayError):
-    """A result was waited for of a job that is dead."""
+    """The job whose result was awaited is dead."""
 
     def __init__(self, job_id: int, attempt: int, kind: str, message: str) -> None:
         super().__init__(
@@ -142,7 +142,7 @@ class JobFailed(ForebayError):
 
 
 class JobCancelled(ForebayError):
-    """A result was waited for of a job that was cancelled."""
+    """The job whose result was awaited was cancelled."""
 
     def __init__(self, job_id: int) -> None:
         super().__init__(f"job {job_id} was cancelled, and has no result; enqueue it anew if it is wanted after all")
@@ -150,7 +150,7 @@ class JobCancelled(ForebayError):
 
 
 class ResultPending(ForebayError, TimeoutError):
-    """A result was waited for, and its job has not ended in time."""
+    """The job whose result was awaited did not end in time."""
 
     def __init__(self, job_id: int, state: str, timeout: float) -> None:
         super().__init__(f"job {job_id} is still {state} after {timeout:g} s; wait longer, or ask again later")
@@ -160,7 +160,7 @@ class ResultPending(ForebayError, TimeoutError):
 
 
 class LeaseLost(ForebayError):
-    """A handler's transaction came too late: the job is somebody else's by now, and all of it was rolled back."""
+    """A handler's transaction came too late: another worker holds the job, and the transaction was rolled back."""
 
     def __init__(self, job_id: int, delivery: int) -> None:
         super().__init__(
@@ -172,7 +172,7 @@ class LeaseLost(ForebayError):
 
 
 class PartitionLost(ForebayError):
-    """A reader came too late: the partition is another member's by now, and nothing was committed."""
+    """A reader came too late: another member owns the partition, and nothing was committed."""
 
     def __init__(self, log: str, group: str, partition: int, epoch: int) -> None:
         super().__init__(
@@ -255,7 +255,7 @@ class BlobFailed(ForebayError):
 
 
 class OffsetGone(ForebayError):
-    """A log no longer holds the offset a reader asked for."""
+    """A log no longer holds the offset that a reader requested."""
 
     def __init__(self, log: str, partition: int, requested: int, first: int) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
-"""What stays the same when the same thing goes wrong again: an error's text without what differs from case to case.
+"""Fingerprints of failures: an error's text without the parts that differ from one occurrence to the next.
 
-Quoted strings, UUIDs, URLs, addresses, paths, hexadecimal and decimal numbers become a word for their sort, in this
-order, and runs of blanks become one. The patterns mean the same to Python and to Java, so that the lake and the
-dashboard group alike; Python is told to take letters as Java does.
+Quoted strings, UUIDs, URLs, addresses, paths, hexadecimal and decimal numbers become a placeholder, in this order, and
+runs of blanks become one. The patterns mean the same in Python and in Java (`re.ASCII`), so that the lake and the
+dashboard form the same groups.
 """
 
 import re
@@ -26,21 +26,21 @@ _SORTS: Final = tuple((re.compile(pattern, re.ASCII), word) for pattern, word in
 
 
 def normalised(message: str) -> str:
-    """The message with its particulars replaced."""
+    """The message with its variable parts replaced."""
     for pattern, word in _SORTS:
         message = pattern.sub(word, message)
     return message.strip()
 
 
 def fingerprint(*parts: str) -> str:
-    """A short name for a group that has these parts in common."""
+    """A short name for the group with these parts."""
     return blake2b("\0".join(parts).encode(), digest_size=6).hexdigest()
 
 
 def cause_of(job: Job) -> tuple[str, str, str, str]:
-    """What a dead job has in common with others that died alike: queue, kind, error, its text without particulars.
+    """What dead jobs of one cause have in common: queue, kind, error, and the text without its variable parts.
 
-    The queue is the one that it died in, wherever it lies.
+    The queue is the one that the job died in, even if its dead letter is in another one.
     """
     queue = job.home or job.queue
     if not job.errors:
@@ -49,5 +49,5 @@ def cause_of(job: Job) -> tuple[str, str, str, str]:
 
 
 def fingerprint_of(job: Job) -> str:
-    """The short name of what killed it."""
+    """The short name of its cause."""
     return fingerprint(*cause_of(job))

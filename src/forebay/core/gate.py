@@ -37,7 +37,7 @@ class Gate(Struct, frozen=True, array_like=True):
 
 
 class LaneTerm(NamedTuple):
-    """What a spec says of the gates of lanes called `prefix`, or so with a slash and a value; `exact`: without one."""
+    """The numbers of the gates named `prefix`, or `prefix/value`; `exact`: only of the gate without a value."""
 
     prefix: str
     exact: bool
@@ -57,7 +57,7 @@ class Line(NamedTuple):
 def opens_at(gate: Gate, tat: Instant, cost: int, given: int | None = None) -> Instant:
     """When a rate admits a job of this cost; `given`: the operator's number, which wins over the spec's.
 
-    A job that costs more than a number that was made smaller starts when nothing else is owed.
+    A job that costs more than a lowered limit starts when no other start is unpaid.
     """
     limit = gate.limit if given is None else given
     return tat - (limit - min(cost, limit)) * gate.step if limit else MAX_INSTANT
@@ -69,7 +69,7 @@ def tat_after(gate: Gate, tat: Instant, cost: int, now: Instant) -> Instant:
 
 
 def has_room(used: int, cost: int, slots: int) -> bool:
-    """Whether so many slots have room for the cost; a job that costs more than there are runs alone."""
+    """Whether this many free slots admit the cost; a job that costs more than all slots runs alone."""
     return used + min(cost, max(slots, 1)) <= slots
 
 
@@ -87,7 +87,7 @@ def whole_gates(spec: QueueSpec) -> tuple[Gate, ...]:
 
 
 def lane_gates(spec: QueueSpec, draft: Draft) -> tuple[str, ...]:
-    """The names of the gates that the draft's lane has to pass; `Until` counts with and without a field.
+    """The names of the gates of the draft's lane; an `Until` counts with and without a field.
 
     A job without the field that a term names is not held by that term.
     """
@@ -104,12 +104,12 @@ def lane_gates(spec: QueueSpec, draft: Draft) -> tuple[str, ...]:
 
 
 def lane_key(cls: str, gates: tuple[str, ...]) -> str:
-    """A lane in one word, unique within its queue: the class alone where there are no gates."""
+    """The name of a lane, unique within its queue: the class alone if there are no gates."""
     return json.encode([cls, *gates]).decode() if gates else cls
 
 
 def gate_of(spec: QueueSpec, name: str) -> Gate | None:
-    """A gate of a lane with the numbers of the spec; None: the spec has no such term, so the gate holds nothing."""
+    """A gate of a lane with the numbers of the spec; None: the spec has no such term, so the gate is open."""
     for term in lane_terms(spec):
         if term.covers(name):
             return Gate(name, term.gate.limit, term.gate.step)
@@ -117,7 +117,7 @@ def gate_of(spec: QueueSpec, name: str) -> Gate | None:
 
 
 def lane_terms(spec: QueueSpec) -> tuple[LaneTerm, ...]:
-    """What the spec says of gates that jobs are stamped with, in its order."""
+    """The rules of the gates that jobs are stamped with, in the order of the spec."""
     found = []
     for term in terms_of(spec.eligibility):
         if isinstance(term, Until) or (not isinstance(term, InOrder) and term.per is not None):
@@ -140,10 +140,10 @@ def line_of(spec: QueueSpec, draft: Draft) -> Line | None:
 
 
 def check_cost(spec: QueueSpec, draft: Draft) -> None:
-    """Refuse a draft that costs more than one of its gates ever has: it would wait for ever."""
+    """Refuse a draft that costs more than the limit of one of its gates: it would never start."""
     for term in terms_of(spec.eligibility):
         if isinstance(term, AtMost | Rate) and (term.per is None or _value(draft, term.per) is not None):
-            limit = term.limit if isinstance(term, AtMost) else term.most
+            limit = term.limit if isinstance(term, AtMost) else term.max_burst
             if draft.cost > limit:
                 reason = f"{draft.cost} is more than {_prefix(spec.name, term)} ever admits at once, which is {limit}"
                 raise Invalid("cost", reason, "split the job, or give the gate more room")
@@ -155,7 +155,7 @@ def condition_gate(condition: str, value: str | None = None) -> str:
 
 
 def gate_names(spec: QueueSpec) -> list[str]:
-    """What the gates of this queue are called: exactly so, or so with a slash and more behind it."""
+    """The names of this queue's gates: exact names, or prefixes that a slash and a value follow."""
     named = [f"cap/{spec.name}", f"rate/{spec.name}"]
     for term in terms_of(spec.eligibility):
         match term:
@@ -171,7 +171,7 @@ def gate_names(spec: QueueSpec) -> list[str]:
 
 
 def checked_gate(name: str) -> str:
-    """A name as gates have them, for people who type it."""
+    """The internal name of a gate, from what an operator types."""
     sort, _, of = name.partition("/")
     if sort in ("order", "merge"):
         raise Invalid("gate", f"{name} is a line, which has no slots", "pause the queue, or cancel the job at its head")
@@ -191,7 +191,7 @@ def _gate(name: str, term: Term) -> Gate:
         case AtMost(limit):
             return Gate(name, limit)
         case Rate():
-            return Gate(name, term.most, term.step)
+            return Gate(name, term.max_burst, term.step)
         case _:
             return Gate(name, 0)
 

@@ -1,7 +1,7 @@
 """Time as the core and the stores count it: whole microseconds.
 
 `Instant` is microseconds since 1970-01-01 UTC, `Duration` a number of microseconds. Integers compare exactly, fit
-64 bits and add up to ranks; people write `datetime` and `timedelta`, and these functions convert.
+64 bits and add up to ranks. The public API takes `datetime` and `timedelta`; these functions convert.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -42,7 +42,7 @@ def micros(span: timedelta) -> Duration:
 
 
 def checked_micros(field: str, span: timedelta, least: timedelta, most: timedelta) -> Duration:
-    """The span in microseconds, or `Invalid` when it is no timedelta or outside its bounds."""
+    """The duration in microseconds; `Invalid` if it is not a timedelta within the bounds."""
     if not isinstance(span, timedelta):
         raise Invalid(field, f"{type(span).__name__} is not a length of time", "give a timedelta, such as seconds(30)")
     if not least <= span <= most:
@@ -61,7 +61,7 @@ def checked_instant(field: str, instant: Instant) -> Instant:
 
 
 def from_datetime(moment: datetime) -> Instant:
-    """An aware datetime as an instant; a naive one is refused, because nobody knows whose noon it is."""
+    """An aware datetime as an instant. A naive one is refused: its time zone is unknown."""
     if not isinstance(moment, datetime):
         raise Invalid("datetime", f"{type(moment).__name__} is not one", "give an aware datetime")
     if moment.tzinfo is None:
@@ -74,7 +74,7 @@ def to_datetime(instant: Instant) -> datetime:
 
 
 def from_seconds(field: str, count: float, most: timedelta = MAX_DURATION) -> Duration:
-    """Seconds, as people give them, in microseconds; `Invalid` when they are no number, negative or too many."""
+    """Seconds as microseconds; `Invalid` if they are not a number within the bounds."""
     if type(count) not in (int, float) or not 0 <= count <= most.total_seconds():
         raise Invalid(field, f"{count!r} is not a number of seconds in 0 … {most.total_seconds():g}", "give seconds")
     return round(count * 1_000_000)

@@ -1,7 +1,7 @@
 """What a producer hands in (`Draft`), what callers see (`Job`), and the states between the two.
 
 A `Draft` is checked and its payload encoded when it is made: a draft that exists can be stored, on every store alike.
-A `Job` is an immutable picture of the record at one instant; changing the record is the store's business alone.
+A `Job` is an immutable snapshot of the record; only the store changes the record.
 
     waiting → ready → running → done | dead | cancelled
 """
@@ -40,16 +40,16 @@ class State(StrEnum):
 class Draft(Struct, frozen=True):
     """A job as its producer describes it.
 
-    priority    higher is sooner, where the queue's selection looks at it
-    run_at      not before this instant;  delay: not before so long after acceptance (they exclude each other)
+    priority    higher is sooner, if the queue's selection uses it
+    run_at      not before this instant;  delay: not before this long after acceptance (they exclude each other)
     deadline    the instant by which it should be done: the order of a `Deadline` queue
-    expires_at  never hand it out after this instant: it goes to the dead letters instead
+    expires_at  a job that was not claimed by this instant becomes a dead letter
     key         idempotency key: within the queue's window the same key is the same job
-    tenant      whose it is: the class of fair shares
+    tenant      the customer it belongs to: the class of fair shares
     subject     what it is about: per-subject order, caps and coalescing
     meta        small strings that travel along, such as a trace id
     body        the payload as JSON bytes, for callers that have it encoded already; then `payload` is not read
-    cost        how much it takes of each cap, rate and condition, and of its worker's room; heavy jobs cost more
+    cost        how much it takes of each cap, rate and condition, and of its worker's slots
     """
 
     kind: str
@@ -102,7 +102,7 @@ class Draft(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """How far a running job says it is: a portion from 0 to 1 and a few words. `at`: when it was reported."""
+    """The progress that a running job reported: a fraction from 0 to 1 and a short text. `at`: when."""
 
     portion: float
     note: str = ""
@@ -116,10 +116,10 @@ class Progress(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """One job as a caller sees it. `attempt` is lives used; `delivery` counts hand-outs and only ever grows.
+    """One job as a caller sees it. `attempt` counts the attempts used; `delivery` counts claims and only ever grows.
 
     `home`: the queue it died in, where its dead letter is in another one (`queue`); a redrive sends it back there.
-    `progress`: what the holder of this delivery last reported; only of a job that runs, and only from `get`.
+    `progress`: what the holder of this delivery last reported; only for a running job, and only from `get`.
     """
 
     id: int
@@ -152,7 +152,7 @@ class Job(Struct, frozen=True):
 
     @property
     def payload(self) -> Json:
-        """The payload, decoded anew at each call: changing it changes nobody else's."""
+        """The payload, decoded at each call: changing it has no effect on the job."""
         return decode_payload(self.body)
 
     @property
@@ -177,7 +177,8 @@ def is_suspicious(errors: Sequence[Failure], attempt: int, max_attempts: int) ->
     - this is its last attempt
     - it was not known whether it had begun, so the attempt was given back: the error has the number of this attempt
 
-    So a killer is found, and takes no innocents to the dead letters; what was beside one crash goes on at once.
+    So a job that kills its process is found without charging the jobs beside it, and a job that was beside a single
+    crash runs again at once.
     """
     if not errors or not errors[-1].abandoned:
         return False

@@ -1,7 +1,7 @@
-"""Ownership is an object you hold. A `Lease` is proof that a job was handed to you, and to nobody after you.
+"""A `Lease` is proof of ownership: the job was claimed by its holder, and by no other since.
 
-The fence is (job id, delivery). `delivery` grows at every hand-out, over retries, redrives and restarts, so a late
-holder's settle is recognised for ever. `attempt` is no fence: a redrive sets it back.
+The fence is (job id, delivery). `delivery` grows with every claim, across retries, redrives and restarts, so the settle
+of a late holder is always recognised. `attempt` is no fence: a redrive sets it back.
 Time is liveness, the fence is safety: a lease past its time is still the current one until someone else gets the job.
 """
 
@@ -18,7 +18,7 @@ Fence: TypeAlias = tuple[int, int]
 
 
 class Lease(Struct, frozen=True):
-    """A job in your hands until `until`, on the store's clock."""
+    """A claimed job; the lease lasts until `until`, on the store's clock."""
 
     job: Job
     owner: str
@@ -30,7 +30,7 @@ class Lease(Struct, frozen=True):
 
 
 class Settled(StrEnum):
-    """The answer to a settle: it counted, or someone else holds the job by now."""
+    """The answer to a settle: it was applied, or the lease is no longer the current one."""
 
     APPLIED = "applied"
     STALE = "stale"

@@ -5,9 +5,9 @@ moves a hundred alike jobs costs one range. Records hold no payloads: they prove
 restored from its tables, or from the journal of `core.entries`.) Offsets are dense from 0 in the order of commits, so
 that a reader who has seen offset n has seen everything up to n, and nothing ever appears behind it.
 
-What a span says beyond its jobs depends on the change:
+What a range says beyond its jobs depends on the change:
 
-    accepted   a job was born: `due_at`, `max_attempts`               merged     took a newer payload, due at `due_at`
+    accepted   a new job: `due_at`, `max_attempts`                    merged     took a newer payload, due at `due_at`
     claimed    a lease until `until`; `delivery` is the fence         extended   the lease lasts until `until` now
     acked      done; readable until `until`, 0: gone                  retried    failed, due again at `until`
     died       failed for good                                        released   handed back uncharged, due at `until`
@@ -39,7 +39,7 @@ _MAX_BYTES: Final = 2**60
 
 
 class Change(StrEnum):
-    """What became of a job. The values are what the records hold."""
+    """What happened to a job. The values are those in the records."""
 
     ACCEPTED = "accepted"
     MERGED = "merged"
@@ -104,7 +104,7 @@ class Record(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class LedgerEntry(Struct, frozen=True):
-    """A record at its place."""
+    """A record and its offset."""
 
     offset: int
     record: Record
@@ -131,12 +131,12 @@ _VERSION_BYTE: Final = bytes([VERSION])
 
 
 def encode_record(record: Record) -> bytes:
-    """What a store keeps: the version, and the record behind it."""
+    """What a store keeps: the version, followed by the record."""
     return _VERSION_BYTE + _encode(record)
 
 
 def decode_record(kept: bytes | memoryview) -> Record:
-    """The record; `ValueError` when it is of a version unknown here, or none at all."""
+    """The record. Raises `ValueError` for an unknown version or for bytes that are not a record."""
     if not kept or kept[0] != VERSION:
         raise ValueError(f"ledger record version {kept[0] if kept else 'missing'}, this reader knows version {VERSION}")
     try:

@@ -43,13 +43,13 @@ MAX_INSTANT: Final = 7_258_118_400_000_000
 """The year 2200, in microseconds: a run time beyond it is a mistake of units."""
 
 MAX_PRESENCE: Final = timedelta(hours=1)
-"""How long a worker that fell silent may still be shown."""
+"""How long a worker that stopped announcing itself is still shown."""
 
 MAX_WAIT: Final = timedelta(days=1)
 """How long one call of a verb may sleep."""
 
 MAX_NOTE: Final = 200
-"""Characters of what a job says of its progress."""
+"""Characters of a job's progress text."""
 
 RESULT_KEPT: Final = timedelta(hours=1)
 """How long a finished job stays readable whose handler keeps results and does not say for how long."""
@@ -57,13 +57,13 @@ RESULT_KEPT: Final = timedelta(hours=1)
 ERROR_MESSAGE_LENGTH: Final = 1_000
 ERROR_TRACE_LENGTH: Final = 4_000
 ERRORS_KEPT: Final = 5
-"""Past failures a job carries; the ledger has them all."""
+"""Past failures kept with a job; the ledger has all of them."""
 
 MAX_INGEST: Final = 32 * MAX_BATCH
 """Drafts in one call of `ingest`."""
 
 SOURCE_KEPT: Final = timedelta(days=90)
-"""How long the checkpoint of a source is kept that no longer moves."""
+"""How long the checkpoint of a source is kept after its last change."""
 
 LEDGER_KEPT: Final = timedelta(days=7)
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
@@ -72,13 +72,13 @@ LEDGER_BYTES: Final = 1024 * 1024 * 1024
 MAX_ID: Final = 2**63 - 1
 
 MAX_AHEAD: Final = 10_000
-"""Jobs that are counted to say how many go before one."""
+"""Jobs that are counted to show how many are ahead of one."""
 
 LANES_MET: Final = 4_000
 """Heads that one claim may find expired or behind a closed gate; the next claim continues."""
 
 MAX_BLOCKED: Final = 1_000
-"""Lines of a queue that are looked at to say how many are blocked."""
+"""Lines of a queue that are examined to count the blocked ones."""
 
 META_ENTRIES: Final = 16
 META_BYTES: Final = 4_096

@@ -1,7 +1,7 @@
-"""The twelve queues everybody knows by name, each as one expression.
+"""Twelve well-known kinds of queues, each as one expression.
 
 A name is a shortcut for recognition, not a kind of its own: every one of these is a `QueueSpec`, and every field of it
-may be changed. Beside each stands the way it classically fails, and what contains that failure here.
+may be changed. Each entry also has its classic failure and what contains it here.
 """
 
 from collections.abc import Callable
@@ -65,13 +65,13 @@ BROKER: Final = Named(
 DURABLE_LOG: Final = Named(
     lambda queue: QueueSpec(name=queue, retention=Retained(partitions=4, window=days(7), lagging="block")),
     "lag; a bad offset commit; retention deletes history that someone needed",
-    "commits only move forward, replay is explicit, nothing goes that a group still reads, a lost offset is an error",
+    "commits only move forward, replay is explicit, entries that a group still reads stay, a lost offset is an error",
     "test_durable_log_a_bad_commit_and_a_trim_that_somebody_needed",
 )
 DELAY: Final = Named(
     lambda queue: QueueSpec(name=queue, routing=Routing(backoff=FullJitter(base=seconds(1), cap=minutes(5)))),
     "clock skew; a storm of timers; timers missed in a crash",
-    "one clock decides, due times are stored, what is due goes before the backlog, in due order",
+    "one clock decides, due times are stored, due jobs run before the backlog, in due order",
     "test_delay_clock_skew_a_storm_of_timers_and_timers_missed_in_a_crash",
 )
 PRIORITY: Final = Named(
@@ -90,9 +90,9 @@ RETRY: Final = Named(
 )
 DEAD_LETTER: Final = Named(
     lambda queue: QueueSpec(
-        name=queue, routing=Routing(max_attempts=1, dead=DeadLetters(keep=days(30), most=1_000_000))
+        name=queue, routing=Routing(max_attempts=1, dead=DeadLetters(keep=days(30), limit=1_000_000))
     ),
-    "nobody looks; a second unbounded backlog; secrets in payloads",
+    "dead letters are never examined; a second unbounded backlog; secrets in payloads",
     "where other queues' dead lie: bounded in number and age, counted in every backlog, redriven home by a plan",
     "test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back",
 )

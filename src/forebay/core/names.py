@@ -9,7 +9,7 @@ from forebay.core.limits import NAME_LENGTH, TEXT_LENGTH
 from forebay.core.payload import is_clean
 
 RESERVED: Final = "forebay."
-"""Queues and logs whose names begin so are Forebay's own: the keys of a server, its operators' log."""
+"""Queues and logs with this prefix are Forebay's own, such as the keys of a server and the operators' log."""
 
 _NAME = re.compile(rf"[A-Za-z0-9_.:-]{{1,{NAME_LENGTH}}}", re.ASCII)
 

@@ -1,7 +1,7 @@
 """What happened to a job (`Outcome`), what to write about it (`Verdict`), and how a failure is described.
 
 Both are closed sums: `decide()` maps every outcome to a verdict, and the type checker proves that none is forgotten.
-Verdicts carry lengths of time, never instants: the store adds them to its own clock.
+Verdicts carry durations, never instants: the store adds them to its own clock.
 """
 
 from typing import Final, TypeAlias
@@ -42,7 +42,7 @@ class Failure(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 LEASE_RAN_OUT: Final = "its lease ran out: the worker died, hung or was cut off"
-"""It names no worker: a reader of a job's errors need not know whose workers run it."""
+"""It names no worker: errors are shown to callers who may not see the workers."""
 
 OUT_OF_TIME: Final = Failure(EXPIRED, "not claimed before it expired")
 
@@ -65,7 +65,7 @@ class Failed(Struct, frozen=True):
 
 
 class Dropped(Struct, frozen=True):
-    """The handler says that trying again is useless."""
+    """The handler declared that a retry is useless."""
 
     error: Failure
 
@@ -74,7 +74,7 @@ class Dropped(Struct, frozen=True):
 
 
 class Snoozed(Struct, frozen=True):
-    """The handler asks to be called again later; no attempt is used."""
+    """The handler requested to run again later; no attempt is used."""
 
     after: Duration
 
@@ -82,7 +82,7 @@ class Snoozed(Struct, frozen=True):
 class Abandoned(Struct, frozen=True):
     """Its process failed while it ran the job; `cause` says how, and never names the worker.
 
-    `expired`, here and below: this is known from a lease that ran out, and is void if the holder renews it.
+    `expired`, here and below: this follows from an expired lease, and is void if the holder renews it.
     """
 
     cause: str = LEASE_RAN_OUT
@@ -90,27 +90,27 @@ class Abandoned(Struct, frozen=True):
 
 
 class Unaccounted(Struct, frozen=True):
-    """Its worker is gone or stands still, and it is not known whether the handler had begun."""
+    """Its worker is gone or stalled, and it is unknown whether the handler had begun."""
 
     cause: str = LEASE_RAN_OUT
 
 
 class Displaced(Struct, frozen=True):
-    """Its worker failed while the job ran in quarantine: in a process of its own, so it is hardly to blame."""
+    """Its worker failed while the job ran in quarantine, in a process of its own, so the job is hardly the cause."""
 
     cause: str = LEASE_RAN_OUT
 
 
 class Interrupted(Struct, frozen=True):
-    """The job goes back unharmed: its worker shuts down, or its handler had not begun when the worker failed."""
+    """The job is released uncharged: its worker shuts down, or its handler had not begun when the worker failed."""
 
     expired: bool = False
 
 
 class Unhandled(Struct, frozen=True):
-    """The worker has no handler for the job's kind; another one may, during a deploy above all.
+    """The worker has no handler for the job's kind. Another worker may have it, especially during a deploy.
 
-    `elsewhere`: another one is known to have it, so that the job comes by again soon.
+    `elsewhere`: another worker is known to have it, so the delay is short.
     """
 
     elsewhere: bool = False
@@ -144,10 +144,10 @@ class Ack(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    """Again, so long after the store's now; an attempt was used.
+    """Run again after this delay; an attempt was used.
 
-    `keep_rank`: the job goes back to the place that it had, as after a `Release`; else its rank is written anew.
-    `expired`, here and below: void if the lease was renewed since it was looked at.
+    `keep_rank`: the job keeps its place in the queue, as after a `Release`; otherwise it gets a new rank.
+    `expired`, here and below: void if the lease was renewed meanwhile.
     """
 
     after: Duration
@@ -171,9 +171,9 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Back to the place that it had (`core.stamp.rank_back`), perhaps later; the attempt is given back.
+    """Return the job to its place in the queue (`core.stamp.rank_back`), perhaps later; the attempt is given back.
 
-    `error` is recorded all the same; it has the number of the attempt that was given back.
+    `error` is recorded nevertheless, with the number of the attempt that was given back.
     """
 
     after: Duration = 0
@@ -204,7 +204,7 @@ def _check_error(error: Failure) -> None:
 
 
 def is_span(after: object) -> bool:
-    """Whether a verdict may say so long."""
+    """Whether a verdict may have this duration."""
     return type(after) is int and 0 <= after <= _MAX_AFTER
 
 

@@ -1,4 +1,4 @@
-"""Payloads are JSON that every store and every language keeps alike; anything else is refused at the door.
+"""Payloads are JSON that every store and every language keeps alike; anything else is refused when the draft is made.
 
 Refused: types JSON does not have (tuples, sets, bytes, dates: they would come back as something else), keys that are
 not strings, NaN and Infinity, integers beyond 64 bits, NUL and lone surrogates (Postgres and others cannot keep them),
@@ -121,7 +121,7 @@ def clean_text(text: str, length: int) -> str:
 
 
 def plain_json(value: Json) -> Json:
-    """The value with its tuples as lists: what annotated types leave behind and JSON does not tell apart."""
+    """The value with its tuples as lists: JSON has no tuples, and annotated types produce them."""
     if isinstance(value, (list, tuple)):
         return [plain_json(item) for item in value]
     if isinstance(value, dict):
@@ -139,7 +139,7 @@ def _too_large(size: int, limit: int) -> PayloadInvalid:
 
 
 def _check(value: Json, depth: int) -> None:
-    """Types are taken at their word: a subclass would come back as something else."""
+    """Exact types only: a subclass would come back as its base class."""
     kind = type(value)
     if kind is dict:
         _check_dict(value, depth)
@@ -161,7 +161,7 @@ def _check_dict(value: dict[Any, Json], depth: int) -> None:
     if depth >= PAYLOAD_DEPTH:
         raise _too_deep()
     for key, item in value.items():
-        # Nearly every entry of nearly every payload passes here; the slow road can say what is wrong with the rest.
+        # The fast path of nearly every entry; the slow path finds what is wrong with the rest.
         if type(key) is not str or not key.isascii() or "\0" in key:
             _check_key(key)
         kind = type(item)

@@ -40,9 +40,9 @@ Field: TypeAlias = Literal["subject", "tenant", "kind"]
 _TICK = timedelta(milliseconds=1)
 
 
-def check_between(name: str, value: int, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise Invalid(name, f"{value!r} is not an integer in {least} … {most}", "choose a value in that range")
+def check_between(name: str, value: int, minimum: int, maximum: int) -> None:
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise Invalid(name, f"{value!r} is not an integer in {minimum} … {maximum}", "choose a value in that range")
 
 
 class RemoveOnAck(Struct, frozen=True, forbid_unknown_fields=True, tag="remove-on-ack"):
@@ -165,7 +165,7 @@ class Immediate(_Term, frozen=True, forbid_unknown_fields=True, tag="immediate")
     """A job may be claimed as soon as it is due."""
 
 
-class AtMost(_Term, frozen=True, forbid_unknown_fields=True, tag="at-most"):
+class AtMost(_Term, frozen=True, forbid_unknown_fields=True, tag="at-maximum"):
     """At most `limit` running at once, in the queue or per field; a job takes as many slots as it costs.
 
     Queues with the same name in `shared` share the slots.
@@ -211,7 +211,7 @@ class Rate(_Term, frozen=True, forbid_unknown_fields=True, tag="rate"):
         return -(-micros(self.every) // self.limit)
 
     @property
-    def most(self) -> int:
+    def max_burst(self) -> int:
         """The number of jobs that may start at once."""
         return self.limit if self.burst is None else self.burst
 
@@ -281,22 +281,22 @@ class DeadLetters(Struct, frozen=True, forbid_unknown_fields=True):
 
     queue  they move to this queue, still dead and with the same ids; a redrive returns them to their own queue
     keep   they are deleted this long after they died
-    most   when there are more than this, the oldest are deleted
+    limit  when there are more than this, the oldest are deleted
     """
 
     queue: str | None = None
     keep: timedelta | None = None
-    most: int | None = None
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.queue is not None:
             check_name("DeadLetters queue", self.queue)
-            if self.keep is not None or self.most is not None:
-                raise Invalid("DeadLetters", "the other queue has its own rule", "set keep and most there")
+            if self.keep is not None or self.limit is not None:
+                raise Invalid("DeadLetters", "the other queue has its own rule", "set keep and limit there")
         if self.keep is not None:
             checked_micros("DeadLetters keep", self.keep, _TICK, MAX_DURATION)
-        if self.most is not None:
-            check_between("DeadLetters most", self.most, 1, MAX_DEPTH)
+        if self.limit is not None:
+            check_between("DeadLetters limit", self.limit, 1, MAX_DEPTH)
 
 
 class Routing(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
-"""What a worker process says of itself, so that operators see it also while it holds no job.
+"""The record by which a worker process announces itself, so that operators see it even while it holds no job.
 
 A worker announces itself every few seconds; a store keeps the record until its time is up or the worker withdraws it.
-A record is a hint for people and alerts: leases alone decide who may run a job.
+A record is a hint for operators and alerts: only leases decide which worker may run a job.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
-"""Writing down what one call does, job by job, as the spans of a `Record`.
+"""Builds the ledger `Record` of one call, job by job.
 
-A store that moves rows one by one adds each to its builder; neighbours to which the same happened cost one comparison
-and no object. Neighbours that differ in kind alone share a span as well: its kind is that of the first, and the others
-say theirs in their traits. A call that adds no job and names no verb of its own leaves no record.
+A store that moves rows one by one adds each to its builder; neighbours with the same change cost one comparison and no
+object. Neighbours that differ only in their kind share a range as well: its kind is that of the first, and the traits
+hold the others. A call without jobs and without a verb of its own writes no record.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +19,8 @@ from forebay.core.job import Draft
 from forebay.core.ledger import Change, JobRange, Record, Trait
 from forebay.core.outcome import Failure
 
-TEND: Final = "tend"
-"""The verb of a record that holds nothing but what fell due: jobs that expired, and jobs that were outlived."""
+MAINTAIN: Final = "maintain"
+"""The verb of a record that only has jobs that fell due: expired jobs, and finished jobs whose retention ended."""
 
 
 _TURN: Final = attrgetter("queue", "kind", "delivery", "attempt", "enqueued_at", "due_at", "claimed_at")
@@ -53,13 +53,13 @@ class RunningJob(Protocol):
 
 
 class RecordBuilder:
-    """One call, from the instant that it happens at."""
+    """The record of one call, at this instant."""
 
     __slots__ = ("_at", "_change", "_facts", "_first", "_n", "_name", "_owner", "_spans", "_tick", "_traits", "_verb")
 
     def __init__(self, at: Instant) -> None:
         self._at = at
-        self._verb = TEND
+        self._verb = MAINTAIN
         self._owner: str | None = None
         self._name: str | None = None
         self._tick: Instant | None = None
@@ -78,12 +78,12 @@ class RecordBuilder:
     def job(self, change: Change, job_id: int, *facts: Any, trait: Trait | None = None) -> None:
         """`facts` are the fields of a `JobRange` from `queue` on, without its traits; those left out are 0.
 
-        A kind is a fact; traits that are handed in have none.
+        The kind is among `facts`; `traits` must not have one.
         """
         self._take(change, job_id, 1, facts, None if trait is None else [trait])
 
     def jobs(self, change: Change, ids: list[int], *facts: Any, traits: Sequence[Trait | None] | None = None) -> None:
-        """Alike jobs in any order; as `job` for each of them, at a fraction of the price."""
+        """Alike jobs in any order; equivalent to `job` for each of them, but cheaper."""
         first, n = ids[0], len(ids)
         if n == 1 or (ids[-1] - first + 1 == n and ids == list(range(first, first + n))):
             self._take(change, first, n, facts, traits)
@@ -94,8 +94,8 @@ class RecordBuilder:
     def held(self, change: Change, job: RunningJob, until: Instant, error: Failure | None = None) -> None:
         """A running job, and why it failed."""
         queue, kind, delivery, attempt, *instants = _TURN(job)
-        told = None if error is None else Trait(error_kind=error.kind, error=error.message)
-        self.job(change, job.id, queue, kind, delivery, attempt, 0, *instants, until, trait=told)
+        trait_or_none = None if error is None else Trait(error_kind=error.kind, error=error.message)
+        self.job(change, job.id, queue, kind, delivery, attempt, 0, *instants, until, trait=trait_or_none)
 
     def leased(self, change: Change, jobs: Iterable[RunningJob], until: Instant) -> None:
         """Running jobs with one end of their leases: as `held` for each of them."""
@@ -104,7 +104,7 @@ class RecordBuilder:
             self._group(change, alike, list(map(_KIND, alike)), _kinds, queue, delivery, attempt, 0, *instants, until)
 
     def accepted(self, entries: Iterable[Entry]) -> None:
-        """Jobs at their birth."""
+        """New jobs."""
         for (queue, max_attempts, due_at), group in groupby(entries, _BIRTH):
             alike = list(group)
             facts = (queue, 0, 0, max_attempts, self._at, due_at)
@@ -119,20 +119,20 @@ class RecordBuilder:
         queue: str,
         *facts: Any,
     ) -> None:
-        """Jobs that differ in what each has of its own, which most share."""
+        """Jobs with fields of their own, which most of them share."""
         kind, first = jobs[0].kind, jobs[0].id
         ids = [job.id for job in jobs]
         if ids[-1] - first + 1 == len(ids) and ids == list(range(first, first + len(ids))):
             traits = {own: trait_of(kind, own) for own in set(owns)}
-            told = None if set(traits.values()) == {None} else [traits[own] for own in owns]
-            self._take(change, first, len(ids), (queue, kind, *facts), told)
+            trait_or_none = None if set(traits.values()) == {None} else [traits[own] for own in owns]
+            self._take(change, first, len(ids), (queue, kind, *facts), trait_or_none)
         else:
             for job, own in zip(jobs, owns, strict=True):
-                told = None if (each := trait_of(job.kind, own)) is None else [each]
-                self._take(change, job.id, 1, (queue, job.kind, *facts), told)
+                trait_or_none = None if (each := trait_of(job.kind, own)) is None else [each]
+                self._take(change, job.id, 1, (queue, job.kind, *facts), trait_or_none)
 
     def merged(self, job_id: int, draft: Draft, due_at: Instant = 0) -> None:
-        """A waiting job took over what this draft brings; `due_at`: its time moved as well."""
+        """A waiting job took over this draft; `due_at`: its due time moved as well."""
         own = trait(draft.tenant, draft.subject, draft.key, draft.priority)
         facts = (0, 0, 0, 0, due_at) if due_at else ()
         self.job(Change.MERGED, job_id, draft.queue, draft.kind, *facts, trait=own)
@@ -145,7 +145,7 @@ class RecordBuilder:
     def record(self) -> Record | None:
         """The record, if there is anything to record."""
         spans = self.spans()
-        if not spans and self._verb == TEND:
+        if not spans and self._verb == MAINTAIN:
             return None
         return Record(self._at, self._verb, spans, self._owner, self._name, self._tick)
 
@@ -166,7 +166,7 @@ class RecordBuilder:
         self._n += n
 
     def _alike(self, facts: tuple[Any, ...]) -> bool:
-        """But for the kind."""
+        """Compare everything but the kind."""
         known = self._facts
         return facts == known or (facts[0] == known[0] and facts[2:] == known[2:])
 
@@ -184,7 +184,7 @@ def _of_kind(kind: str) -> Trait:
 
 
 def _rebased(kind: str, was: str, trait: Trait | None) -> Trait | None:
-    """A trait of a span of one kind, `was`, as a span of another kind has it."""
+    """A trait of a range of the kind `was`, as a trait of a range of another kind."""
     own = was if trait is None or trait.kind is None else trait.kind
     if trait is None:
         return None if own == kind else _of_kind(own)
@@ -205,6 +205,6 @@ def _born(kind: str, own: tuple[Any, ...]) -> Trait | None:
 def trait(
     tenant: str | None = None, subject: str | None = None, key: str | None = None, priority: int = 0
 ) -> Trait | None:
-    """What a draft has that most do not; None for most."""
+    """The fields that most drafts do not have; None if this one has none of them."""
     own = (tenant, subject, key, priority)
     return None if own == _PLAIN else Trait(None, *own)

@@ -15,9 +15,9 @@ from forebay.core.names import check_name, check_text
 
 
 class Schedule(Struct, frozen=True):
-    """`rule` is for the one who computes ticks (a cron line, an interval); the store does not read it.
+    """`rule` (a cron line, an interval) is read by the ticker, which computes the ticks; a store does not read it.
 
-    `last_at` and `last_job` are the store's: the last slot that was taken, and the last job that one became.
+    The store sets `last_at`, the last slot that was fired, and `last_job`, the job that it became.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Schedule(Struct, frozen=True):
 
 
 def edited(known: Schedule | None, put: Schedule, last_at: Instant | None) -> Schedule:
-    """What a store keeps when `put` takes the place of `known`, if there is one; `last_at` is the last slot taken.
+    """The schedule to store when `put` replaces `known`, if there is one; `last_at` is the last slot fired.
 
     The next slot is that of `known` while rule and zone are the same. It moves when one of them changes, when a paused
     schedule is resumed, and when the slot of `known` was taken already and could never be taken again.

@@ -1,4 +1,4 @@
-"""Weighted shares by virtual time: each class has one number, its turn, and the smallest turn goes next.
+"""Weighted shares by virtual time: each class has one number, its turn, and the class with the smallest turn is next.
 
 A start moves the turn of its class on by 1/weight, so in any stretch in which two classes have work their starts differ
 from their weights by one quantum at most. A class that had no work is lifted to the turn of the class that started
@@ -12,7 +12,7 @@ UNIT: Final = 720_720_000
 
 
 def turn_after(turn: int, weight: int, starts: int = 1) -> int:
-    """The turn of a class after so many starts."""
+    """The turn of a class after this many starts."""
     return turn + starts * (UNIT // weight)
 
 

@@ -1,4 +1,4 @@
-"""`QueueSpec`: the five-axis vector of one queue, as one frozen value that prints itself and travels as JSON."""
+"""`QueueSpec`: the five-axis vector of one queue, as one frozen value that is stored as JSON."""
 
 from datetime import timedelta
 from typing import Any
@@ -69,7 +69,7 @@ def _dead(dead: DeadLetters) -> str:
     if dead.queue is not None:
         return f"dead in {dead.queue}"
     kept = [in_words(dead.keep)] if dead.keep else []
-    return ", ".join(["dead", *kept, *([f"the last {dead.most}"] if dead.most else [])])
+    return ", ".join(["dead", *kept, *([f"the last {dead.limit}"] if dead.limit else [])])
 
 
 def _quiet(merge: LatestWins) -> str:
@@ -112,7 +112,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise Invalid(self.name, found.reason, found.way_out)
 
     def _check_types(self) -> None:
-        """What has a wrong type would be written down and never read back."""
+        """A value of a wrong type could be stored and never read back."""
         for axis, types in _AXES.items():
             value = getattr(self, axis)
             try:

@@ -1,17 +1,19 @@
-"""What core writes on a draft when a store accepts it: due time, rank, class, gates, attempts, the key's window.
+"""What is computed for a draft when a store accepts it: due time, rank, class, gates, attempts, the key's window.
 
-The store brings the id and its own now; everything else follows from the draft and the queue's spec. One `Stamper` a
-spec: what does not depend on the draft is worked out once, and a plain FIFO queue pays for nothing it does not use.
+The store supplies the id and the current time; everything else follows from the draft and the queue's spec. There is
+one `Stamper` for each spec: what does not depend on the draft is computed once, so a plain FIFO queue stays cheap.
 
-Selection is a rank: an integer made of one job's own fields. Smaller is sooner, ties go to the smaller id.
+Selection is by rank, an integer computed from the job's own fields. Smaller is sooner; the smaller id breaks ties.
 
-A rank is affine in the due time: `base + due_at` when the selection looks at time, else `base`. Core computes the base
+A rank is affine in the due time: `base + due_at` if the selection depends on time, else `base`. Core computes the base
 once, at enqueue; `rank_at` gives the rank whenever a store writes a due time. For linear aging "now" cancels out,
 so a job's place never has to be recomputed while it waits.
-In a FIFO queue a job that has to wait for its time leads: once due it goes before everything that did not have to
-wait, and leaders go by their due times. A job that goes back (released, or taken back from a worker that died) keeps
-its rank; in a FIFO queue it leads, by the time that it had: claims that run at the same time may pass an older job, and
-one that has been handed out before must not wait for those.
+
+In a FIFO queue a job with a due time in the future leads: once due it runs before all jobs that were due at once, and
+leaders are ordered by their due times. A job that returns (released, or reclaimed from a worker that died) keeps its
+rank. In a FIFO queue it leads, by its old due time: concurrent claims may have passed an older job, and a job that was
+claimed before must not wait for those.
+
 API `priority`: higher is sooner. `rank`: smaller is sooner. They are never mixed.
 """
 
@@ -43,7 +45,7 @@ from forebay.core.spec import QueueSpec
 
 _WHILE_UNFINISHED: Final = While()
 LEAD: Final = 2**53
-"""More than any due time, so that the rank of a leader is smaller than that of everybody else: it is below zero."""
+"""More than any due time, so that the rank of a leader is below zero and smaller than every other rank."""
 
 
 class RankRule(NamedTuple):
@@ -76,7 +78,7 @@ def rank_at(base: int, timed: int, due_at: Instant, now: Instant) -> int:
 
 
 def rank_back(rank: int, timed: int) -> int:
-    """The rank of a job that goes back to the place that it had."""
+    """The rank of a job that returns to its place."""
     return rank - LEAD if timed == LEADING and rank >= 0 else rank
 
 
@@ -105,7 +107,7 @@ class Stamper:
         self.is_broker = spec.is_broker
         self._ranked = not isinstance(spec.selection, Fifo)
         self.whole: tuple[Gate, ...] = whole_gates(spec)
-        """The gates of the whole queue, which hold its jobs without being stamped on them."""
+        """The gates of the whole queue, which are not stamped on its jobs."""
         self.gated = not isinstance(spec.eligibility, Immediate)
         terms = terms_of(spec.eligibility)
         ordered = sum(isinstance(term, InOrder) for term in terms)
@@ -120,14 +122,14 @@ class Stamper:
         self._keep_for: Duration = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
 
     def kept_until(self, finished_at: Instant, keep_for: Duration = 0) -> Instant:
-        """Until when a done or cancelled job stays readable, by its queue or its verdict; 0: it goes at once."""
+        """Until when a done or cancelled job stays readable, by its queue or its verdict; 0: it is deleted at once."""
         keep_for = max(self._keep_for, keep_for)
         return finished_at + keep_for if keep_for else 0
 
     def dead_letter(self, died_at: Instant, of: Callable[[str], "Stamper"]) -> DeadLetterRule | None:
         """The queue and the time of the dead letter of a job that dies now; None: here, until redriven or purged.
 
-        The queue that holds the dead letter says how long: `of` has the other queues' stampers.
+        The queue that holds the dead letter determines how long: `of` returns the stamper of another queue.
         """
         dead = self.spec.routing.dead
         if dead is None:
@@ -137,15 +139,15 @@ class Stamper:
         return DeadLetterRule(dead.queue, died_at + micros(keep) if keep else 0) if dead.queue or keep else None
 
     def key(self, draft: Draft, now: Instant) -> tuple[bytes, Instant]:
-        """What the key remembers of the draft, and for how long; with `While` its job's state says so alone."""
+        """What is kept with the key, and for how long; with `While` only the state of its job counts."""
         return digest(draft.kind, draft.body), now + self._key_window if self.spec.unique is None else MAX_INSTANT
 
     def key_counts(self, until: Instant, state: State | None, now: Instant) -> bool:
-        """Whether a key is taken that was remembered until then, and whose job is there now; None: it is gone."""
+        """Whether a key with this window and the job in this state is taken; None: the job is deleted."""
         return (self.spec.unique or _WHILE_UNFINISHED).holds(state) if until >= MAX_INSTANT else until > now
 
     def newer(self, draft: Draft, enqueued_at: Instant, due_at: Instant, now: Instant) -> Replaced:
-        """What the waiting job, accepted and due then, takes over of the draft that comes now."""
+        """What a waiting job takes over from a newer draft."""
         base, _ = rank_rule(self.spec.selection, draft)
         moved = None
         if self._debounce is not None and due_at > now:
@@ -189,7 +191,7 @@ class Stamper:
         )
 
     def gate(self, name: str) -> Gate | None:
-        """A gate that jobs were stamped with, as the spec has it now; None: it holds nothing any more."""
+        """A gate that jobs were stamped with, by the current spec; None: it no longer holds jobs."""
         return gate_of(self.spec, name)
 
     def weight(self, cls: str) -> int:
@@ -205,7 +207,7 @@ class Stamper:
 
 
 def quiet_until(merge: LatestWins, first_at: Instant, now: Instant) -> Instant:
-    """When it has been quiet for long enough, if nothing comes any more; not after the end of `at_most`."""
+    """When the quiet period ends if no newer draft arrives; at the latest at the end of `at_most`."""
     assert merge.quiet is not None
     quiet = now + micros(merge.quiet)
     return quiet if merge.at_most is None else min(quiet, first_at + micros(merge.at_most))

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it. Days of leases pass in microseconds, and nobody sleeps."""
+"""A clock that only a test moves, so that days of leases pass in microseconds and no test sleeps."""
 
 from threading import Condition
 
@@ -7,7 +7,7 @@ from forebay.core.instant import Duration, Instant
 
 
 class ManualClock:
-    """Starts at a round instant; `advance` moves it and wakes every sleeper whose time has come."""
+    """Starts at a round instant; `advance` moves it and wakes every waiter whose time has come."""
 
     def __init__(self, start: Instant = 1_700_000_000_000_000) -> None:
         self._now = start

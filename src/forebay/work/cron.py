@@ -133,16 +133,16 @@ class Cron(Struct, frozen=True):
 
 
 class CatchUp(Struct, frozen=True):
-    """How many of the ticks that were not fired in time are still fired: the newest `most`, oldest first."""
+    """How many of the ticks that were not fired in time are still fired: the newest `limit`, oldest first."""
 
-    most: int = 1
+    limit: int = 1
 
     def __post_init__(self) -> None:
-        if type(self.most) is not int or not 0 <= self.most <= MAX_BATCH:
-            raise Invalid("catch_up", f"{self.most!r} is not an integer in 0 … {MAX_BATCH}", "0: none, 1: the last")
+        if type(self.limit) is not int or not 0 <= self.limit <= MAX_BATCH:
+            raise Invalid("catch_up", f"{self.limit!r} is not an integer in 0 … {MAX_BATCH}", "0: none, 1: the last")
 
     def __str__(self) -> str:
-        return {0: "none", 1: "last"}.get(self.most, f"all({self.most})")
+        return {0: "none", 1: "last"}.get(self.limit, f"all({self.limit})")
 
     @classmethod
     def parse(cls, word: str) -> "CatchUp":
@@ -227,8 +227,8 @@ def due(
     if now <= floor:
         return Due((), cron.next_after(floor) or NEVER, 0)
     fires = cron.ticks(max(floor, late), now)
-    if len(fires) < timetable.catch_up.most:
-        fires = _newest(cron, floor, now, timetable.catch_up.most)
+    if len(fires) < timetable.catch_up.limit:
+        fires = _newest(cron, floor, now, timetable.catch_up.limit)
     given_up = (fires[0] if fires else now + 1) - 1
     missed = len(cron.ticks(floor, given_up, MAX_MISSED)) if given_up > floor else 0
     following = cron.next_after(fires[-1] if len(fires) == MAX_BATCH else now)

@@ -22,8 +22,8 @@ def _places(job: Job) -> tuple[State, str, str | None]:
     return job.state, job.queue, job.home
 
 
-def _keeping(keep: timedelta | None = None, most: int | None = None) -> Routing:
-    return Routing(dead=DeadLetters(keep=keep, most=most))
+def _keeping(keep: timedelta | None = None, limit: int | None = None) -> Routing:
+    return Routing(dead=DeadLetters(keep=keep, limit=limit))
 
 
 @case
@@ -212,7 +212,7 @@ def the_queue_that_keeps_dead_letters_decides_for_how_long(h: Harness) -> None:
 @case
 def a_queue_has_no_more_dead_letters_than_it_keeps(h: Harness) -> None:
     h.spec(routing=_EDGE)
-    h.spec(_DEAD, routing=_keeping(most=2))
+    h.spec(_DEAD, routing=_keeping(limit=2))
     ids = []
     for _ in range(5):
         ids.append(h.dead())
@@ -228,7 +228,7 @@ def a_smaller_limit_counts_for_earlier_dead_letters(h: Harness) -> None:
     for _ in range(4):
         ids.append(h.dead())
         h.advance(1_000)
-    h.spec(routing=_keeping(most=1))
+    h.spec(routing=_keeping(limit=1))
     while h.store.backlog([QUEUE])[0].dead > 1:
         h.store.promote(2)
     assert [job.id for job in h.jobs()] == ids[3:]
@@ -236,7 +236,7 @@ def a_smaller_limit_counts_for_earlier_dead_letters(h: Harness) -> None:
 
 @case
 def redriven_and_purged_ones_make_room_for_other_dead_letters(h: Harness) -> None:
-    h.spec(routing=_keeping(most=2))
+    h.spec(routing=_keeping(limit=2))
     first, second = h.dead(), h.dead()
     assert h.store.redrive([first]) == [first]
     assert h.dead_letter(h.take()) is Settled.APPLIED
@@ -293,7 +293,7 @@ def purging_one_queue_takes_one_state_only(h: Harness) -> None:
 @case
 def dead_letters_elsewhere_outlive_a_reopening(h: Harness) -> None:
     h.spec(routing=_EDGE)
-    h.spec(_DEAD, routing=_keeping(most=2))
+    h.spec(_DEAD, routing=_keeping(limit=2))
     ids = [h.dead() for _ in range(2)]
     if h.store.capabilities.durable:
         before = h.jobs()
@@ -307,7 +307,7 @@ def dead_letters_elsewhere_outlive_a_reopening(h: Harness) -> None:
 @case_if(Need.DURABLE)
 def the_ledger_records_dead_letters_under_the_queue_they_died_in(h: Harness) -> None:
     h.spec(routing=_EDGE)
-    h.spec(_DEAD, routing=_keeping(most=1))
+    h.spec(_DEAD, routing=_keeping(limit=1))
     first, second = h.dead(), h.dead()
     h.store.redrive([second])
     h.dead_letter(h.take())

@@ -58,7 +58,7 @@ def written(h: Harness, action: Callable[[], object]) -> list[Record]:
 
 def record(h: Harness, verb: str, action: Callable[[], object]) -> Record:
     """The one record that a call leaves besides what fell due."""
-    own = [record for record in written(h, action) if record.verb != "tend"]
+    own = [record for record in written(h, action) if record.verb != "maintain"]
     assert [record.verb for record in own] == [verb], f"one record of {verb} was due: {own}"
     return own[0]
 
@@ -251,7 +251,7 @@ def jobs_that_fell_due_are_recorded_by_the_call_that_finds_them(h: Harness) -> N
     late = h.one(expires_at=h.now() + h.short)
     h.advance(2 * h.short)
     records = written(h, lambda: [h.claim(), h.store.promote(1_000)])
-    assert {record.verb for record in records} == {"tend"}
+    assert {record.verb for record in records} == {"maintain"}
     jobs = [job for record in records for job in job_changes(record)]
     assert sorted((job.id, job.change, job.span.queue) for job in jobs) == [
         (kept.job.id, Change.PURGED, "kept"),

@@ -41,7 +41,7 @@ class DeadLetterModel:
 
     def _excess(self, queue: str) -> int:
         rule = self._jobs.spec(queue).routing.dead
-        most = None if rule is None else rule.most
+        most = None if rule is None else rule.limit
         return 0 if most is None else len(self._jobs.in_state(State.DEAD, queue=queue)) - most
 
     def dead_letter(self, item: Item, error: Failure, now: Instant) -> None:

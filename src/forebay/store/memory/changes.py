@@ -23,7 +23,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.ledger import Change, Record, Trait
 from forebay.core.outcome import OUT_OF_TIME, Failure
-from forebay.core.record_builder import TEND, RecordBuilder
+from forebay.core.record_builder import MAINTAIN, RecordBuilder
 from forebay.engine.intake import GAVE_WAY, KEYS_SWEPT, KeyFact, birth_rank
 from forebay.engine.settle import MARK_CODES, attempts_after, errors_after, rank_after
 from forebay.store.memory.facts import Facts, Row
@@ -57,7 +57,7 @@ def apply(facts: Facts, change: ChangeSet, record: StoredRecord | None = None) -
 def record_of(facts: Facts, change: ChangeSet) -> Record | None:
     """The record, or None for a change that is not the ledger's business."""
     builder = RecordBuilder(change.at)
-    if change.verb != TEND:
+    if change.verb != MAINTAIN:
         builder.set_verb(change.verb, owner=change.owner, name=change.name, tick=change.tick)
     # By ids: jobs that were moved together are mostly neighbours.
     for each in sorted(change.jobs, key=_first):

@@ -15,7 +15,7 @@ from forebay.core.job import Draft, Job, Progress, State, with_progress
 from forebay.core.lease import Fence
 from forebay.core.limits import MAX_DEPTH
 from forebay.core.presence import Presence
-from forebay.core.record_builder import TEND
+from forebay.core.record_builder import MAINTAIN
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.engine.control import fired, is_due, new_partitions
@@ -150,7 +150,7 @@ class Control:
 
     def _put(self, now: Instant, verb: str, name: str, tables: Tables, *, changed: bool = True) -> None:
         """Nothing new is not on record."""
-        self.session.commit(ChangeSet(now, verb if changed else TEND, name=name, tables=tables))
+        self.session.commit(ChangeSet(now, verb if changed else MAINTAIN, name=name, tables=tables))
 
     def _first_behind(self, name: str, count: int, now: Instant) -> list[Row]:
         """The first ready rows of lanes with this gate; those past their expiry die, and do not count."""

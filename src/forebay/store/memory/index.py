@@ -270,7 +270,7 @@ class Index:
     def _excess(self, queue: str) -> int:
         state = self.queues[queue]
         rule = state.spec.routing.dead
-        return 0 if rule is None or rule.most is None else state.counts[State.DEAD] - rule.most
+        return 0 if rule is None or rule.limit is None else state.counts[State.DEAD] - rule.limit
 
     def next_due(self, now: Instant) -> Instant | None:
         """When the next row falls due, or the next rate opens that holds ready rows."""

@@ -18,7 +18,7 @@ from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.ledger import Change
 from forebay.core.outcome import Ack, Verdict
 from forebay.core.policy import Shed
-from forebay.core.record_builder import TEND
+from forebay.core.record_builder import MAINTAIN
 from forebay.core.stamp import Stamper
 from forebay.engine.intake import IntakePlan, KeyFact, MergeTarget, RankedId, check_capacity, key_is_taken, plan_intake
 from forebay.engine.settle import plan_cancel, plan_settle, transition
@@ -73,7 +73,7 @@ class Intake:
             return None
         plan = self.plan(drafts, now)
         ingested = Ingested(source, after.batch, after.taken, after.digest)
-        self.accept(plan, now, "enqueue" if plan.is_new else TEND, tables=Tables(feeds={source: ingested}))
+        self.accept(plan, now, "enqueue" if plan.is_new else MAINTAIN, tables=Tables(feeds={source: ingested}))
         return Tally.of(plan.receipts)
 
     @verb

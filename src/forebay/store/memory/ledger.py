@@ -14,7 +14,7 @@ from forebay.core.changeset import ChangeSet, LedgerChange, StoredRecord
 from forebay.core.errors import Closed, ForebayError, Invalid, OffsetGone, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record, encode_record
-from forebay.core.record_builder import TEND
+from forebay.core.record_builder import MAINTAIN
 from forebay.store.checks import check_limit, check_offset
 from forebay.store.memory.changes import record_of
 from forebay.store.memory.disk import Disk, RealDisk
@@ -62,7 +62,7 @@ class Ledger:
     def put_ledger_rule(self, now: Instant, rule: LedgerRule) -> None:
         # The switch itself is on record: the last one before a silence, and the first one after it.
         switched = self._facts.ledger.rule.on != rule.on
-        verb, name = ("put_ledger_rule", "on" if rule.on else "off") if switched else (TEND, None)
+        verb, name = ("put_ledger_rule", "on" if rule.on else "off") if switched else (MAINTAIN, None)
         self.session.commit(ChangeSet(now, verb, name=name, ledger=LedgerChange(rule)))
 
     def trim_ledger(self, limit: int) -> int:

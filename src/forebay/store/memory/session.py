@@ -18,7 +18,7 @@ from forebay.core.errors import Closed, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change
 from forebay.core.limits import MAX_INSTANT
-from forebay.core.record_builder import TEND
+from forebay.core.record_builder import MAINTAIN
 from forebay.store.memory.changes import Topic, apply, topics
 from forebay.store.memory.facts import Facts, Row
 from forebay.store.memory.index import Index
@@ -150,7 +150,7 @@ class Session:
         for row, state in zip(rows, states, strict=True):
             self.index.ended(row, state, taken=taken)
 
-    def purge(self, ids: list[int], now: Instant, verb: str = TEND) -> None:
+    def purge(self, ids: list[int], now: Instant, verb: str = MAINTAIN) -> None:
         rows = [self.facts.rows[job_id] for job_id in ids]
         states = [row.state for row in rows]
         self.commit(ChangeSet(now, verb, [JobChange(Change.PURGED, ids)]))

@@ -179,7 +179,7 @@ def rule_of(spec: QueueSpec) -> dict[str, Any]:
     if spec.routing.dead is not None:
         dead = spec.routing.dead
         keep = None if dead.keep is None else micros(dead.keep)
-        facts = {"queue": dead.queue, "keep": keep, "most": dead.most}
+        facts = {"queue": dead.queue, "keep": keep, "limit": dead.limit}
         rule["dead"] = {name: value for name, value in facts.items() if value is not None}
     if spec.unique is not None:
         rule["unique"] = spec.unique.mask

@@ -60,7 +60,7 @@ SELECT
     (SELECT min(expires_at) FROM job INDEXED BY job_expiring WHERE expires_at IS NOT NULL AND state < 2),
     (SELECT min(kept_until) FROM job INDEXED BY job_kept WHERE kept_until IS NOT NULL),
     (SELECT min(wake_at) FROM gate INDEXED BY gate_waking WHERE wake_at IS NOT NULL),
-    EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > dead_most);
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > max_dead);
 
 -- name: fall_due
 -- Waiting jobs whose time has come become ready, oldest first.
@@ -130,7 +130,7 @@ ORDER BY finished_at LIMIT ?3;
 
 -- name: crowded
 -- Queues where more dead lie than they keep.
-SELECT name FROM queue INDEXED BY queue_crowded WHERE dead > dead_most;
+SELECT name FROM queue INDEXED BY queue_crowded WHERE dead > max_dead;
 
 -- name: oldest_dead
 -- The oldest of the dead that lie in a queue.

@@ -74,7 +74,7 @@ ORDER BY waiting + ready + running DESC, dead DESC, name LIMIT ?;
 -- name: put_queue
 -- One queue after a call.
 INSERT OR REPLACE INTO queue
-    (name, spec, paused_until, dead_most, paced, laned, turn, keys, waiting, ready, running, done, dead, cancelled)
+    (name, spec, paused_until, max_dead, paced, laned, turn, keys, waiting, ready, running, done, dead, cancelled)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: paced

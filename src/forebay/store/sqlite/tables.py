@@ -160,13 +160,13 @@ _PUT_QUEUE: Final = statement("put_queue")
 class KnownSpec:
     """What follows from one stored spec."""
 
-    __slots__ = ("_gates", "dead_most", "paced", "stamper", "text", "whole_caps")
+    __slots__ = ("_gates", "max_dead", "paced", "stamper", "text", "whole_caps")
 
     def __init__(self, name: str, text: str | None) -> None:
         spec = QueueSpec(name=name) if text is None else QueueSpec.from_json(text)
         self.text = text
         self.stamper = Stamper(spec)
-        self.dead_most = None if spec.routing.dead is None else spec.routing.dead.most
+        self.max_dead = None if spec.routing.dead is None else spec.routing.dead.limit
         self.paced = any(gate.step for gate in self.stamper.whole)
         self.whole_caps = tuple(gate.name for gate in self.stamper.whole if not gate.step)
         self._gates: dict[str, tuple[Gate, ...]] = {}
@@ -296,12 +296,12 @@ class QueueTable:
     def crowded(self) -> list[str]:
         """The queues of this unit in which more dead lie than they keep."""
         queues = self._queues.values()
-        return [each.name for each in queues if each.known.dead_most and each.counts[DEAD] > each.known.dead_most]
+        return [each.name for each in queues if each.known.max_dead and each.counts[DEAD] > each.known.max_dead]
 
     def write(self) -> None:
         for queue in self._queues.values():
             if queue.changed:
                 known = queue.known
-                spec = (known.text, queue.paused_until, known.dead_most, known.paced)
+                spec = (known.text, queue.paused_until, known.max_dead, known.paced)
                 row = (queue.name, *spec, queue.laned, queue.turn, queue.keys, *queue.counts)
                 self._connection.execute(_PUT_QUEUE, row)

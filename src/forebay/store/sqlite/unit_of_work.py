@@ -270,7 +270,7 @@ def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[Row]]:
     found = unit.connection.execute(_CROWDED).fetchall()
     for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(unit.queues.crowded())}:
         queue = unit.queue(name)
-        excess = min(limit, queue.counts[DEAD] - (queue.known.dead_most or queue.counts[DEAD]))
+        excess = min(limit, queue.counts[DEAD] - (queue.known.max_dead or queue.counts[DEAD]))
         if excess > 0:
             limit -= excess
             yield rows_of(unit.connection.execute(_OLDEST_DEAD, (name, excess)))

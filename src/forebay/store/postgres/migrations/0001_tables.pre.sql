@@ -43,7 +43,7 @@ CREATE TABLE forebay.queue (
     dead_upto bigint
 );
 CREATE INDEX queue_gated ON forebay.queue (name) WHERE whole <> '[]';
-CREATE INDEX queue_dead_most ON forebay.queue (name) WHERE spec::json #>> '{routing,dead,most}' IS NOT NULL;
+CREATE INDEX queue_dead_limit ON forebay.queue (name) WHERE spec::json #>> '{routing,dead,limit}' IS NOT NULL;
 
 -- A run: n jobs that nobody holds, that arrived together and are alike in all that a claim looks at. Their ids are the n up
 -- to `last_id`, their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.

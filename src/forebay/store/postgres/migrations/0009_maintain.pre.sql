@@ -73,7 +73,7 @@ $$;
 -- Whether any queue says how many dead may lie in it.
 CREATE FUNCTION forebay.counts_dead() RETURNS boolean
 LANGUAGE sql STABLE SET enable_seqscan = off
-AS $$ SELECT EXISTS (SELECT FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,most}' IS NOT NULL) $$;
+AS $$ SELECT EXISTS (SELECT FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,limit}' IS NOT NULL) $$;
 
 -- By how many more dead lie in this queue than its spec keeps; the row of the queue is locked.
 -- What a transaction of more than a minute adds may be seen late, and is then kept too long, never too short.
@@ -98,7 +98,7 @@ BEGIN
     END IF;
     SELECT count(*) INTO v_new FROM forebay.ended AS e
     WHERE e.queue = v_queue AND e.state = 4 AND e.finished_at > v_upto;
-    RETURN v_row.dead_seen + v_new - coalesce((v_row.spec::json #>> '{routing,dead,most}')::bigint, 9223372036854775807);
+    RETURN v_row.dead_seen + v_new - coalesce((v_row.spec::json #>> '{routing,dead,limit}')::bigint, 9223372036854775807);
 END
 $$;
 
@@ -111,7 +111,7 @@ DECLARE
     v_queue text;
 BEGIN
     FOR v_queue IN
-        SELECT q.name FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,most}' IS NOT NULL
+        SELECT q.name FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,limit}' IS NOT NULL
         ORDER BY q.name FOR UPDATE SKIP LOCKED
     LOOP
         IF forebay.dead_excess(v_now, v_queue) > 0 THEN
@@ -134,7 +134,7 @@ DECLARE
     v_left integer := most;
 BEGIN
     FOR v_queue IN
-        SELECT q.name FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,most}' IS NOT NULL
+        SELECT q.name FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,limit}' IS NOT NULL
         ORDER BY q.name FOR UPDATE
     LOOP
         v_excess := least(forebay.dead_excess(v_now, v_queue), v_left);

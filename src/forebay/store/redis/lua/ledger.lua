@@ -5,7 +5,7 @@
 --   enqueued, due, claimed, until, traits;  a trait: false, or what the job has of its own. The client makes records of them
 -- needs: jobs
 
-local MAINTENANCE = 'tend'
+local MAINTENANCE = 'maintain'
 local builder = { verb = MAINTENANCE, spans = {} }
 local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, trait_of_error, read_rule, trim_ledger,
   write_ledger, next_record

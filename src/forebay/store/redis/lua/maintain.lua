@@ -104,8 +104,8 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
     end
     for name in pairs(names) do
       local q = queue_of(name)
-      local most = q.rule.dead and q.rule.dead.most
-      local excess = most and min(limit, q[DEAD] - most) or 0
+      local max_dead = q.rule.dead and q.rule.dead.limit
+      local excess = max_dead and min(limit, q[DEAD] - max_dead) or 0
       if excess > 0 then
         limit = limit - excess
         remove_all(call('ZRANGE', P .. 'e:' .. DEAD .. '|' .. name, 0, excess - 1))

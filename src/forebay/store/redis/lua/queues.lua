@@ -267,7 +267,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
   end
 
   local function write_queue(q)
-    local key, jobs, values, most = P .. 'q:' .. q.name, 0, {}, q.rule.dead and q.rule.dead.most
+    local key, jobs, values, max_dead = P .. 'q:' .. q.name, 0, {}, q.rule.dead and q.rule.dead.limit
     for state = WAITING, CANCELLED do
       jobs = jobs + q[state]
     end
@@ -289,8 +289,8 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
     if not q.kept.waiting then
       call('ZADD', P .. 'queues', 0, q.name)
     end
-    if most then
-      set_score(P .. 'crowded', q.name, q[DEAD] > most and 0)
+    if max_dead then
+      set_score(P .. 'crowded', q.name, q[DEAD] > max_dead and 0)
     end
   end
 

@@ -90,7 +90,7 @@ CREATE TABLE progress (
 
 -- A queue and how many jobs it has in each state. `laned`: ready jobs in other lanes than the plain one, which is ''.
 -- `turn`: that of the class that started last. `paced`: a rate of its spec holds the whole queue.
--- `dead_most`: as the spec says; where more of them lie, the oldest are forgotten.
+-- `max_dead`: as the spec says; where more of them lie, the oldest are forgotten.
 CREATE TABLE queue (
     name TEXT PRIMARY KEY,
     spec TEXT,
@@ -105,9 +105,9 @@ CREATE TABLE queue (
     turn INTEGER NOT NULL DEFAULT 0,
     paced INTEGER NOT NULL DEFAULT 0,
     keys INTEGER NOT NULL DEFAULT 0,
-    dead_most INTEGER
+    max_dead INTEGER
 ) WITHOUT ROWID;
-CREATE INDEX queue_crowded ON queue (name) WHERE dead > dead_most;
+CREATE INDEX queue_crowded ON queue (name) WHERE dead > max_dead;
 CREATE INDEX queue_paced ON queue (name) WHERE paced = 1 AND ready > 0;
 
 -- Lanes that have ready jobs, but for the plain one. `rank` and `id`: its first job comes no earlier than that.
