@@ -86,6 +86,12 @@ def test_queues_of_tasks_go_by_priority_unless_they_are_declared() -> None:
         assert {spec.name for spec in app().store.specs()} >= {"default", "mail"}
 
 
+def test_another_backend_of_tasks_does_not_matter() -> None:
+    ours = {"BACKEND": BACKEND, "QUEUES": ["mail"]}
+    with override_settings(TASKS={"default": ours, "other": {"BACKEND": "does.not.exist", "QUEUES": ["x"]}}):
+        assert [spec.name for spec in specs()] == ["mail"]
+
+
 @pytest.mark.parametrize(
     ("database", "url"),
     [

@@ -1,6 +1,6 @@
 """The task API of this Django: its own (`django.tasks`, Django 6) or that of the package `django-tasks`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from django_tasks.backends.base import BaseTaskBackend
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
+
+    AnyTask: TypeAlias = Task[Any, Any]
+    AnyResult: TypeAlias = TaskResult[Any]
 else:
     try:
         from django.tasks.backends.base import BaseTaskBackend
@@ -24,13 +27,16 @@ else:
         from django_tasks.signals import task_enqueued, task_finished, task_started
         from django_tasks.utils import normalize_json
 
+    # Those of Django have no parameters.
+    AnyTask, AnyResult = Task, TaskResult
+
 __all__ = [
+    "AnyResult",
+    "AnyTask",
     "BaseTaskBackend",
     "InvalidTask",
-    "Task",
     "TaskContext",
     "TaskError",
-    "TaskResult",
     "TaskResultDoesNotExist",
     "TaskResultStatus",
     "normalize_json",

@@ -21,10 +21,10 @@ from django.utils import timezone
 
 from forebay.client import Forebay
 from forebay.contrib.django.api import (
+    AnyResult,
+    AnyTask,
     BaseTaskBackend,
     InvalidTask,
-    Task,
-    TaskResult,
     TaskResultDoesNotExist,
     normalize_json,
     task_enqueued,
@@ -46,7 +46,7 @@ RESULT_TTL: Final = 86_400.0
 _OPTIONS: Final = ("max_attempts", "timeout", "result_ttl")
 _PRELIMINARY: Final = "on-commit-"
 
-_tasks: dict[str, Task[Any, Any]] = {}
+_tasks: dict[str, AnyTask] = {}
 
 
 class ReturnValueInvalid(TypeError):
@@ -63,7 +63,7 @@ class ForebayBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    def validate_task(self, task: Task[Any, Any]) -> None:
+    def validate_task(self, task: AnyTask) -> None:
         super().validate_task(task)
         try:
             check_name("task", task.module_path)
@@ -72,10 +72,10 @@ class ForebayBackend(BaseTaskBackend):
         except Invalid as error:
             raise InvalidTask(str(error)) from error
 
-    def enqueue(self, task: Task[Any, Any], args: Any, kwargs: Any) -> TaskResult[Any]:
+    def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:
         self.validate_task(task)
         payload = _plain({"args": list(args), "kwargs": dict(kwargs)})
-        result: TaskResult[Any] = TaskResult(
+        result = AnyResult(
             task=task,
             id=f"{_PRELIMINARY}{uuid4().hex}",
             status=STATUSES[State.READY],
@@ -97,7 +97,7 @@ class ForebayBackend(BaseTaskBackend):
             put()
         return result
 
-    def _put(self, result: TaskResult[Any], payload: dict[str, Json], database: str | None) -> None:
+    def _put(self, result: AnyResult, payload: dict[str, Json], database: str | None) -> None:
         """Enqueue now, in the transaction of the database if there is one; the result gets its id."""
         task, fb = result.task, app()
         chosen: dict[str, Any] = {"queue": task.queue_name, "priority": int(task.priority)}
@@ -115,7 +115,7 @@ class ForebayBackend(BaseTaskBackend):
         object.__setattr__(result, "enqueued_at", timezone.now())
         task_enqueued.send(type(self), task_result=result)
 
-    def get_result(self, result_id: str) -> TaskResult[Any]:
+    def get_result(self, result_id: str) -> AnyResult:
         number = str(result_id)
         job = None
         if number.isascii() and number.isdigit() and int(number) <= MAX_ID:
@@ -143,13 +143,13 @@ class ForebayBackend(BaseTaskBackend):
         except (Invalid, TypeError) as error:
             yield checks.Error(f"TASKS[{self.alias!r}]: {error}", id="forebay.E003")
 
-    def _job_options(self, task: Task[Any, Any] | None) -> dict[str, Any]:
+    def _job_options(self, task: AnyTask | None) -> dict[str, Any]:
         """Of the task, else of the backend."""
         chosen = {"result_ttl": RESULT_TTL, **self.options}
         own = {name: getattr(task, name, None) for name in _OPTIONS}
         return chosen | {name: value for name, value in own.items() if value is not None}
 
-    def _register(self, task: Task[Any, Any]) -> None:
+    def _register(self, task: AnyTask) -> None:
         run = _runner(task, type(self))
         options = {name: value for name, value in self._job_options(task).items() if name in _OPTIONS}
         app().job(kind=task.module_path, queue=task.queue_name, drop_on=ReturnValueInvalid, **options)(run)
@@ -165,7 +165,7 @@ def _nothing() -> None:
     """A handler to check options with."""
 
 
-def _runner(task: Task[Any, Any], sender: type[ForebayBackend]) -> Callable[..., Any]:
+def _runner(task: AnyTask, sender: type[ForebayBackend]) -> Callable[..., Any]:
     """The handler of a task: a coroutine function for an async one."""
     if iscoroutinefunction(task.func):
 
@@ -198,22 +198,22 @@ def _runner(task: Task[Any, Any], sender: type[ForebayBackend]) -> Callable[...,
     return _placed(run, task)
 
 
-def _placed(run: Callable[..., Any], task: Task[Any, Any]) -> Callable[..., Any]:
+def _placed(run: Callable[..., Any], task: AnyTask) -> Callable[..., Any]:
     run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
     return run
 
 
-def _begin(task: Task[Any, Any], ctx: Context, sender: type[ForebayBackend]) -> TaskResult[Any]:
+def _begin(task: AnyTask, ctx: Context, sender: type[ForebayBackend]) -> AnyResult:
     result = result_of(ctx.job, task, task.backend)
     task_started.send(sender, task_result=result)
     return result
 
 
-def _leading(result: TaskResult[Any], ctx: Context) -> tuple[ForebayTaskContext, ...]:
+def _leading(result: AnyResult, ctx: Context) -> tuple[ForebayTaskContext, ...]:
     return (ForebayTaskContext(task_result=result, forebay=ctx),) if result.task.takes_context else ()
 
 
-def _succeed(result: TaskResult[Any], value: Any, ctx: Context, sender: type[ForebayBackend]) -> Any:
+def _succeed(result: AnyResult, value: Any, ctx: Context, sender: type[ForebayBackend]) -> Any:
     try:
         plain = _plain(value)
     except (TypeError, ValueError) as error:
@@ -223,13 +223,13 @@ def _succeed(result: TaskResult[Any], value: Any, ctx: Context, sender: type[For
     return None if ctx.settled else plain
 
 
-def _fail(result: TaskResult[Any], ctx: Context, sender: type[ForebayBackend]) -> None:
+def _fail(result: AnyResult, ctx: Context, sender: type[ForebayBackend]) -> None:
     """Only the last attempt finishes a task."""
     if result.status is STATUSES[State.RUNNING] and ctx.job.attempt >= ctx.job.max_attempts:
         _finish(result, STATUSES[State.DEAD], sender)
 
 
-def _finish(result: TaskResult[Any], status: Any, sender: type[ForebayBackend]) -> None:
+def _finish(result: AnyResult, status: Any, sender: type[ForebayBackend]) -> None:
     object.__setattr__(result, "status", status)
     object.__setattr__(result, "finished_at", timezone.now())
     task_finished.send(sender, task_result=result)

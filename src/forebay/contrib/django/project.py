@@ -57,8 +57,16 @@ def app() -> Forebay:
 def queue_names() -> list[str]:
     """The queues of all backends of Forebay in TASKS, which a worker serves by default."""
     backends: Any = getattr(settings, "TASKS", {}).values()
-    ours = [each for each in backends if getattr(import_string(each["BACKEND"]), "runs_on_forebay", False)]
+    ours = [each for each in backends if _is_ours(each.get("BACKEND", ""))]
     return sorted({name for each in ours for name in each.get("QUEUES", ["default"])})
+
+
+def _is_ours(path: str) -> bool:
+    """A backend that cannot be imported is not ours to complain about."""
+    try:
+        return getattr(import_string(path), "runs_on_forebay", False)
+    except ImportError:
+        return False
 
 
 def specs() -> list[QueueSpec]:

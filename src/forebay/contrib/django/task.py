@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import connections, transaction
 from django.utils import timezone
 
-from forebay.contrib.django.api import InvalidTask, Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+from forebay.contrib.django.api import AnyResult, AnyTask, InvalidTask, TaskContext, TaskError, TaskResultStatus
 from forebay.contrib.django.config import config
 from forebay.core.errors import Unsupported
 from forebay.core.instant import Instant
@@ -31,7 +31,7 @@ _UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForebayTask(Task[Any, Any]):
+class ForebayTask(AnyTask):
     """A task with options: `@task(max_attempts=3, timeout=60)`, `send.using(key="order-42").enqueue(…)`.
 
     max_attempts, timeout, result_ttl   as in `Forebay.job`; None: as OPTIONS of the backend say
@@ -78,7 +78,7 @@ class ForebayTaskContext(TaskContext):
         committed()
 
 
-def result_of(job: Job, task: Task[Any, Any], alias: str) -> TaskResult[Any]:
+def result_of(job: Job, task: AnyTask, alias: str) -> AnyResult:
     """A job as Django shows it.
 
     A store keeps no start of an attempt that has ended: its end stands for it in `started_at` and `last_attempted_at`.
@@ -87,7 +87,7 @@ def result_of(job: Job, task: Task[Any, Any], alias: str) -> TaskResult[Any]:
     ends = [error.at for error in job.errors] + ([job.finished_at] if job.finished_at else [])
     starts = [*ends, job.claimed_at] if job.claimed_at else ends
     attempts = [_UNKNOWN] * (job.attempt - 1) + [job.owner or _UNKNOWN] if job.attempt else []
-    result: TaskResult[Any] = TaskResult(
+    result = AnyResult(
         task=_as_enqueued(task, job),
         id=str(job.id),
         status=STATUSES[job.state],
@@ -105,7 +105,7 @@ def result_of(job: Job, task: Task[Any, Any], alias: str) -> TaskResult[Any]:
     return result
 
 
-def _as_enqueued(task: Task[Any, Any], job: Job) -> Task[Any, Any]:
+def _as_enqueued(task: AnyTask, job: Job) -> AnyTask:
     """The task as it was when it was enqueued, as far as the settings still allow that."""
     later = job.due_at > job.enqueued_at and not job.attempt
     try:
