@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations, Schedule
+from tests.evidence import report as counted
 
 if TYPE_CHECKING:
     from forebay_proof.servers.pgbouncer import PgBouncer
@@ -76,6 +77,11 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Durations(config))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for line in counted():
+        terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(optionalhook=True)

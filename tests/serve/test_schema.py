@@ -32,6 +32,7 @@ from forebay.serve.app import create_app
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
+from tests.evidence import happened
 from tests.serve.site import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
@@ -115,6 +116,7 @@ def tried(site: Site, label: str, cases: int) -> None:
         for name, values in KNOWN.items():
             if name in (case.path_parameters or {}) and data.draw(st.booleans()):
                 case.path_parameters[name] = data.draw(st.sampled_from(values))
+        happened("cases")
         case.call_and_validate(base_url=site.url, session=session, checks=CHECKS, timeout=20)
 
     with session:

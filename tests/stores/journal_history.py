@@ -39,6 +39,7 @@ from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Checkpoint, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.disk import MemoryDisk
+from tests.evidence import happened
 
 DIRECTORY = "/journal"
 ERROR = Failure("Oops", "it broke")
@@ -238,6 +239,7 @@ def on_disk(files: dict[str, bytes]) -> MemoryDisk:
 
 def recovered_image(files: dict[str, bytes], *, check: Callable[[MemoryStore], None] | None = None) -> list[bytes]:
     """What a recovery of these files finds."""
+    happened("recoveries")
     store = open_journaled(DIRECTORY, clock=ManualClock(), disk=on_disk(files))
     try:
         found = list(image(store.backend.session.facts))

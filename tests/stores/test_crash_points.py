@@ -11,6 +11,7 @@ import pytest
 
 from forebay.core.errors import JournalDamaged, StoreFailed
 from forebay.store.memory.frame import Scan, decode_header, encode_mark
+from tests.evidence import happened
 from tests.stores.journal_history import ALL_PARTS, DIRECTORY, JournalHistory, recovered_image
 
 MARK = f"{DIRECTORY}/synced"
@@ -106,6 +107,7 @@ def check_flips(history: JournalHistory, bits: range, step: int = 1) -> tuple[in
         else:
             assert found == final, f"silently different after a flip in {where}"
             harmless += 1
+    happened("flips", refused + harmless)
     return refused, harmless
 
 

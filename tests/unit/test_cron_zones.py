@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from forebay.core.instant import from_datetime
 from forebay.work.cron import Cron, Dst
 from forebay.work.zone import SAMPLE, transitions
+from tests.evidence import happened
 
 RULES: tuple[Dst, ...] = ("once", "skip", "wall")
 NAMES = sorted(zoneinfo.available_timezones() - {"localtime"})
@@ -173,6 +174,7 @@ def compare(rule: str, zone: str, dst: Dst, clock: Walk, instants: list[int]) ->
     later = expected[bisect_right(expected, first) :]
     ticks = [tick // SECOND for tick in cron.ticks(first * SECOND, end * SECOND, 1_000)]
     assert ticks == later[:1_000], (rule, zone, dst, first)
+    happened("comparisons", len(instants) + 1)
     return len(instants) + 1
 
 

@@ -1,6 +1,12 @@
 """All commands of the proof; the entry point `forebay.commands` names this tuple."""
 
 from forebay.cli.command import Command, Group
-from forebay_proof.cli import bench, chaos, checks, lab
+from forebay_proof.cli import bench, chaos, checks, evidence, lab
 
-COMMANDS: tuple[Command | Group, ...] = (*lab.COMMANDS, *bench.COMMANDS, *chaos.COMMANDS, *checks.COMMANDS)
+COMMANDS: tuple[Command | Group, ...] = (
+    *lab.COMMANDS,
+    *bench.COMMANDS,
+    *chaos.COMMANDS,
+    *checks.COMMANDS,
+    *evidence.COMMANDS,
+)
