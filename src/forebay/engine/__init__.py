@@ -3,7 +3,7 @@
 intake   what a batch of drafts becomes: keys, merges, copies, capacity, shedding
 settle   which settles count, and what a verdict makes of a job
 control  which spec may replace which, and when a schedule fires
-lanes    which ready jobs a claim hands out: gates, classes and their turns
+lanes    which ready jobs a claim returns: gates, classes and their turns
 order    the heap behind them
 logs     partitions of entries and of a group's members, and what may be committed
 """

@@ -2,9 +2,9 @@
 
 How a store uses it, inside the step that writes:
 
-    new_partitions(known, spec, …)      refuses a spec that may not be put; the partitions that a log gains
-    is_due(schedule, tick, last_at)     whether `fire` takes this slot
-    fired(schedule, …)                  the schedule behind the slot
+    new_partitions(known, spec, …)      refuses an invalid change of a spec; the partitions that a log gains
+    is_due(schedule, tick, last_at)     whether `fire` may fire this slot
+    fired(schedule, …)                  the schedule after it
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,13 +22,13 @@ from forebay.store.checks import check_neighbours
 from forebay.store.protocol import Receipt
 
 PAGE_PROBES: Final = 5_000
-"""How many jobs one page of `browse` looks at, found or not: a page is never a long read."""
+"""How many jobs one page of `browse` reads, matching or not, so that no page is a long read."""
 
 
 def new_partitions(
     known: QueueSpec | None, spec: QueueSpec, has_jobs: Callable[[], bool], others: Callable[[], Iterable[QueueSpec]]
 ) -> range:
-    """The partitions that a log has to get. `known`: the spec that was put before; `others`: all specs that hold now.
+    """The partitions to add to a log. `known`: its previous spec; `others`: all current specs.
 
     A queue with jobs does not become a log, nor a log a queue, and a log loses no partition.
     """
@@ -44,7 +44,7 @@ def new_partitions(
 
 
 def is_due(schedule: Schedule | None, tick: Instant, last_at: Instant | None) -> bool:
-    """Whether this slot may be taken: it is the schedule's next one, and no later one was taken before."""
+    """Whether this slot may be fired: it is the schedule's next one, and no later one was fired."""
     return (
         schedule is not None
         and not schedule.paused
@@ -54,7 +54,7 @@ def is_due(schedule: Schedule | None, tick: Instant, last_at: Instant | None) ->
 
 
 def fired(schedule: Schedule, next_at: Instant, receipts: Sequence[Receipt]) -> Schedule:
-    """The schedule once its slot was taken; `receipts`: of the copies that its draft became."""
+    """The schedule after its slot was fired; `receipts`: of the copies of its draft."""
     return replace(schedule, next_at=next_at, last_job=became(receipts) or schedule.last_job)
 
 

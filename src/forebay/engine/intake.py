@@ -1,18 +1,18 @@
-"""What a batch of drafts becomes: keys, merges, copies of brokers, capacity and shedding. One text for every store.
+"""What a batch of drafts becomes: keys, merges, copies of brokers, capacity and shedding, on every store alike.
 
 A batch is all or nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the
 first, a newer payload of the same subject replaces an older one, and all count against the capacity.
 
 How a store uses it, inside the step that writes:
 
-    plan = plan_intake(tables, drafts)     what the drafts become; looks up (`IntakeTables`) and changes nothing
-    plan.make_room()                       `plan.shed` are the jobs that die for them; or `QueueFull`
+    plan = plan_intake(tables, drafts)     what the drafts become; reads `IntakeTables` and changes nothing
+    plan.make_room()                       `plan.shed` are the jobs to shed; or raises `QueueFull`
     births(plan.entries, now, taken)       the rows to insert: lane, rank, ready or waiting
     plan.merged, plan.keys                 waiting jobs that take newer work over; keys to remember
     plan.receipts                          the answer, one for each draft
 
-A store that locks its queues itself calls `plan.victims` instead of `make_room`. A store that gives its drafts ids
-before it plans returns them from `new_id`; `plan.put` takes a draft whose key is settled already.
+A store that locks its queues itself calls `plan.victims` instead of `make_room`. A store that assigns ids before it
+plans returns them from `new_id`; `plan.put` accepts a draft whose key has been checked already.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,16 +35,16 @@ from forebay.store.protocol import Receipt
 
 RETRY_AFTER_SECONDS: Final = 1.0
 KEYS_SWEPT: Final = 2
-"""How many keys whose time has passed a store forgets for each draft that it accepts."""
+"""How many expired keys a store deletes for each draft that it accepts."""
 
 GAVE_WAY: Final = Failure(SHED, "it gave way to newer work in a full queue")
 
 RankedId = tuple[int, int]
-"""The rank of a job and its id: what is smaller goes first."""
+"""The rank of a job and its id; the smaller is first."""
 
 
 class KeyFact(NamedTuple):
-    """What is remembered under an idempotency key: its job, a digest of kind and payload, the end of its window."""
+    """What is stored with an idempotency key: its job, a digest of kind and payload, the end of its window."""
 
     job_id: int
     digest: bytes
@@ -61,7 +61,7 @@ class MergeTarget(NamedTuple):
 
 
 class MergedDraft(NamedTuple):
-    """A draft that a waiting job takes over. `rank`: where its time moves as well; else it moves as its base does."""
+    """A draft that a waiting job takes over. `rank`: new if its due time changes; else it moves with its base."""
 
     target: MergeTarget
     draft: Draft
@@ -70,7 +70,7 @@ class MergedDraft(NamedTuple):
 
 
 class IntakeTables(Protocol):
-    """What planning looks up. Jobs and keys are those of the store before the batch."""
+    """What planning reads: jobs and keys as they are before the batch."""
 
     @property
     def now(self) -> Instant: ...
@@ -78,23 +78,23 @@ class IntakeTables(Protocol):
     def stamper(self, queue: str) -> Stamper: ...
 
     def new_id(self, place: int) -> int:
-        """The id of a new job; `place` is that of its draft in the batch, copies of brokers counted one by one."""
+        """The id of a new job; `place` is the index of its draft in the batch, counting copies of brokers."""
 
     def taken_key(self, queue: str, key: str) -> KeyFact | None:
-        """What is remembered under the key, if it is still taken (`key_is_taken`); called once a key."""
+        """What is stored with the key, if it is still taken (`key_is_taken`); called once for each key."""
 
     def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
-        """The newest job of the subject that merges and has neither run nor expired."""
+        """The newest job of the subject that can take over a draft: it has neither run nor expired."""
 
     def depth(self, queue: str) -> int:
         """How many jobs of the queue have not ended."""
 
     def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
-        """Jobs that do not run, in the order in which they give way, at least `limit` of them if there are."""
+        """Jobs that do not run, in the order in which they are shed; at least `limit` of them if they exist."""
 
 
 class IntakePlan:
-    """What one call brings."""
+    """What one call changes."""
 
     def __init__(self, tables: IntakeTables, *, durable: bool) -> None:
         self.receipts: list[Receipt] = []
@@ -109,11 +109,11 @@ class IntakePlan:
 
     @property
     def is_new(self) -> bool:
-        """Whether anything comes of the drafts that was not there before."""
+        """Whether the drafts change anything."""
         return bool(self.entries or self.merged)
 
     def take(self, place: int, draft: Draft) -> None:
-        """A draft for a queue that is no broker: a duplicate by its key, or work for `put`."""
+        """A draft for a queue of jobs: a duplicate by its key, or passed to `put`."""
         stamper = self._tables.stamper(draft.queue)
         if stamper.is_log:
             raise WrongQueueKind(draft.queue, is_log=True)
@@ -132,7 +132,7 @@ class IntakePlan:
         self.receipts.append(Receipt(fact.job_id, self._durable, duplicate=True))
 
     def put(self, place: int, draft: Draft) -> None:
-        """A draft whose key is settled already becomes a job, or is taken over by one."""
+        """A draft whose key has been checked becomes a job, or a waiting job takes it over."""
         self._put(place, draft, self._tables.stamper(draft.queue))
 
     def _put(self, place: int, draft: Draft, stamper: Stamper, key_digest: bytes = b"", key_until: Instant = 0) -> int:
@@ -160,7 +160,7 @@ class IntakePlan:
         return target.id
 
     def make_room(self) -> None:
-        """Every bounded queue has room for what comes, or jobs die for it; called before anything is counted."""
+        """Check the capacity of every bounded queue, and choose the jobs to shed; called before anything is counted."""
         for queue, count in sorted(self.arrivals.items()):
             spec = self._tables.stamper(queue).spec
             if isinstance(spec.capacity, Bounded):
@@ -169,7 +169,7 @@ class IntakePlan:
                     self.shed += self.victims(queue, depth)
 
     def victims(self, queue: str, depth: int) -> list[int]:
-        """The jobs that die so that all of these fit in; one that takes newer work of this call over does not."""
+        """The jobs to shed so that all of these fit; a job that takes over a draft of this call is not among them."""
         stamper, count = self._tables.stamper(queue), self.arrivals[queue]
         excess, shed, doomed = excess_of(stamper.spec, depth, count), stamper.sheds, None
         if shed is not None:
@@ -212,10 +212,10 @@ def key_is_taken(stamper: Stamper, fact: KeyFact, state_of: Callable[[int], Stat
 
 
 def victims(shed: Shed, excess: int, resting: Iterable[RankedId], arriving: Sequence[RankedId]) -> list[int] | None:
-    """Ids of the `excess` jobs that die; None: there is no room to be made, and the call is refused.
+    """Ids of the `excess` jobs to shed; None: not enough can be shed, and the call is refused.
 
     `resting` are jobs that wait or are ready, never running ones: for the oldest by their ids, for the lowest the last
-    in rank first. No more of them are read than needed. Where the lowest of all is a job that arrives, none dies.
+    in rank first. No more of them are read than needed. If an arriving job is the lowest of all, none is shed.
     """
     offered = list(islice(resting, excess))
     if len(offered) < excess:
@@ -236,7 +236,7 @@ def queue_full(spec: QueueSpec, depth: int, count: int) -> QueueFull:
 
 
 def check_capacity(tables: IntakeTables, arrivals: Mapping[str, int]) -> None:
-    """Every bounded queue has room for jobs that come back to it; nothing dies for them."""
+    """Check the capacity of every bounded queue for jobs that return to it; nothing is shed for them."""
     for queue, count in sorted(arrivals.items()):
         spec, depth = tables.stamper(queue).spec, tables.depth(queue)
         if excess_of(spec, depth, count) > 0:
@@ -248,7 +248,7 @@ def birth_rank(entry: Entry, now: Instant) -> int:
 
 
 class Birth(NamedTuple):
-    """A new job's place. `behind`: its line has a job before it. `ready`: it waits for neither that nor its time."""
+    """The row of a new job. `behind`: its line has a job before it. `ready`: it is due and not behind another job."""
 
     entry: Entry
     lane: str
@@ -258,7 +258,7 @@ class Birth(NamedTuple):
 
 
 def births(entries: Iterable[Entry], now: Instant, taken_lines: Iterable[str] = ()) -> Iterator[Birth]:
-    """The places of new jobs, in order; the first job of a line that is not taken is exposed."""
+    """The rows of new jobs, in order; the first job of a free line is exposed."""
     taken = set(taken_lines)
     for entry in entries:
         behind = entry.line is not None and entry.line in taken

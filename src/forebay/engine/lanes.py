@@ -1,10 +1,10 @@
 """Which ready jobs a claim hands out: lanes, the gates they have to pass, and classes that take turns.
 
-This is the reference. The in-process store keeps one `Lanes` for good, SQLite fills one for each unit of work, and the
-servers of Postgres and Redis carry the same functions under the same names.
+This is the reference implementation. The in-process store keeps one `Lanes`, SQLite fills one for each unit of work,
+and the scripts of Postgres and Redis have the same functions under the same names.
 
 A *lane* has the ready jobs of a queue with the same class and the same gates, in the order of (rank, id). An *open*
-lane stands in its class; a lane whose head met a closed gate is *parked* at that gate, as a whole. The *front* of a
+lane belongs to its class; a lane whose head met a closed gate is *parked* at that gate, as a whole. The *front* of a
 queue orders what may start next: classes by their turns where the queue shares, by their heads elsewhere, and beside
 them every gate that has room again, in the place of the first lane parked there. So room makes no lane move before a
 claim gets to it, and a claim costs O(started + parked), however much is held.
@@ -51,7 +51,7 @@ class ReadyJobs(Protocol[J_co]):
 
 
 class GateState:
-    """A gate as it stands: what running jobs use of it, its theoretical arrival time, the operator's number.
+    """The state of a gate: what running jobs use of it, its theoretical arrival time, the operator's number.
 
     numbers  by queue, the gate as the queue's spec has it now; `queue` is the one that used it last
     parked   by queue, the lanes that are parked here
@@ -102,12 +102,12 @@ class Lane(Generic[J]):
         self.at: GateState | None = None
 
     def head(self) -> Key | None:
-        """(rank, id) of the first job: where the lane stands in its class."""
+        """(rank, id) of the first job: the order of the lane in its class."""
         head = self.ready.head()
         return None if head is None else head[:2]
 
     def place(self) -> Key:
-        """Where the lane stands in its queue. It has a job."""
+        """The order of the lane in its queue. It has a job."""
         rank, job_id, _ = self.ready.head() or (0, 0, None)
         return self.cls.turn, rank, job_id
 
@@ -118,7 +118,7 @@ class Lane(Generic[J]):
         return 1 if head is None else head[2].cost
 
     def is_expired(self, now: Instant) -> bool:
-        """Whether its first job outlived its time."""
+        """Whether its first job has expired."""
         head = self.ready.head()
         expires_at = None if head is None else head[2].expires_at
         return expires_at is not None and expires_at <= now
@@ -146,7 +146,7 @@ class Front(Generic[J]):
     """What may start next in one queue. `weight` of a class; None: classes do not take turns.
 
     turn    that of the class that started last in its turn
-    idle    classes without ready jobs, until their turns say nothing any more
+    idle    classes without ready jobs, until their turns no longer matter
     parked  lanes that met a closed gate
     """
 
@@ -193,7 +193,7 @@ class Front(Generic[J]):
 class Taken(Generic[J]):
     """What a claim of one queue did.
 
-    jobs     handed out, in order, with their slots taken
+    jobs     claimed, in order, with their slots taken
     expired  met past their expiry, and out of their lanes now
     gates    whose states the starts changed, by name
     classes  whose turns the starts moved on, by name
@@ -232,7 +232,7 @@ class Lanes(Generic[J]):
         return state
 
     def take(self, front: Front[J], limit: int, now: Instant, cls: str | None = None) -> Taken[J]:
-        """Hand out up to `limit` jobs of a queue, or of one class of it, that every gate admits."""
+        """Claim up to `limit` jobs of a queue, or of one class of it, that every gate admits."""
         self.now = now
         taken: Taken[J] = Taken()
         only = None if cls is None else front.classes.get(cls)
@@ -260,7 +260,7 @@ class Lanes(Generic[J]):
         return taken
 
     def give_back(self, front: Front[J], names: Iterable[str], cost: int) -> list[GateState]:
-        """A job with these gates does not run any more; the caps that have more room now."""
+        """A job with these gates has ended; returns the caps with more free slots."""
         freed = [state for gate, state in front.whole if not gate.step]
         for name in names:
             state = self.gates.get(name)
@@ -272,7 +272,7 @@ class Lanes(Generic[J]):
         return freed
 
     def wake(self, state: GateState) -> None:
-        """The gate may have room: it gets in front of the queues whose lanes are parked there."""
+        """The gate may have free slots: it enters the front of the queues whose lanes are parked there."""
         for queue in state.parked:
             self.fronts[queue].order.put(state)
         self._forget(state)
@@ -306,7 +306,7 @@ class Lanes(Generic[J]):
         return None
 
     def workable_at(self, front: Front[J], now: Instant) -> Instant:
-        """When a claim may find something in the queue if nothing happens: now, later at a rate, or never."""
+        """When a claim may find something in the queue if nothing changes: now, later at a rate, or never."""
         self.now = now
         for _ in range(LANES_MET):
             lane = front.first()
@@ -343,7 +343,7 @@ class Lanes(Generic[J]):
         return lane
 
     def grew(self, front: Front[J], lane: Lane[J]) -> None:
-        """A job came to the lane and is its head now."""
+        """A job was added to the lane and is its head."""
         if lane.at is None:
             lane.cls.open.put(lane)
             front.order.put(lane.cls)
@@ -360,7 +360,7 @@ class Lanes(Generic[J]):
             self.wake(lane.at)
 
     def drop(self, front: Front[J], lane: Lane[J]) -> None:
-        """A lane without jobs is forgotten, and so is its class, once its turn says nothing any more."""
+        """Remove a lane without jobs, and its class once its turn no longer matters."""
         of = lane.cls
         del front.lanes[of.name, lane.names]
         of.lanes -= 1
@@ -426,7 +426,7 @@ class Lanes(Generic[J]):
         return None
 
     def park(self, front: Front[J], lane: Lane[J], state: GateState) -> None:
-        """The lane waits at the gate, in the place of its head; it may be there already, with another head."""
+        """Park the lane at the gate, ordered by its head; it may be parked there already with another head."""
         lane.at = state
         lane.cls.open.drop(lane)
         lane.cls.parked[lane] = front.parked[lane] = None
@@ -437,7 +437,7 @@ class Lanes(Generic[J]):
         self._set_timer(state)
 
     def open(self, front: Front[J], lane: Lane[J]) -> None:
-        """The lane is in front again. A class that had no open lane saved no turns up."""
+        """Open the lane. A class that had no open lane has not saved up turns."""
         of = lane.cls
         if lane.at is not None:
             lane.at.parked[front.queue].drop(lane)

@@ -1,7 +1,7 @@
 """How running jobs end: what a settle answers, what a verdict makes of a job, and what a cancel does.
 
 The fence decides, not the time: a settle counts if the job runs and its delivery is the lease's. The last settle is
-remembered as a `Mark`, on the job's row or, once the job is gone, apart: a repeated one is answered alike.
+kept as a `Mark`, on the job's row or, once the job is deleted, in a table: a repeated settle gets the same answer.
 
 How a store uses it, inside the step that writes:
 
@@ -11,7 +11,7 @@ How a store uses it, inside the step that writes:
     MARK_CODES[change]                               the code of its mark, once more
     plan_cancel(ids, rows)                           which of them end at once, which holders are requested to stop
 
-A store whose server computes instants calls `transition` with now = 0: `until` is then a length of time.
+A store whose server computes instants calls `transition` with now = 0: `until` is then a duration.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,16 +36,16 @@ _VERDICTS: Final[tuple[tuple[type, Change, str], ...]] = (
     (Cancel, Change.DISMISSED, "c"),
 )
 VERDICT_CODES: Final[dict[type, str]] = {verdict: code for verdict, _, code in _VERDICTS}
-"""Verdicts as stores remember them; the letters are part of the schemas."""
+"""Codes of verdicts in the stores; the letters are part of the schemas."""
 MARK_CODES: Final[dict[str, str]] = {change: code for _, change, code in _VERDICTS}
-"""The same by what the ledger calls it."""
+"""The same by the ledger's name of the change."""
 
 Mark: TypeAlias = tuple[int, str]
 """The last settle of a job: its delivery, and the code of the verdict."""
 
 
 class HeldJob(Protocol):
-    """A job's row, as far as a settle looks at it."""
+    """The columns of a job that a settle reads."""
 
     @property
     def is_running(self) -> bool: ...
@@ -61,7 +61,7 @@ class HeldJob(Protocol):
 
 
 class RankedJob(Protocol):
-    """A job's row, as far as its rank goes."""
+    """The columns of a job that determine its rank."""
 
     @property
     def rank(self) -> int: ...
@@ -77,14 +77,14 @@ J = TypeVar("J", bound=HeldJob)
 
 
 class SettlePlan(NamedTuple, Generic[J]):
-    """The answers, and the jobs that end, each with its verdict and the mark that it leaves."""
+    """The answers, and the jobs that end, each with its verdict and its mark."""
 
     answers: list[Settled]
     endings: list[tuple[J, Verdict, Mark]]
 
 
 def plan_settle(settlements: Sequence[Settlement], rows: Mapping[int, J], marks: Mapping[int, Mark]) -> SettlePlan[J]:
-    """`rows`: of the jobs that there are; `marks`: what is remembered of those that are gone."""
+    """`rows`: of the jobs that exist; `marks`: of those that were deleted."""
     plan: SettlePlan[J] = SettlePlan([], [])
     ended: dict[int, Mark] = {}
     for lease, verdict in settlements:
@@ -102,19 +102,19 @@ def plan_settle(settlements: Sequence[Settlement], rows: Mapping[int, J], marks:
 
 
 def presumes_expiry(verdict: Verdict) -> bool:
-    """Whether a verdict was made for a holder whose lease had run out."""
+    """Whether a verdict is about a holder whose lease had expired."""
     return isinstance(verdict, Retry | DeadLetter | Release) and verdict.expired
 
 
 def outlived(lease: Lease, verdict: Verdict, until: Instant) -> bool:
-    """Whether a verdict about a lost holder is out of date: it has renewed the lease since it was looked at."""
+    """Whether a verdict about a lost holder is out of date: the lease was renewed since it was read."""
     return until > lease.until and presumes_expiry(verdict)
 
 
 class Transition(NamedTuple):
-    """What becomes of a running job. `state` None: it goes at once. `until`: when it is due, or readable until then.
+    """What becomes of a running job. `state` None: it is deleted. `until`: when it is due, or how long it is readable.
 
-    `keep_rank`: one that waits again goes back to the place that it had; else its rank is that of its new due time.
+    `keep_rank`: a job that waits again keeps its rank; otherwise its rank follows from its new due time.
     """
 
     change: Change
@@ -125,7 +125,7 @@ class Transition(NamedTuple):
 
 
 def transition(verdict: Verdict, stamper: Stamper, now: Instant) -> Transition:
-    """`stamper`: of the job's queue, whose retention may keep a job longer than the verdict asks."""
+    """`stamper`: of the job's queue, whose retention may keep a job longer than the verdict does."""
     match verdict:
         case Ack(_, keep_for):
             until = stamper.kept_until(now, keep_for)
@@ -142,14 +142,14 @@ def transition(verdict: Verdict, stamper: Stamper, now: Instant) -> Transition:
 
 
 def rank_after(job: RankedJob, keep_rank: bool, due_at: Instant, now: Instant) -> int:
-    """The rank of a job that waits again: the place that it had, or that of its new due time."""
+    """The rank of a job that waits again: its old one, or that of its new due time."""
     if keep_rank:
         return rank_back(job.rank, job.rank_timed)
     return rank_at(job.rank_base, job.rank_timed, due_at, now)
 
 
 def attempts_after(change: str, attempt: int) -> int:
-    """A job that is released has not used its attempt up."""
+    """A release gives the attempt back."""
     return attempt - (change == Change.RELEASED)
 
 
@@ -167,7 +167,7 @@ class CancelPlan(NamedTuple):
 
 
 def plan_cancel(ids: Iterable[int], states: Mapping[int, State]) -> CancelPlan:
-    """`states`: of the jobs that there are."""
+    """`states`: of the jobs that exist."""
     answers: list[CancelAnswer] = []
     ended: dict[int, None] = {}
     requested: dict[int, None] = {}

@@ -1,4 +1,4 @@
-"""What every store checks of a call before it reads its state, once for all of them."""
+"""The checks of a call that every store makes before it reads its state."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -31,7 +31,7 @@ from forebay.store.protocol import ProgressReport, Want
 _GATE_NAME_LENGTH: Final = 1_024
 
 ALWAYS_FIT: Final = BATCH_BYTES // PAYLOAD_BYTES
-"""So few items fit into one call whatever their size: no need to add them up."""
+"""This many items always fit into one call: their sizes need not be added up."""
 
 
 def check_batch(verb: str, size: int) -> None:
@@ -41,7 +41,7 @@ def check_batch(verb: str, size: int) -> None:
 
 
 def check_bytes(verb: str, bodies: Sequence[bytes | None]) -> None:
-    """What one call carries also fits into one record of the ledger."""
+    """What one call carries must also fit into one record of the ledger."""
     size = sum(len(body) for body in bodies if body is not None)
     if size > BATCH_BYTES:
         raise BatchTooLarge(verb, size, BATCH_BYTES, "bytes")
@@ -53,7 +53,7 @@ def check_limit(verb: str, limit: int) -> None:
 
 
 def checked_queues(verb: str, queues: Sequence[str]) -> list[str]:
-    """Names of queues; one name that is not in a list would be taken for as many as it has letters."""
+    """Names of queues. A single string is refused: it would be read as a list of its letters."""
     if isinstance(queues, str):
         raise Invalid(f"{verb} queues", f"{queues!r} is one name, not a list of them", f"write [{queues!r}]")
     check_batch(verb, len(queues))
@@ -97,7 +97,7 @@ def checked_owner(owner: str) -> str:
 
 
 def checked_total(wants: Sequence[Want]) -> int:
-    """How many jobs a claim asks for."""
+    """How many jobs a claim requests."""
     total = 0
     for want in wants:
         if type(want.queue) is not str or not is_name(want.queue):
@@ -115,7 +115,7 @@ def check_gate(name: str) -> None:
 
 
 def check_offset(after: int) -> None:
-    """Where to go on reading a log or the ledger."""
+    """Where to continue to read a log or the ledger."""
     if type(after) is not int or after < -1:
         raise Invalid("after", f"{after!r} is not an offset", "-1 reads from the start")
 
@@ -126,7 +126,7 @@ def check_rule(rule: LedgerRule) -> None:
 
 
 LAST: Final = "\U0010ffff"
-"""What begins with a text comes before the text with this behind it."""
+"""Appended to a prefix, it sorts after every text with that prefix."""
 
 
 def check_gates_page(after: str, limit: int, prefix: str) -> None:
@@ -144,7 +144,7 @@ def check_names_page(after: str, limit: int, prefix: str) -> None:
 
 
 def checked_condition(condition: str, count: int, value: str | None) -> str:
-    """The gate that `release` is to let some pass."""
+    """The gate of which `release` admits jobs."""
     check_limit("release", count)
     name = check_name("condition", condition)
     return condition_gate(name, None if value is None else check_text("value", value))
@@ -156,7 +156,7 @@ def check_spec(spec: QueueSpec) -> None:
 
 
 def check_neighbours(spec: QueueSpec, others: Iterable[QueueSpec]) -> None:
-    """Its edges lead to queues, and so do theirs; called in the step that puts it, with the specs that hold then."""
+    """Check that routes and dead-letter targets name queues of jobs; called in the step that stores the spec."""
     check_edges(spec, others)
 
 
@@ -178,7 +178,7 @@ def checked_member(
 
 
 def checked_presence(presence: Presence, keep_for: timedelta) -> Duration:
-    """How long a worker is to be known, in microseconds."""
+    """How long a worker is present, in microseconds."""
     if type(presence) is not Presence:
         raise Invalid("presence", f"{type(presence).__name__} is not a Presence", "build a Presence(owner, host, …)")
     return checked_micros("keep_for", keep_for, MIN_LEASE, MAX_PRESENCE)
@@ -208,5 +208,5 @@ def checked_entries(bodies: Sequence[bytes], keys: Sequence[str | None] | None) 
 
 @lru_cache(maxsize=256)
 def _is_owner(owner: str) -> bool:
-    """Few owners claim very often."""
+    """A few owners claim very often."""
     return check_text("owner", owner) == owner

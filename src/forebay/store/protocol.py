@@ -4,9 +4,8 @@ Batch is the shape; one is a batch of one. Every verb is bounded (`limits.MAX_BA
 durable before it returns wherever the store is. No verb takes "now": the store owns time. A store never computes a
 backoff and never chooses between retry and dead letter; it stamps what core computed and moves state.
 
-What a reply lost on the way means: `enqueue` with a key, `settle`, `fire` and `commit` may simply be called again.
-A verb never blocks, but for those named `wait…`, which are there to, and `enqueue` into a queue whose capacity says
-`Block`.
+After a lost reply, `enqueue` with a key, `settle`, `fire` and `commit` may be called again. A verb never blocks, except
+those named `wait…` and `enqueue` into a full queue whose capacity is `Block`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -36,8 +35,8 @@ class Receipt(Struct, frozen=True):
     duplicate  the key was seen within its window: this is the first job's id
     merged     a waiting job took over the payload (`LatestWins`): this is its id
     durable    the job outlives a crash of the process and of the machine
-    copies     what became of a draft for a broker: the ids in its queues, in the order of its routes. `id` is the first
-               of them, or 0 where no route matched and the draft was dropped; `duplicate`, `merged`: all of them are
+    copies     of a draft for a broker: the ids in its queues, in the order of the routes. `id` is the first of them, or
+               0 if no route matched and the draft was dropped; `duplicate` and `merged` hold for all of them
     """
 
     id: int
@@ -48,7 +47,7 @@ class Receipt(Struct, frozen=True):
 
 
 class Tally(Struct, frozen=True):
-    """How far a stream of drafts has come: `taken` are those that are answered for, from the first one on."""
+    """The position in a stream of drafts: the first `taken` drafts have been accepted."""
 
     taken: int = 0
     duplicates: int = 0
@@ -63,10 +62,10 @@ class Tally(Struct, frozen=True):
 
 
 class Checkpoint(Struct, frozen=True):
-    """How far a source of drafts has come that may repeat itself: `taken` drafts of its `batch`, and their digest.
+    """The position of a source that may repeat drafts: `taken` drafts of its `batch`, and their digest.
 
-    The store moves it in the transaction that takes the drafts, so each draft is taken once, however often and however
-    late it comes. Kept while the source moves and `limits.SOURCE_KEPT` beyond.
+    The store moves it in the transaction that accepts the drafts, so each draft is accepted once, however often it is
+    sent. It is kept for `limits.SOURCE_KEPT` after its last change.
     """
 
     batch: int
@@ -98,13 +97,13 @@ class CancelAnswer(StrEnum):
 
 
 ProgressReport: TypeAlias = tuple[Fence, Progress]
-"""Of which delivery of which job, and how far it is."""
+"""The progress of one delivery of a job."""
 
 
 class Query(Struct, frozen=True):
     """Which jobs to show; every field that is set must match.
 
-    `suspect`: whose last holder died with them, or only the others; dead and suspect is quarantined.
+    `suspect`: only jobs whose last holder died, or only the others; a dead suspect is quarantined.
     """
 
     queue: str | None = None
@@ -127,7 +126,7 @@ class Query(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """Jobs in the order of their ids; go on with `after=next`. `next` None: that was all. A page may be empty."""
+    """Jobs in the order of their ids; continue with `after=next`. `next` None: the last page. A page may be empty."""
 
     jobs: list[Job]
     next: int | None
@@ -139,10 +138,10 @@ class Backlog(Struct, frozen=True):
     waiting     not due yet, or behind the head of their line
     ready       due, whether a gate holds them or not
     oldest_age  how long the oldest ready job has been due, in microseconds
-    held        ready jobs behind a closed gate: all, where one of the whole queue is closed, else those of lanes that
-                claims found closed; `limits.MAX_AHEAD` are counted
-    blocked     lines (`InOrder`) with a dead head that nothing may pass; of the lines with dead jobs in them,
-                `limits.MAX_BLOCKED` are looked at
+    held        ready jobs behind a closed gate: all of them if a gate of the whole queue is closed, else those of
+                lanes that claims found closed; at most `limits.MAX_AHEAD` are counted
+    blocked     lines (`InOrder`) that a dead head blocks; at most `limits.MAX_BLOCKED` lines with dead jobs are
+                examined
     """
 
     queue: str
@@ -165,7 +164,7 @@ class Backlog(Struct, frozen=True):
 
 
 class Totals(Struct, frozen=True):
-    """All queues together: how many there are, and their jobs by state. `deepest`: those that hold most, in order."""
+    """All queues together: how many there are, and their jobs by state. `deepest`: the largest, in order."""
 
     deepest: list[Backlog]
     queues: int
@@ -180,9 +179,9 @@ class Totals(Struct, frozen=True):
 class Hold(Struct, frozen=True):
     """What holds a due job: a closed gate of its queue or lane, or the line in which it is not the first.
 
-    slots     how many may run at once, for now; the operator's number, where there is one. A line has one
+    slots     how many may run at once; the operator's number if there is one. A line has one
     used      slots that running jobs take; a job takes as many as it costs
-    before    ready jobs of its lane, or jobs behind the head of its line, that go first; `limits.MAX_AHEAD` at most
+    before    ready jobs of its lane, or jobs of its line, that are ahead of it; at most `limits.MAX_AHEAD`
     head      of a line: its first job that has not finished, which may be dead
     opens_at  of a rate: when it admits the next job; None: only an operator can open it
     """
@@ -196,7 +195,7 @@ class Hold(Struct, frozen=True):
 
 
 class GateUse(Struct, frozen=True):
-    """A gate that running jobs use, a rate that starts are owed to, or one with an operator's number (`given`)."""
+    """A gate that running jobs use, a rate with unpaid starts, or a gate with an operator's number (`given`)."""
 
     name: str
     slots: int
@@ -205,13 +204,13 @@ class GateUse(Struct, frozen=True):
 
 
 class Capabilities(Struct, frozen=True):
-    """What a store is; the conformance suite tests what is claimed here.
+    """The properties of a store; the conformance suite tests them.
 
     order          exact: claims follow (rank, id);  banded: only approximately
     processes      how many processes may open it at once
     settle_memory  how many removed jobs it remembers in order to answer a repeated settle
-    lease_grain    a lease may last this share longer than asked, never shorter
-    unsafe         settings of the server behind it that break the store's promise, as it was seen last
+    lease_grain    a lease may last longer than requested by this fraction, never shorter
+    unsafe         settings of the server that break the store's durability, when last read
     """
 
     name: str
@@ -224,58 +223,59 @@ class Capabilities(Struct, frozen=True):
 
 
 class Store(Log, Protocol):
-    """Where jobs live."""
+    """The interface of every store."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     def now(self) -> Instant:
-        """The store's clock: the only one that decides."""
+        """The time of the store's clock, which decides what is due and what has expired."""
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """One receipt per draft, all or nothing. `QueueFull`, `KeyConflict`, `WrongQueueKind` change nothing.
 
-        A draft for a broker becomes its `core.fanout.copies`, all of them or none; with these a call has no more drafts
-        than any other. Where `Shed` makes room, the jobs that give way die in the same step.
+        A draft for a broker becomes its `core.fanout.copies`, all of them or none; they count towards the size of the
+        call. If the capacity is `Shed`, the jobs that are shed become dead letters in the same step.
         """
 
     def promote(self, limit: int) -> Promotion:
-        """waiting → ready, where due and first in line. `claim` does this for what it hands out.
+        """waiting → ready, for jobs that are due and first in their line. `claim` does so for the jobs it returns.
 
-        What outlived its time goes here too: jobs that were kept or expired, dead letters beyond their rule, entries
-        that left the window of their log. `limit` bounds each of these. `next_due` is also when a rate opens.
+        Also removes what is past its time: finished jobs that were kept, dead letters beyond their rule, entries beyond
+        the window of their log; and dead-letters expired jobs. `limit` bounds each of these. `next_due` is also when a
+        rate opens.
         """
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
         """Smallest (rank, id) first, within a class where classes share; attempt and delivery grow by one.
 
-        Takes a slot of every gate of each claimed job, and never blocks. It returns fewer than wanted only if the queue
-        is paused, each ready job has a gate without room for it, an earlier head waits for room at one of its
-        gates, or `limits.LANES_MET` heads were met that could not start.
+        Takes a slot of every gate of each claimed job, and never blocks. It returns fewer than requested only if the
+        queue is paused, every ready job has a gate without free slots or with an earlier head waiting at it, or
+        `limits.LANES_MET` heads could not start.
         """
 
     def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
-        """The survivors, with their new time and what their jobs look like now; the others are lost."""
+        """The extended leases with their jobs as they are now; leases that are not returned are lost."""
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """The commit point: each applied if its fence is current, else STALE. Repeating it is APPLIED again.
 
-        A verdict of abandonment is also STALE when the lease was renewed after the one it comes with was read.
+        A verdict about a lost holder is also STALE if the lease was renewed after it was read.
         """
 
     def overdue(self, limit: int) -> list[Lease]:
-        """Leases past their time, oldest first. Changes nothing: `overdue`, `decide` and `settle` are the reaper."""
+        """Expired leases, oldest first. Changes nothing: the reaper calls `overdue`, `decide` and `settle`."""
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]: ...
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
         """dead → waiting with all attempts back; delivery and past errors stay. Returns the ids that this call moved.
 
-        A dead letter in another queue returns to its own, whose bound must have room for it.
+        A dead letter in another queue returns to its own queue, which must have capacity for it.
         """
 
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
-        """Remove finished jobs that ended before the instant, of all queues or of one; how many."""
+        """Remove finished jobs that ended before the instant, of all queues or of one; returns how many."""
 
     def discard(self, ids: Sequence[int]) -> list[int]:
         """Remove those of these jobs that are dead, in whichever queue; returns the ids that this call removed."""
@@ -291,12 +291,12 @@ class Store(Log, Protocol):
     def browse(self, query: Query, after: int, limit: int) -> Page: ...
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
-        """All queues that exist when none is named."""
+        """Without names: all queues that exist."""
 
     def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
-        """Names of queues that are configured, paused or hold jobs and begin with the prefix, by name, behind `after`.
+        """A page of the names, after `after`, of queues with this prefix that are configured, paused or hold jobs.
 
-        A page: there may be any number of names, so servers read pages and not `backlog()`.
+        There may be any number of queues, so servers read these pages instead of `backlog()`.
         """
 
     def totals(self, limit: int) -> Totals:
@@ -305,9 +305,8 @@ class Store(Log, Protocol):
     def put_spec(self, spec: QueueSpec) -> None:
         """Gates of the spec hold at once, also for jobs already accepted, as far as these were stamped with them.
 
-        A queue cannot become a log, nor a log a queue. An edge (a route, the way to dead letters) may lead to a queue
-        that is not put yet, never to a log or a
-        broker.
+        A queue cannot become a log, nor a log a queue. A route or a dead-letter target may name a queue
+        that does not exist yet, but not a log or a broker.
         """
 
     def specs(self) -> list[QueueSpec]: ...
@@ -318,31 +317,31 @@ class Store(Log, Protocol):
     def resume(self, queue: str) -> None: ...
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        """Give a gate another number of slots; None goes back to the stamped one. Opens an `Until`.
+        """Set the number of slots of a gate; None restores that of the spec. Opens an `Until`.
 
-        Of a rate it is the number that may start at once, and 0 closes it; its pace stays.
+        For a rate it is the number that may start at once, and 0 closes it; the rate itself stays.
         """
 
     def release(self, condition: str, count: int, value: str | None = None) -> int:
-        """The first `count` ready jobs behind an `Until` pass it, and are never held by it again; how many.
+        """Admit the first `count` ready jobs behind an `Until` permanently; returns how many.
 
-        By rank; a job past its expiry dies instead and does not count. They take no slot of it, and still have to pass
-        their other gates. Nothing is saved up for jobs that come later.
+        By rank. An expired job becomes a dead letter instead and does not count. They take no slot of it; their other
+        gates still apply. Later jobs are not admitted.
         """
 
     def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        """A page of the gates in use or with an operator's number whose names begin with the prefix, behind `after`."""
+        """A page of the gates with this prefix, after `after`, that are in use or have an operator's number."""
 
     def hold(self, job_id: int) -> Hold | None:
-        """What holds this job; None: no gate does, or there is no such job. Changes nothing."""
+        """What holds this job; None: no gate holds it, or it does not exist. Changes nothing."""
 
     def ahead(self, job_id: int) -> int | None:
-        """How many ready jobs of its lane go before this one, `limits.MAX_AHEAD` at most; None: it is not ready."""
+        """How many ready jobs of its lane are ahead of this one, at most `limits.MAX_AHEAD`; None: it is not ready."""
 
     def put_schedule(self, schedule: Schedule) -> None:
-        """Create or edit; `last_at` and, while it exists, `last_job` stay what they were, whatever it says.
+        """Create or edit; the stored `last_at` and `last_job` are kept.
 
-        `next_at` moves only when rule or zone do, when it is resumed, or when its slot was taken (`schedule.edited`).
+        `next_at` changes only with the rule or the zone, on resume, or if its slot was fired (`schedule.edited`).
         """
 
     def drop_schedule(self, name: str) -> bool: ...
@@ -350,36 +349,36 @@ class Store(Log, Protocol):
     def schedules(self) -> list[Schedule]: ...
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-        """Take the slot (name, tick) and enqueue its job in one step; False when it was taken or moved.
+        """Fire the slot (name, tick) and enqueue its job in one step; False if it was fired already or has moved.
 
-        Without a draft the slot is given up: the schedule moves on and nothing is enqueued.
+        Without a draft the slot is skipped: the schedule moves on and nothing is enqueued.
         """
 
     def announce(self, presence: Presence, keep_for: timedelta) -> None:
-        """Keep the presence of a worker, until the time is up or it announces itself again.
+        """Keep the presence of a worker for this long, or until it announces itself again.
 
-        `since` and `seen_at` are the store's. Nothing of it is written to the ledger.
+        The store sets `since` and `seen_at`. The ledger does not record it.
         """
 
     def withdraw(self, owner: str) -> bool:
-        """Forget what this worker announced; False when nothing was known of it."""
+        """Delete the presence of a worker; False if there was none."""
 
     def workers(self, after: str, limit: int) -> list[Presence]:
-        """Workers whose time is not up, by owner; go on with the last owner, begin with an empty one."""
+        """A page of the present workers by owner, after `after`; begin with an empty string."""
 
     def ingested(self, source: str) -> Checkpoint | None:
-        """How far a source of drafts has come; None: nothing of it is known."""
+        """The position of a source of drafts; None: the source is unknown."""
 
     def ingest(
         self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
     ) -> Tally | None:
-        """Take up to `limits.MAX_INGEST` drafts and move the source on, both or neither. None: it is not at `before`.
+        """Accept up to `limits.MAX_INGEST` drafts and move the source, both or neither. None: it is not at `before`.
 
-        `BatchTooLarge`: their bytes are more than one record of a journal holds, where the store has one.
+        `BatchTooLarge`: they do not fit into one record of the store's journal.
         """
 
     def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-        """Each dead job is gone and its draft is in, both or neither. None: there is no such dead job (any more)."""
+        """Replace each dead job by its draft, both or neither. None: there is no such dead job."""
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
         """Up to `limit` records with an offset greater than `after` (-1: from the start), without a gap.
@@ -395,28 +394,28 @@ class Store(Log, Protocol):
     def ledger_rule(self) -> LedgerRule: ...
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        """For every process that uses the store, from its next call on. `Unsupported`: it cannot be switched on."""
+        """Holds for every process that uses the store, from its next call on. `Unsupported`: it cannot be on."""
 
     def trim_ledger(self, limit: int) -> int:
         """Drop up to `limit` records that the rule no longer keeps, oldest first; returns how many."""
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        """Sleep until a claim or a reaping may find something, or one of them is a log and grew; a hint.
+        """Sleep until a claim or the reaper may find something, or one of them is a log and grew; a hint.
 
-        False: the time passed.
+        False: the timeout passed.
         """
 
     def wait_ended(self, ids: Sequence[int], timeout: timedelta) -> list[int]:
-        """Sleep until some of these jobs have ended: done, dead, cancelled or gone; those that have.
+        """Sleep until some of these jobs have ended (done, dead, cancelled or deleted); returns those.
 
-        None of them: the time passed. A job that is kept, dies or is cancelled is noticed at once; one that goes with
-        its acknowledgement, or whose notification was lost, within a second.
+        An empty result: the timeout passed. A job that is kept, dead or cancelled is noticed at once; one that is
+        deleted with its acknowledgement, or whose notification was lost, within a second.
         """
 
     def wait_cancel_requests(self, owner: str, timeout: timedelta, known: Collection[Fence] = ()) -> list[Fence]:
-        """Sleep until the end is requested of jobs that this owner runs, other than the known ones; those.
+        """Sleep until a cancel is requested of jobs that this owner runs, other than the known ones; returns those.
 
-        None of them: the time passed. A store may answer only to the process that claimed them.
+        An empty result: the timeout passed. A store may report only to the process that claimed them.
         """
 
     def close(self) -> None: ...
@@ -424,20 +423,20 @@ class Store(Log, Protocol):
 
 @runtime_checkable
 class Streaming(Protocol):
-    """What a store may have besides: a way in for millions. `forebay.store.streams` works on every store."""
+    """Optional: bulk enqueue of millions of drafts. `forebay.store.streams` works on every store."""
 
     def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
-        """Any number of drafts, read as it goes, in bounded memory. `progress` is called with what is durable."""
+        """Any number of drafts from an iterator, in bounded memory. `progress` is called with what is durable."""
 
 
 @runtime_checkable
 class Pipelining(Protocol):
-    """What a store may have besides: verdicts that ride on the next claim, in one round trip and one commit."""
+    """Optional: verdicts and the next claim in one round trip and one commit."""
 
     def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
     ) -> tuple[list[Settled], list[Lease]]:
-        """As `settle`, then `claim`. When it fails both may have happened: settle again, claim anew."""
+        """As `settle`, then `claim`. If it fails, both may have happened: settle again, then claim."""
 
 
 class Vitals(Struct, frozen=True):
@@ -445,8 +444,8 @@ class Vitals(Struct, frozen=True):
 
     settings   what decides whether a commit outlives a crash, by name: `fsync`, …
     writable   False on a standby, or where it was made read-only
-    held       seconds for which the oldest of the long transactions has been open; 0: there is none
-    dead_rows  by table: what is yet to be cleared away
+    held       seconds for which the oldest long transaction has been open; 0: there is none
+    dead_rows  by table: rows that are not vacuumed yet
     listening  whether notifications of other processes arrive; None: no thread of this process has waited yet
     """
 
@@ -461,14 +460,14 @@ class Vitals(Struct, frozen=True):
 
 @runtime_checkable
 class Inspecting(Protocol):
-    """What a store behind a server may have besides: one bounded read of its state, which changes nothing."""
+    """Optional, for stores on a server: one bounded read of the server's state."""
 
     def vitals(self) -> Vitals: ...
 
 
 @runtime_checkable
 class Transacting(Protocol):
-    """What a store may have besides: a handler's transaction, which commits with the end of its job or not at all.
+    """Optional: a handler's transaction that commits together with the settle of its job.
 
     The job is settled by `verdict` inside that transaction, just before its commit. `LeaseLost`: rolled back.
     """
@@ -478,7 +477,7 @@ class Transacting(Protocol):
     def atransaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractAsyncContextManager[Any]: ...
 
     def settle_in(self, connection: object, lease: Lease, verdict: Verdict) -> Callable[[], None]:
-        """Settle the job in the transaction of the caller's own connection. What is returned is for after its commit.
+        """Settle the job in the transaction of the caller's own connection. Call what it returns after the commit.
 
         `LeaseLost`: the caller must roll back.
         """
@@ -486,10 +485,10 @@ class Transacting(Protocol):
 
 @runtime_checkable
 class Exporting(Protocol):
-    """What a store may have besides: all jobs of a range of ids in its own form, quicker than page by page."""
+    """Optional: all jobs of a range of ids in the store's own format, faster than page by page."""
 
     def id_extent(self) -> tuple[int, int]:
-        """The first and the last id that may exist; (1, 0) where there is none."""
+        """The first and the last id that may exist; (1, 0) if there is none."""
 
     def export(self, query: Query, first: int, last: int) -> Iterator[tuple[str, list[str], bytes]]:
         """Blocks of whole CSV rows: whether of "runs" or "ended", their columns, the rows. One snapshot for all.
@@ -500,10 +499,10 @@ class Exporting(Protocol):
 
 @runtime_checkable
 class Beating(Protocol):
-    """What a store may have besides: one heartbeat for all that an owner has claimed, done or under way."""
+    """Optional: one heartbeat for all leases of an owner."""
 
     def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat: ...
 
 
 OPTIONAL: Final = (Streaming, Pipelining, Inspecting, Transacting, Exporting, Beating)
-"""What some stores have besides the contract, each whole or not at all. Who uses one has another way without it."""
+"""The optional parts of the contract. Their callers work without them, too."""

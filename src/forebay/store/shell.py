@@ -1,7 +1,7 @@
-"""The shell around every store: each check of a call once, producers that wait for room, and answers in order.
+"""The shell around every store: it checks each call, makes producers wait for capacity, and orders the answers.
 
-A store is a `Shell` around its `Backend`. Checks come before anything is looked at, so a call with a mistake in it
-changes nothing and costs no round trip, and says the same on every store.
+A store is a `Shell` around its `Backend`. Checks come first, so an invalid call
+changes nothing, costs no round trip, and raises the same error on every store.
 """
 
 from collections.abc import Collection, Sequence
@@ -100,7 +100,7 @@ class Shell(Generic[B]):
             return self._enqueue_later(drafts, full)
 
     def _enqueue_later(self, drafts: Sequence[Draft], full: QueueFull) -> list[Receipt]:
-        """Wait for room as long as the full queue lets its producers wait."""
+        """Wait for capacity as long as the full queue allows."""
         give_up_at = self.now() + self._max_wait(full)
         while self.now() < give_up_at:
             self.backend.wait_for_room(full, give_up_at)
@@ -339,7 +339,7 @@ class Shell(Generic[B]):
 
 
 class PipeliningShell(Shell[E]):
-    """A store whose verdicts may ride on the next claim."""
+    """A store that can settle and claim in one call."""
 
     def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta

@@ -58,7 +58,7 @@ class SqlLogs:
         self._execute_many = execute_many or self._one_by_one
 
     def append(self, log: str, entries: Sequence[tuple[bytes, str | None]], now: Instant) -> list[LogEntry]:
-        """Entries of one key meet in one partition; the others go where there are fewest. Instants never fall."""
+        """Entries of one key share a partition; others get the one with the fewest. Instants never decrease."""
         partitions = self._partitions("lock_partitions", log)
         following = [partition[2] for partition in partitions]
         instants = [max(now, partition[3]) for partition in partitions]
@@ -113,7 +113,7 @@ class SqlLogs:
         return due_logs(self._run("oldest_entries").fetchall(), lambda: now)
 
     def keep_windows(self, logs: Sequence[str], now: Instant, limit: int) -> None:
-        """Drop what left the window, but for what a group still reads towards, if it may."""
+        """Delete entries outside the window, except those that lagging groups keep."""
         for log in logs:
             window, blocks = self._rule_of(log)
             if window is not None and limit > 0:
@@ -167,7 +167,7 @@ class SqlLogs:
     def _hand_over(
         self, group: str, member: str, holding: Holding, row: Sequence[Any], wanted: bool
     ) -> tuple[str | None, int]:
-        """Who owns a partition after a call of `own`, and its position. One that is being committed stays as it is."""
+        """Owner and position of a partition after a call of `own`. One that is being committed stays as it is."""
         place, position = row[:2]
         if wanted == (holding.member == member):
             return holding.member, position
@@ -194,17 +194,17 @@ class SqlLogs:
         return limit - left
 
     def _hold_readers(self, log: str, place: int, end: int) -> bool:
-        """Groups that have not had what is to go, held so that they can be counted.
+        """Groups that have not read the entries to be trimmed, locked so that they can be counted.
 
-        False: one of them is being committed, perhaps in somebody's long transaction. Who waited for that would make
-        all who append wait, so the entries go another time.
+        False: a commit of one of them is in progress, perhaps in a long transaction. Waiting for it would block all
+        appends, so the entries are trimmed later.
         """
         self._run("meet_groups", place, log)
         behind = self._run("behind", place, end).fetchall()
         return len(self._run("hold_behind", place, end).fetchall()) == len(behind)
 
     def _floors(self, log: str, since: Instant) -> dict[int, int]:
-        """By partition: the first offset that one of the groups that still read has not had."""
+        """By partition: the first offset that an active group has not read."""
         standings = self.groups(log, "", _MAX_OFFSET)
         floors: dict[int, int] = {}
         for one in standings:
