@@ -12,12 +12,23 @@ function's own signature and types, here and now; the worker checks again when i
 """
 
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -25,42 +36,35 @@ from forebay.blobs import Blobs, BlobSweeper, PayloadCodec, blobs_of
 from forebay.core.breaker import Breaker
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, JobCancelled, JobFailed, JobGone, ResultPending
-from forebay.core.instant import Duration, checked_micros, from_seconds, micros
+from forebay.core.instant import from_seconds
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import MAX_ATTEMPTS, MAX_BATCH, MAX_COST, MAX_DURATION, MAX_WAIT, RESULT_KEPT
+from forebay.core.limits import MAX_BATCH, MAX_WAIT
 from forebay.core.names import check_name
 from forebay.core.payload import Json, decode_payload
-from forebay.core.policy import check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.enqueue_options import EnqueueOptions, Settings, as_duration, settings_of
+from forebay.enqueue_options import EnqueueOptions, Settings, settings_of
 from forebay.explain import explain
 from forebay.store.open import open_store
-from forebay.store.protocol import Backlog, CancelAnswer, Query, Receipt, Store
+from forebay.store.protocol import Backlog, CancelAnswer, Page, Query, Receipt, Store
 from forebay.store.streams import enqueue_stream
 from forebay.transactions import aenqueue_in, check_url, enqueue_in
 from forebay.vault import Vault
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
-from forebay.work.handler import Handler, check_function, executor_for
+from forebay.work.declare import declare
+from forebay.work.handler import Handler
 from forebay.work.hooks import Hooks
-from forebay.work.results import ResultType
 from forebay.work.role import Role
 from forebay.work.signature import Signature
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from forebay.async_enqueue import AsyncEnqueue
+    from forebay.async_client import AsyncCaller
     from forebay.events import EventStream
 
 DEFAULT_URL = "sqlite:///forebay.db"
 
 RESULT_WAIT: Final = 30.0
 """Seconds for which a result is waited for, unless the caller says otherwise."""
-
-_MAX_WAITERS: Final = 64
-_WAIT_SLICE: Final = 1.0
-"""So many coroutines wait at once; with more of them each waits for so many seconds, then it is the next one's turn."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -156,8 +160,7 @@ class Forebay(Hooks):
         self._queues: dict[str, QueueSpec] = {}
         self._clock = clock
         self._store: Store | None = None
-        self._waiters: ThreadPoolExecutor | None = None
-        self._async_enqueue: AsyncEnqueue | None = None
+        self._caller: AsyncCaller | None = None
         self._opening = Lock()
 
     @property
@@ -186,9 +189,29 @@ class Forebay(Hooks):
             if self._store is not None:
                 self._store.close()
                 self._store = None
-            if self._waiters is not None:
-                self._waiters.shutdown(wait=False, cancel_futures=True)
-                self._waiters = None
+            caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.close()
+
+    async def aclose(self) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Self:
+        """`with Forebay() as fb:` closes the store at the end; `async with` does too."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     def roles(self) -> list[Role]:
         """What workers of this app do besides their own roles: sweep its blob store."""
@@ -300,7 +323,7 @@ class Forebay(Hooks):
         """As `take_in`, for coroutines: those that call at the same time share one call of the store."""
         with ExitStack() as stack:
             draft = self.passed(stack, draft)
-            return self._receipt(await self._for_coroutines().put(draft), draft)
+            return self._receipt(await self._async().enqueue(draft), draft)
         raise _suppressed()
 
     def take_in_transaction(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
@@ -348,9 +371,20 @@ class Forebay(Hooks):
             return self.passed(stack, draft)
         raise _suppressed()
 
+    async def aenqueue_many(
+        self, drafts: Iterable[Draft] | AsyncIterable[Draft], progress: Callable[[int], object] | None = None
+    ) -> int:
+        """As `enqueue_many`, for coroutines; also from an async iterator. A plain iterator is read in a thread."""
+        return await self._async().enqueue_many(drafts, progress)
+
     def get(self, job_id: int) -> Job | None:
-        job = self.store.get([job_id])[0]
-        return None if job is None else self.codec.open_job(job)
+        return self.get_all([job_id])[0]
+
+    def get_all(self, ids: Sequence[int]) -> list[Job | None]:
+        return [None if job is None else self.codec.open_job(job) for job in self.store.get(ids)]
+
+    async def aget(self, job_id: int) -> Job | None:
+        return await self._async().get(job_id)
 
     def payload(self, job: Job) -> Json:
         """The payload of a job, also one that is kept in the blob store."""
@@ -369,15 +403,7 @@ class Forebay(Hooks):
 
     async def await_for(self, job_id: int, timeout: float = RESULT_WAIT) -> Job | None:  # noqa: ASYNC109
         """As `wait_for`, for coroutines."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + from_seconds("timeout", timeout) / 1_000_000
-        while True:
-            left = max(0.0, deadline - loop.time())
-            job = await loop.run_in_executor(self._threads(), self.wait_for, job_id, min(left, _WAIT_SLICE))
-            if job is None or job.state.terminal or left <= _WAIT_SLICE:
-                return job
+        return await self._async().wait_for(job_id, timeout)
 
     def result(self, job_id: int, timeout: float = RESULT_WAIT) -> Any:
         """What the job's handler returned, once it is done; by the annotation of the handler, where this app has it.
@@ -405,14 +431,6 @@ class Forebay(Hooks):
             return job.result
         return handler.result.decode(job.result_body)
 
-    def _threads(self) -> "ThreadPoolExecutor":
-        from concurrent.futures import ThreadPoolExecutor
-
-        with self._opening:
-            if self._waiters is None:
-                self._waiters = ThreadPoolExecutor(_MAX_WAITERS, "forebay-wait")
-            return self._waiters
-
     def jobs(self, query: Query = Query()) -> Iterator[Job]:  # noqa: B008
         """All jobs that match, page by page."""
         return map(self.codec.open_job, self._found(query))
@@ -424,6 +442,15 @@ class Forebay(Hooks):
             page = self.store.browse(query, after, MAX_BATCH)
             yield from page.jobs
             after = page.next
+
+    def page(self, query: Query, after: int) -> Page:
+        """The next jobs that match, behind this id."""
+        page = self.store.browse(query, after, MAX_BATCH)
+        return replace(page, jobs=[self.codec.open_job(job) for job in page.jobs])
+
+    def ajobs(self, query: Query = Query()) -> AsyncIterator[Job]:  # noqa: B008
+        """As `jobs`, for `async for`."""
+        return self._async().jobs(query)
 
     def events(
         self,
@@ -440,7 +467,13 @@ class Forebay(Hooks):
         return EventStream(EventReader(self.store, EventFilter.of(queue, kinds, changes), since), follow=follow)
 
     def cancel(self, job_id: int) -> CancelAnswer:
-        return self.store.cancel([job_id])[0]
+        return self.cancel_all([job_id])[0]
+
+    def cancel_all(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        return self.store.cancel(ids)
+
+    async def acancel(self, job_id: int) -> CancelAnswer:
+        return await self._async().cancel(job_id)
 
     def redrive(self, job_ids: Iterable[int] | None = None, *, queue: str | None = None) -> int:
         """Dead letters live again: these, or all of a queue; how many."""
@@ -459,17 +492,17 @@ class Forebay(Hooks):
     def _receipt(self, taken: Receipt, draft: Draft) -> JobReceipt:
         return JobReceipt(taken.id, taken.durable, taken.duplicate, taken.merged, taken.copies, draft.kind, self)
 
-    def _enqueue_all(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """On the store as it is then: it may be opened by this, or anew."""
+    def enqueue_all(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Enqueue drafts as they are, on the store as it is then: it may be opened by this, or anew."""
         return self.store.enqueue(drafts)
 
-    def _for_coroutines(self) -> "AsyncEnqueue":
+    def _async(self) -> "AsyncCaller":
         with self._opening:
-            if self._async_enqueue is None:
-                from forebay.async_enqueue import AsyncEnqueue
+            if self._caller is None:
+                from forebay.async_client import AsyncCaller
 
-                self._async_enqueue = AsyncEnqueue(self._enqueue_all)
-            return self._async_enqueue
+                self._caller = AsyncCaller(self)
+            return self._caller
 
     def make_draft(self, kind: str, payload: Json, settings: Settings) -> Draft:
         """What is enqueued for this payload. A large one is written to the blob store by this."""
@@ -486,35 +519,10 @@ class Forebay(Hooks):
 
     def _register(self, function: Callable[..., Any], options: dict[str, Any]) -> JobType[..., Any]:
         kind = check_name("kind", options.pop("kind", None) or getattr(function, "__name__", "?"))
-        check_function(kind, function)
         known = self.registry.get(kind)
         if known is not None and _place(known.function) != _place(function):
             raise Invalid(kind, "another function has this kind already", "give one of them kind=…")
-        timeout = options.pop("timeout", None)
-        retry_on = options.pop("retry_on", None)
-        if (lives := options.get("max_attempts")) is not None:
-            check_between("max_attempts", lives, 1, MAX_ATTEMPTS)
-        check_between("cost", options.get("cost", 1), 1, MAX_COST)
-        if not isinstance(options.get("breaker"), Breaker | None):
-            raise Invalid(kind, "its breaker is not a Breaker", "build a Breaker(failures=…, cooldown=…)")
-        isolate = options.pop("isolate", False)
-        keep_for = _keep_for(options.pop("keep_result", False), options.pop("result_ttl", None))
-        try:
-            handler = Handler(
-                kind,
-                function,
-                Signature(kind, function, self.codec, self.providers),
-                where=executor_for(function, isolate),
-                timeout=None if timeout is None else as_duration(timeout),
-                retry_on=None if retry_on is None else _types("retry_on", retry_on),
-                drop_on=_types("drop_on", options.pop("drop_on", ())),
-                result=ResultType(kind, function) if keep_for else None,
-                keep_for=keep_for,
-                **options,
-            )
-        except TypeError as error:
-            raise Invalid(kind, str(error), "see Forebay.job for its options") from None
-        check_name("queue", handler.queue)
+        handler = declare(kind, function, Signature(kind, function, self.codec, self.providers), options)
         self.registry[kind] = handler
         return JobType(self, handler, function)
 
@@ -546,21 +554,3 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
 def _told(draft: Draft) -> list[object]:
     """Everything a draft says; the payload by its bytes."""
     return [getattr(draft, name) for name in Draft.__struct_fields__ if name != "payload"]
-
-
-def _types(field: str, kinds: object) -> tuple[type[BaseException], ...]:
-    """One exception class, or several."""
-    given = (kinds,) if isinstance(kinds, type) else kinds
-    if not isinstance(given, (tuple, list)) or not all(
-        isinstance(k, type) and issubclass(k, BaseException) for k in given
-    ):
-        raise Invalid(field, "it is not made of exception classes", "give one, or a tuple of them")
-    return tuple(given)
-
-
-def _keep_for(keep_result: bool, result_ttl: float | timedelta | None) -> Duration:
-    """How long results are kept; 0: not at all."""
-    if result_ttl is None:
-        return micros(RESULT_KEPT) if keep_result else 0
-    ttl = result_ttl if isinstance(result_ttl, timedelta) else timedelta(seconds=result_ttl)
-    return checked_micros("result_ttl", ttl, timedelta(milliseconds=1), MAX_DURATION)

@@ -5,7 +5,30 @@ from tests.mutants.guards import Mutant
 HOOKS = "tests/unit/test_hooks.py"
 LIFESPAN = "src/forebay/work/lifespan.py"
 
+ASYNC = "tests/unit/test_async_client.py"
+
 APPLICATION_MUTANTS = [
+    Mutant(
+        "async: a cancelled stream of drafts goes on",
+        "src/forebay/async_client.py",
+        "            cancelled.set()\n",
+        "            pass\n",
+        (ASYNC, "-k", "cancelled_stream"),
+    ),
+    Mutant(
+        "async: each aget is a call of its own",
+        "src/forebay/client.py",
+        "        return await self._async().get(job_id)\n",
+        "        return self.get(job_id)\n",
+        (ASYNC, "-k", "thousand"),
+    ),
+    Mutant(
+        "async: type checkers take any option",
+        "src/forebay/client.py",
+        "    def using(self, **settings: Unpack[EnqueueOptions]) -> Bound[P]:\n",
+        "    def using(self, **settings: Any) -> Bound[P]:\n",
+        (ASYNC, "-k", "error_of_mypy"),
+    ),
     Mutant(
         "hooks: a worker whose start-up failed works all the same",
         "src/forebay/work/worker.py",

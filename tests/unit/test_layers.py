@@ -51,10 +51,11 @@ ROOMS = {
     "forebay.contrib": [*FACADE, "forebay.cli", "forebay.client", "forebay.work"],
     "forebay.core": [],
     "forebay.engine": ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.brokers"],
-    "forebay.async_enqueue": ["forebay.core", "forebay.store.protocol"],
+    "forebay.async_calls": ["forebay.core", "forebay.store.protocol"],
     "forebay.blobs": [*CONTRACT, "forebay.vault"],
+    "forebay.async_client": ["forebay.async_calls", "forebay.core", "forebay.store.protocol"],
     "forebay.client": [
-        "forebay.async_enqueue",
+        "forebay.async_client",
         "forebay.blobs",
         *FACADE,
         "forebay.store.streams",

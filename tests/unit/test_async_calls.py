@@ -6,7 +6,7 @@ from threading import Event, active_count
 
 import pytest
 
-from forebay.async_enqueue import MAX_WAITING, AsyncEnqueue
+from forebay.async_calls import MAX_WAITING, AsyncEnqueue
 from forebay.client import Forebay
 from forebay.core.errors import Invalid, QueueFull, StoreFailed
 from forebay.core.job import Draft

@@ -1,0 +1,190 @@
+"""The calls for coroutines share calls of the store, are bounded, and survive a cancellation; options are typed."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from threading import Event, active_count
+from typing import get_type_hints
+
+import pytest
+
+from forebay import Draft, Forebay, Invalid, Job, State
+from forebay.core.errors import Closed, ForebayError
+from forebay.core.limits import MAX_BATCH
+from forebay.enqueue_options import EnqueueOptions, Settings
+from forebay.store.memory.store import MemoryStore
+from forebay.store.protocol import CancelAnswer, Query, Receipt
+from tests.waiting import PATIENCE
+
+
+class CountingStore(MemoryStore):
+    """Counts the calls of `get` and `cancel`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        self.calls.append("get")
+        return super().get(ids)
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        self.calls.append("cancel")
+        return super().cancel(ids)
+
+
+@pytest.fixture
+def fb() -> Iterator[Forebay]:
+    with Forebay("memory://") as fb:
+        yield fb
+
+
+def test_a_thousand_coroutines_get_and_cancel_by_few_calls(fb: Forebay) -> None:
+    store = CountingStore()
+    fb.replace_store(store)
+    receipts = store.enqueue([Draft("x") for _ in range(MAX_BATCH)])
+
+    async def run() -> tuple[list[object], list[object], int]:
+        before = active_count()
+        jobs = await asyncio.gather(*[fb.aget(receipt.id) for receipt in receipts])
+        ended = await asyncio.gather(*[fb.acancel(receipt.id) for receipt in receipts])
+        return list(jobs), list(ended), active_count() - before
+
+    jobs, ended, threads = asyncio.run(run())
+    assert [job.id for job in jobs] == [receipt.id for receipt in receipts]  # type: ignore[attr-defined]
+    assert set(ended) == {CancelAnswer.CANCELLED}
+    assert len(store.calls) <= 4
+    assert threads <= 2
+
+
+def test_what_is_gone_is_none_and_an_error_reaches_its_own_coroutine(fb: Forebay) -> None:
+    async def run() -> list[object]:
+        receipt = await fb.aenqueue("x")
+        calls = [fb.aget(receipt.id), fb.aget(receipt.id + 1), fb.aget("no id")]  # type: ignore[arg-type]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    job, gone, error = asyncio.run(run())
+    assert job is not None
+    assert gone is None
+    assert isinstance(error, ForebayError)
+
+
+def test_jobs_are_read_page_by_page(fb: Forebay) -> None:
+    fb.enqueue_many([Draft("x") for _ in range(MAX_BATCH + 5)])
+    fb.enqueue("y")
+
+    async def run() -> list[int]:
+        return [job.id async for job in fb.ajobs(Query(kind="x"))]
+
+    assert asyncio.run(run()) == [job.id for job in fb.jobs(Query(kind="x"))]
+
+
+def test_many_drafts_come_from_plain_and_async_iterators(fb: Forebay) -> None:
+    counts: list[int] = []
+
+    async def drafts() -> AsyncIterator[Draft]:
+        for n in range(2 * MAX_BATCH + 1):
+            await asyncio.sleep(0)
+            yield Draft("async", n)
+
+    async def run() -> int:
+        taken = await fb.aenqueue_many(Draft("plain", n) for n in range(10))
+        return taken + await fb.aenqueue_many(drafts(), counts.append)
+
+    assert asyncio.run(run()) == 2 * MAX_BATCH + 11
+    assert [job.payload for job in fb.jobs(Query(kind="async"))] == list(range(2 * MAX_BATCH + 1))
+    assert counts[-1] == 2 * MAX_BATCH + 1
+
+
+def test_an_error_in_the_stream_says_how_many_are_in(fb: Forebay) -> None:
+    def drafts() -> Iterator[Draft]:
+        yield from (Draft("x") for _ in range(MAX_BATCH + 1))
+        raise Invalid("row", "it is broken", "mend it")
+
+    async def run() -> None:
+        await fb.aenqueue_many(drafts())
+
+    with pytest.raises(Invalid) as raised:
+        asyncio.run(run())
+    assert raised.value.accepted == len(list(fb.jobs())) > 0
+
+
+def test_a_cancelled_stream_reads_no_further_and_leaves_a_prefix(fb: Forebay) -> None:
+    read, go_on = Event(), Event()
+    numbers: list[int] = []
+
+    def drafts() -> Iterator[Draft]:
+        for n in range(10 * MAX_BATCH):
+            numbers.append(n)
+            if n == MAX_BATCH + 1:
+                read.set()
+                assert go_on.wait(PATIENCE)
+            yield Draft("x", n)
+
+    async def run() -> None:
+        task = asyncio.create_task(fb.aenqueue_many(drafts()))
+        await asyncio.to_thread(read.wait, PATIENCE)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    stored = [job.payload for job in fb.jobs()]
+    assert stored == list(range(len(stored)))
+    assert len(numbers) <= MAX_BATCH + 3
+    assert len(stored) >= MAX_BATCH
+
+
+def test_an_app_is_a_context_manager_of_both_kinds() -> None:
+    async def run() -> tuple[Receipt, Forebay]:
+        async with Forebay("memory://") as fb:
+            return await fb.aenqueue("x"), fb
+
+    receipt, fb = asyncio.run(run())
+    assert receipt.id
+    with Forebay("memory://") as other:
+        job = other.get(other.enqueue("x").id)
+        assert job is not None
+        assert job.state is State.READY
+        store = other.store
+    with pytest.raises(Closed):
+        store.enqueue([Draft("x")])
+    fb.close()
+
+
+def test_the_typed_options_are_those_that_there_are(fb: Forebay) -> None:
+    hints = get_type_hints(EnqueueOptions)
+    assert list(hints) == list(Settings.__struct_fields__)
+    with pytest.raises(Invalid, match="prority"):
+        fb.enqueue("x", None, prority=5)  # type: ignore[call-arg]
+
+
+SNIPPET = """
+from forebay import Forebay
+
+fb = Forebay()
+
+
+@fb.job
+def send(to: str) -> None: ...
+
+
+send.using(priority=5, delay=60).enqueue("ada")
+send.using(prority=5).enqueue("ada")
+send.using(priority="high").enqueue("ada")
+send.using(priority=5).enqueue(7)
+fb.enqueue("send", None, qeue="mail")
+"""
+
+
+def test_a_wrong_option_is_an_error_of_mypy(tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache")]
+    checked = subprocess.run([*command, "snippet.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    lines = [line.partition(": error: ")[::2] for line in checked.stdout.splitlines() if ": error: " in line]
+    assert [where for where, _ in lines] == [f"snippet.py:{number}" for number in (12, 13, 14, 15)], checked.stdout
+    assert "prority" in lines[0][1]
+    assert "qeue" in lines[3][1]
