@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.mutants.application import APPLICATION_MUTANTS  # noqa: E402
+from tests.mutants.cells import CELL_MUTANTS  # noqa: E402
 from tests.mutants.contrib import CONTRIB_MUTANTS  # noqa: E402
 from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
@@ -112,6 +113,7 @@ def main() -> int:
             *MUTANTS,
             *APPLICATION_MUTANTS,
             *PAYLOAD_MUTANTS,
+            *CELL_MUTANTS,
             *CRASH_MUTANTS,
             *DASHBOARD_MUTANTS,
             *INTAKE_MUTANTS,

@@ -3,11 +3,15 @@
 An opener that is called again opens the same state. Each is given a place of its own: a directory, or a database.
 """
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from forebay.core.clock import Clock
+from forebay.store.backend import Backend
+from forebay.store.cells.cell_map import read_cells
+from forebay.store.cells.store import CellsStore, open_cells
 from forebay.store.memory.disk import RealDisk
 from forebay.store.memory.journaled import open_journaled
 from forebay.store.postgres.store import PostgresStore
@@ -63,3 +67,45 @@ def redis(url: str) -> Opener:
 
 def streams(server: RedisServer) -> Opener:
     return redis(server.url(delivery="streams"))
+
+
+def cells(count: int, directory: Path) -> Callable[[Clock | None], CellsStore]:
+    """SQLite files as cells, over which queues are spread by their names."""
+    names = [f"c{number}" for number in range(count)]
+    text = cells_file({name: f"sqlite:///{directory}/{name}.db" for name in names}, names)
+
+    def opener(clock: Clock | None) -> CellsStore:
+        for name in names:
+            if not (path := directory / f"{name}.db").exists():
+                path.write_bytes(empty_database())
+        return open_cells(*read_cells(text, "cells.toml"), lambda url: unsynced(url, clock))
+
+    return opener
+
+
+def one_cell(directory: Path) -> Opener:
+    """The second of two cells, as a store by itself."""
+    opener = cells(2, directory)
+
+    def open_one(clock: Clock | None) -> Store:
+        store = opener(clock)
+        one = store.cells()["c1"]
+        setattr(one, "close", store.close)  # noqa: B010
+        return one
+
+    return open_one
+
+
+def cells_file(urls: dict[str, str], others: list[str], queues: str = "") -> str:
+    """A file of cells: their numbers are their places, and queues without an entry are spread over `others`."""
+    cells = "".join(
+        f"[cells.{name}]\nnumber = {place}\nurl = {url!r}\n" for place, (name, url) in enumerate(urls.items())
+    )
+    spread = f'"*" = {{ partitions = {max(16, len(others))}, by = "queue", cells = {others} }}\n'
+    return f"version = 1\n{cells}[queues]\n{spread}{queues}"
+
+
+def unsynced(url: str, clock: Clock | None) -> Backend:
+    store = SqliteStore(url.removeprefix("sqlite:///"), clock=clock)
+    store.backend.session.writer._connection.execute("PRAGMA synchronous = OFF")
+    return store.backend

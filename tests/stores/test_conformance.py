@@ -61,6 +61,18 @@ def streams(request: pytest.FixtureRequest) -> Opener:
     return openers.streams(server)
 
 
+def two_cells(request: pytest.FixtureRequest) -> Opener:
+    return openers.cells(2, request.getfixturevalue("tmp_path"))
+
+
+def five_cells(request: pytest.FixtureRequest) -> Opener:
+    return openers.cells(5, request.getfixturevalue("tmp_path"))
+
+
+def one_cell(request: pytest.FixtureRequest) -> Opener:
+    return openers.one_cell(request.getfixturevalue("tmp_path"))
+
+
 STORES: dict[str, tuple[Make, set[Need]]] = {
     "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER}),
     "journaled": (journaled, {*Need}),
@@ -69,13 +81,54 @@ STORES: dict[str, tuple[Make, set[Need]]] = {
     "pooled": (pooled, {*Need}),
     "redis": (redis, {*Need}),
     "streams": (streams, {*Need}),
+    "two_cells": (two_cells, {*Need}),
+    "five_cells": (five_cells, {*Need}),
+    "one_cell": (one_cell, {*Need}),
 }
 THEMES = {
     "streams": frozenset("order settling leases timing shedding merging threads".split()),
     "pooled": frozenset("acceptance settling leases timing keys threads watching schedules ledger ingest".split()),
+    "five_cells": frozenset(
+        "acceptance order settling leases watching observing browsing queue_pages presence".split()
+    ),
+    "one_cell": frozenset("settling ledger routing dead_letter_queues releasing turns shedding".split()),
 }
 """Themes that tell delivery by streams from delivery by sets, and a pooler from a connection of one's own; the others
 run at night."""
+
+ONE_TRANSACTION = frozenset(
+    """routing dead_letter_queues ledger ledger_keeping
+    a_batch_that_meets_a_full_queue_enqueues_nothing_anywhere
+    a_batch_with_a_log_in_it_enqueues_nothing
+    a_refused_batch_creates_no_queue
+    ids_grow_from_batch_to_batch
+    a_cancelled_or_expired_job_is_held_no_longer
+    a_line_is_blocked_by_a_dead_head_that_is_kept_elsewhere
+    browsing_shows_what_matches_every_field
+    a_dead_letter_kept_elsewhere_is_replaced_in_its_own_queue
+    a_queue_that_stops_sharing_a_cap_gives_its_slots_back
+    queues_that_share_a_cap_apply_their_own_numbers_to_what_all_use
+    the_slots_of_a_shared_gate_go_to_the_next_claim
+    wait_is_woken_by_all_that_makes_room
+    both_calls_are_on_record_the_settle_first
+    the_ledger_does_not_record_presence
+    a_cap_that_queues_share_holds_them_together
+    a_rate_that_queues_share_goes_to_the_next_claim
+    jobs_of_several_queues_wait_for_one_condition
+    a_slot_that_is_taken_is_reported_before_its_draft_is_checked
+    firing_into_a_log_keeps_the_slot_free
+    putting_a_schedule_again_unchanged_writes_no_record
+    a_batch_that_is_refused_elsewhere_sheds_no_job
+    the_ledger_records_shed_jobs
+    a_promotion_drops_no_more_than_its_limit
+    a_cap_that_queues_share_is_shared_by_the_classes_of_each
+    a_rate_that_closes_takes_no_slot_of_a_cap_that_queues_share""".split()
+)
+"""Themes and cases in which queues of different cells would have to share a transaction, a gate or a ledger. Cells
+refuse that by name (`tests/stores/test_cells.py`); within one cell all of it holds, as `one_cell` shows."""
+
+NOT_CLAIMED = {"two_cells": ONE_TRANSACTION, "five_cells": ONE_TRANSACTION, "one_cell": frozenset(["ledger_keeping"])}
+"""A cell has written its map into its ledger before the first call; the theme counts records from an empty one."""
 
 CONTRACT = [
     pytest.param(
@@ -86,7 +139,7 @@ CONTRACT = [
     )
     for name, (make, claims) in STORES.items()
     for case in cases()
-    if case.need in claims
+    if case.need in claims and not (name in NOT_CLAIMED and NOT_CLAIMED[name] & {case.theme, case.name})
 ]
 
 BY_THE_SERVER = [

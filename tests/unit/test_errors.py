@@ -22,6 +22,7 @@ from forebay.core.errors import (
     LeaseLost,
     OffsetGone,
     PartitionLost,
+    PartlyDone,
     PayloadInvalid,
     QueueFull,
     ResultPending,
@@ -53,6 +54,11 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
         BatchTooLarge("append", 17, 16, "bytes"),
         {"verb": "append", "size": 17, "limit": 16},
         ["append", "17 bytes", "16", "split the call"],
+    ),
+    (
+        PartlyDone([1, None], StoreFailed("cell b", "no answer")),
+        {"answers": [1, None], "what": "a call over several cells"},
+        ["several cells", "1 of 2", "cell b", "no answer", "repeat it for the items without an answer"],
     ),
     (JobGone(7), {"job_id": 7}, ["job 7", "gone", "result_ttl="]),
     (

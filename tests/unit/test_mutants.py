@@ -7,6 +7,7 @@ import pytest
 
 from forebay_proof.conformance import cases
 from tests.mutants.application import APPLICATION_MUTANTS
+from tests.mutants.cells import CELL_MUTANTS
 from tests.mutants.crashes import CRASH_MUTANTS
 from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.events import EVENT_MUTANTS
@@ -33,6 +34,7 @@ STORES = ("memory", "journaled", "sqlite", "postgres", "pooled", "redis", "strea
 ALL = [
     *MUTANTS,
     *APPLICATION_MUTANTS,
+    *CELL_MUTANTS,
     *CRASH_MUTANTS,
     *DASHBOARD_MUTANTS,
     *INTAKE_MUTANTS,

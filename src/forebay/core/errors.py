@@ -5,6 +5,8 @@ layer, a metric or a test never parses a message. `ForebayError` is the root; no
 No message carries a payload: what a producer hands in may be secret.
 """
 
+from collections.abc import Sequence
+
 
 class ForebayError(Exception):
     """The root of everything Forebay raises on purpose.
@@ -115,6 +117,20 @@ class StoreFailed(ForebayError):
         super().__init__(f"{what} failed: {reason}; {remedy}")
         self.what = what
         self.reason = reason
+
+
+class PartlyDone(StoreFailed):
+    """A call over several cells: some did their part, others did not.
+
+    answers  one for each item of the call, in order; None: nothing is known to be done
+    """
+
+    def __init__(self, answers: Sequence[object], cause: ForebayError) -> None:
+        done = sum(answer is not None for answer in answers)
+        reason = f"{done} of {len(answers)} items are done, then: {cause}"
+        super().__init__("a call over several cells", reason, "repeat it for the items without an answer")
+        self.answers = answers
+        self.cause = cause
 
 
 class JobGone(ForebayError):

@@ -1,12 +1,13 @@
 """`open_store(url)` and `open_ledger(url)`: the only place that names concrete stores."""
 
 import os
-from typing import Protocol
+from typing import Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid
 from forebay.core.ledger import LedgerEntry, LedgerRule
+from forebay.store.backend import Backend
 from forebay.store.protocol import Store
 
 
@@ -32,6 +33,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
     redis://host:6379/0        a Redis or Valkey server, with the extra forebay[redis]; also rediss:// and unix://
 
+    cells:cells.toml           several of these as one; the file names them (docs/guides/cells.md)
+
     A clock may be injected where the store keeps time itself.
     """
     parts = urlsplit(url)
@@ -46,11 +49,13 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
             return _open_postgres(url, clock)
         case "redis" | "rediss" | "unix":
             return _open_redis(url, clock)
+        case "cells":
+            return _open_cells(url, parts.netloc, unquote(parts.path), clock)
         case _:
             raise Invalid(
                 "store URL",
                 f"no store has the scheme {parts.scheme!r}",
-                "use sqlite:///jobs.db, postgresql://host/db, redis://host or memory://",
+                "use sqlite:///jobs.db, postgresql://host/db, redis://host, memory:// or cells:cells.toml",
             )
 
 
@@ -115,3 +120,24 @@ def _open_redis(url: str, clock: Clock | None) -> Store:
             raise
         raise Invalid("store URL", "redis is not installed", "pip install 'forebay[redis]'") from error
     return RedisStore(url, clock=clock)
+
+
+def _open_cells(url: str, host: str, path: str, clock: Clock | None) -> Store:
+    if host or not path:
+        raise Invalid("store URL", f"{url!r} names no file", "write cells:cells.toml, or cells:/etc/forebay/cells.toml")
+    from forebay.store.cells.cell_map import read_cells
+    from forebay.store.cells.store import open_cells
+    from forebay.store.shell import Shell
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeError) as error:
+        raise Invalid("store URL", f"{path}: {error}", "name the file of the cells") from None
+
+    def open_cell(url: str) -> Backend:
+        store = open_store(url, clock=clock)
+        assert isinstance(store, Shell)
+        return cast(Backend, store.backend)
+
+    return open_cells(*read_cells(text, path), open_cell)

@@ -504,5 +504,12 @@ class Beating(Protocol):
     def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat: ...
 
 
-OPTIONAL: Final = (Streaming, Pipelining, Inspecting, Transacting, Exporting, Beating)
+@runtime_checkable
+class Cellular(Protocol):
+    """Optional: cells, each a store with a ledger of its own. Ids are those of the whole."""
+
+    def cells(self) -> dict[str, Store]: ...
+
+
+OPTIONAL: Final = (Streaming, Pipelining, Inspecting, Transacting, Exporting, Beating, Cellular)
 """The optional parts of the contract. Their callers work without them, too."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 from threading import Event, Lock
 from typing import Final, Protocol
 
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, PartlyDone
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.core.outcome import Ack
@@ -21,6 +21,7 @@ from forebay.store.protocol import Pipelining, Store, Want
 _BATCH: Final = MAX_BATCH
 _BATCH_BYTES: Final = BATCH_BYTES // 2
 _IDLE: Final = 1.0
+_PARTLY_DONE_REST: Final = 0.05
 GATHER: Final = 0.002
 """Seconds for which the first verdict waits for others: one write each would cost more than everything else."""
 
@@ -107,9 +108,20 @@ class Settler:
         except Invalid:
             self._split()
             raise
+        except PartlyDone as error:
+            self._count_part(error.answers)
+            return _PARTLY_DONE_REST
         settled, self._in_flight = self._in_flight, []
         self._count(settled, answers)
         return self._between
+
+    def _count_part(self, answers: Sequence[object]) -> None:
+        """Some cells answered. The verdicts of the others go behind those that came since, so they hold up none."""
+        pairs = list(zip(self._in_flight, answers, strict=True))
+        answered = [(each, answer) for each, answer in pairs if isinstance(answer, Settled)]
+        self._queued.extend(each for each, answer in pairs if not isinstance(answer, Settled))
+        self._in_flight = []
+        self._count([each for each, _ in answered], [answer for _, answer in answered])
 
     def _count(self, settled: Sequence[Settlement], answers: Sequence[Settled]) -> None:
         applied = sum(answer is Settled.APPLIED for answer in answers)

@@ -1,0 +1,113 @@
+"""The cells of one process, and the ways to call several of them: each, the first that answers, by the ids of jobs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Final, TypeVar, cast
+
+from forebay.core.errors import Closed, PartlyDone, StoreFailed
+from forebay.store.cells.cell import Cell
+from forebay.store.cells.cell_map import CellMap, Router
+from forebay.store.cells.ids import cell_of
+
+T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741
+
+
+class CellGroup:
+    """Cells by name and by number, in the order of their numbers, which is that of ids."""
+
+    def __init__(self, cells: CellMap, members: Iterable[Cell]) -> None:
+        self.map: Final = cells
+        self.router: Final = Router(cells)
+        self.cells: Final = sorted(members, key=lambda cell: cell.number)
+        self._by_name = {cell.name: cell for cell in self.cells}
+        self._by_number = {cell.number: cell for cell in self.cells}
+        self._turn = count()
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        for cell in self.cells:
+            cell.close()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed("the store")
+
+    def all_down(self) -> bool:
+        return all(cell.guard.down for cell in self.cells)
+
+    def named(self, name: str) -> Cell:
+        return self._by_name[name]
+
+    def home(self, job_id: int) -> Cell | None:
+        """The cell of a job; None: no cell has such ids."""
+        return self._by_number.get(cell_of(job_id))
+
+    def of_queue(self, queue: str) -> list[Cell]:
+        return [self._by_name[name] for name in self.map.homes(queue)]
+
+    def of_queues(self, queues: Iterable[str]) -> dict[Cell, list[str]]:
+        """The cells of some queues, each with its own of them."""
+        found: dict[Cell, list[str]] = {}
+        for queue in queues:
+            for cell in self.of_queue(queue):
+                found.setdefault(cell, []).append(queue)
+        return found
+
+    def in_turn(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The same cells, from another one on at each call."""
+        start = next(self._turn) % max(1, len(cells))
+        return [*cells[start:], *cells[:start]]
+
+    def each(self, call: Callable[[Cell], T], cells: Sequence[Cell] | None = None) -> list[T]:
+        """The answers of the cells that answer; `StoreFailed` where none does."""
+        self.check_open()
+        answers: list[T] = []
+        failure: StoreFailed | None = None
+        for cell in self.cells if cells is None else cells:
+            try:
+                answers.append(call(cell))
+            except StoreFailed as error:
+                failure = error
+        if failure is not None and not answers:
+            raise failure
+        return answers
+
+    def first(self, call: Callable[[Cell], T]) -> T:
+        """The answer of the first cell that answers."""
+        self.check_open()
+        for cell in self.cells[:-1]:
+            try:
+                return call(cell)
+            except StoreFailed:
+                continue
+        return call(self.cells[-1])
+
+    def by_id(
+        self, items: Sequence[I], key: Callable[[I], int], call: Callable[[Cell, list[I]], Sequence[T]], gone: T
+    ) -> list[T]:
+        """The answer to each item from the cell of its id, in order; `gone` for ids that no cell has.
+
+        A cell that does not answer holds up no other: `PartlyDone` has the answers of those that did.
+        """
+        self.check_open()
+        parts: dict[Cell, list[int]] = {}
+        for place, item in enumerate(items):
+            if (cell := self.home(key(item))) is not None:
+                parts.setdefault(cell, []).append(place)
+        answers: list[T | None] = [gone] * len(items)
+        failure: StoreFailed | None = None
+        failed = 0
+        for cell, places in parts.items():
+            found: Sequence[T | None]
+            try:
+                found = call(cell, [items[place] for place in places])
+            except StoreFailed as error:
+                failure, found = error, [None] * len(places)
+                failed += 1
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        if failure is not None:
+            raise failure if failed == len(parts) else PartlyDone(answers, failure)
+        return cast(list[T], answers)

@@ -1,0 +1,196 @@
+"""The map of cells: which cells there are, and in which of them a queue or each of its partitions lives.
+
+It is read from a TOML file. URLs are not part of the map: processes may reach a cell by different addresses, and URLs
+may hold secrets. Everything else is, and all processes must agree on it (`agreement`).
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, Final, Literal, TypeAlias
+from zlib import crc32
+
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.core.job import Draft
+from forebay.core.limits import MAX_PARTITIONS
+from forebay.core.names import check_name
+from forebay.store.cells.ids import MAX_CELL
+
+By: TypeAlias = Literal["tenant", "subject", "key", "id", "queue"]
+OTHERS: Final = "*"
+"""The placement of every queue that the file does not name."""
+
+MAP_LOG: Final = "forebay.cells"
+"""The log in which each cell keeps the agreed map."""
+
+MAX_VERSION: Final = 2**31 - 1
+DEADLINE: Final = 2.0
+_MIN_DEADLINE: Final = 0.05
+_MAX_DEADLINE: Final = 60.0
+
+
+class Placement(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a queue lives: partition i in `cells[i]`. One partition: the whole queue in one cell.
+
+    keys  "queue": a key is unique in the whole queue, so drafts with keys need `by = "key"`
+          "cell": a key is compared with those in its own cell only, so keys should name the tenant or subject
+    """
+
+    cells: tuple[str, ...]
+    by: By = "id"
+    keys: Literal["queue", "cell"] = "queue"
+
+    @property
+    def distinct(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.cells))
+
+    @property
+    def spans(self) -> bool:
+        """Whether its jobs live in more than one cell."""
+        return self.by != "queue" and len(self.distinct) > 1
+
+
+class CellMap(Struct, frozen=True, forbid_unknown_fields=True):
+    """Numbers of cells by name, placements by queue. Values that are equal route every draft alike."""
+
+    version: int
+    cells: dict[str, int]
+    queues: dict[str, Placement]
+
+    def placement(self, queue: str) -> Placement:
+        """Where the queue lives; of queues without an entry those that `*` spreads have one cell each."""
+        found = self.queues.get(queue)
+        if found is not None:
+            return found
+        others = self.queues[OTHERS]
+        return Placement((others.cells[partition_of(queue, len(others.cells))],))
+
+    def homes(self, queue: str) -> tuple[str, ...]:
+        """The cells in which jobs of the queue live."""
+        return self.placement(queue).distinct
+
+    def partitioned(self) -> Iterator[str]:
+        """Queues whose jobs live in more than one cell."""
+        return (name for name, placement in self.queues.items() if placement.spans)
+
+
+def partition_of(value: str, partitions: int) -> int:
+    """The same on every machine and in every version, as in retained logs."""
+    return crc32(value.encode()) % partitions
+
+
+class Router:
+    """The cell of each draft. By id a call goes to one partition, in turn, so that it is all or nothing."""
+
+    def __init__(self, cells: CellMap) -> None:
+        self.map = cells
+        self._turn = count()
+
+    def homes(self, drafts: Sequence[Draft]) -> list[str]:
+        turn = next(self._turn)
+        return [self._home(draft, turn) for draft in drafts]
+
+    def _home(self, draft: Draft, turn: int) -> str:
+        placement = self.map.placement(draft.queue)
+        cells = placement.cells
+        if len(cells) == 1:
+            return cells[0]
+        match placement.by:
+            case "tenant":
+                value = draft.tenant
+            case "subject":
+                value = draft.subject
+            case "key":
+                value = draft.key
+            case _:
+                return cells[turn % len(cells)]
+        if placement.spans and draft.key is not None and placement.by != "key" and placement.keys == "queue":
+            _refuse_key(draft.queue, placement.by)
+        return cells[partition_of(value or "", len(cells))]
+
+
+def _refuse_key(queue: str, by: str) -> None:
+    reason = f"queue {queue!r} is partitioned by {by}, so a key would be unique in one cell only"
+    raise Invalid("key", reason, 'partition it by = "key", or say keys = "cell" for it in the file of cells')
+
+
+class CellAddress(Struct, frozen=True):
+    """How a process reaches a cell. `deadline`: seconds for which others wait for it; None: as long as it takes."""
+
+    url: str
+    deadline: float | None
+
+
+def read_cells(text: str, source: str) -> tuple[CellMap, dict[str, CellAddress]]:
+    """The map in a file, and the addresses in it; `Invalid` names the place of what is wrong."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(source, str(error), "see docs/guides/cells.md for the shape") from None
+    _check_fields(source, found, {"version", "cells", "queues"})
+    version, cells, queues = found.get("version"), found.get("cells"), found.get("queues")
+    if type(version) is not int or not 1 <= version <= MAX_VERSION:
+        raise Invalid(f"{source} version", f"{version!r} is not an integer in 1 … {MAX_VERSION}", "begin with 1")
+    if not isinstance(cells, dict) or not cells or not isinstance(queues, dict) or OTHERS not in queues:
+        reason = 'it has no [cells.NAME], or [queues] without an entry for "*"'
+        raise Invalid(source, reason, "name the cells, and where queues live that have no entry of their own")
+    numbers: dict[str, int] = {}
+    addresses: dict[str, CellAddress] = {}
+    for name, entry in cells.items():
+        numbers[check_name("cell", name)], addresses[name] = _read_cell(f"{source} cells.{name}", entry)
+    for what, values in (("number", list(numbers.values())), ("url", [each.url for each in addresses.values()])):
+        if len(set(values)) != len(values):
+            raise Invalid(
+                f"{source} cells", f"two of them have the same {what}", "a cell is one store, with one number"
+            )
+    placements = {name: _read_placement(f"{source} queues.{name}", name, queues[name], numbers) for name in queues}
+    return CellMap(version, numbers, placements), addresses
+
+
+def _read_cell(at: str, entry: Any) -> tuple[int, CellAddress]:
+    _check_fields(at, entry, {"number", "url", "deadline"})
+    number, url = entry.get("number"), entry.get("url")
+    if type(number) is not int or not 0 <= number <= MAX_CELL:
+        reason = f"number = {number!r} is not an integer in 0 … {MAX_CELL}"
+        raise Invalid(at, reason, "give each cell its own number; ids of its jobs carry it, so it never changes")
+    if type(url) is not str or url.startswith("cells:"):
+        raise Invalid(at, "it has no url of a store", 'write url = "sqlite:///a.db", "postgresql://host/db", …')
+    behind_server = not url.startswith(("sqlite:", "memory:"))
+    deadline = entry.get("deadline", DEADLINE if behind_server else None)
+    if deadline is not None and not (
+        isinstance(deadline, int | float) and _MIN_DEADLINE <= deadline <= _MAX_DEADLINE and deadline is not True
+    ):
+        reason = f"deadline = {deadline!r} is not a number of seconds from {_MIN_DEADLINE:g} to {_MAX_DEADLINE:g}"
+        raise Invalid(at, reason, f"write deadline = {DEADLINE:g}, or leave it out")
+    return number, CellAddress(url, deadline)
+
+
+def _read_placement(at: str, queue: str, entry: Any, numbers: Mapping[str, int]) -> Placement:
+    if queue != OTHERS:
+        check_name("queue", queue)
+    if isinstance(entry, str):
+        entry = {"cells": [entry]}
+    _check_fields(at, entry, {"partitions", "by", "cells", "keys"})
+    given = entry.get("cells")
+    if not isinstance(given, list) or not given:
+        raise Invalid(at, "it names no cells", 'write "a", or { partitions = 8, by = "tenant", cells = ["a", "b"] }')
+    if unknown := [name for name in given if name not in numbers]:
+        raise Invalid(at, f"there is no cell {unknown[0]!r}", f"the cells are {', '.join(numbers)}")
+    partitions = entry.get("partitions", 1)
+    if type(partitions) is not int or not len(given) <= partitions <= MAX_PARTITIONS:
+        reason = f"partitions = {partitions!r} is not an integer in {len(given)} … {MAX_PARTITIONS}"
+        raise Invalid(at, reason, "a queue has at least one partition for each cell that it names")
+    allowed = ("queue",) if queue == OTHERS else ("tenant", "subject", "key", "id")
+    by, keys = entry.get("by", allowed[-1] if partitions == 1 else None), entry.get("keys", "queue")
+    if by not in allowed or keys not in ("queue", "cell"):
+        reason = f"by = {by!r}, keys = {keys!r} is not known here"
+        raise Invalid(at, reason, f"use by = {' or '.join(allowed)}, keys = queue or cell")
+    return Placement(tuple(given[number % len(given)] for number in range(partitions)), by, keys)
+
+
+def _check_fields(at: str, entry: Any, known: set[str]) -> None:
+    if not isinstance(entry, dict) or not entry.keys() <= known:
+        odd = ", ".join(sorted(entry.keys() - known)) if isinstance(entry, dict) else repr(entry)
+        raise Invalid(at, f"{odd} is not known here", f"it has {', '.join(sorted(known))}")

@@ -1,0 +1,130 @@
+"""Specs, gates, schedules, presences and logs over cells: each goes to the cells of its queue."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from forebay.core.entries import LogEntry
+from forebay.core.errors import Invalid
+from forebay.core.instant import Duration, Instant
+from forebay.core.job import Draft
+from forebay.core.presence import Presence
+from forebay.core.schedule import Schedule, edited
+from forebay.core.spec import QueueSpec
+from forebay.store.cells.cell import Cell
+from forebay.store.cells.cell_group import CellGroup
+from forebay.store.cells.promises import check_promises
+from forebay.store.log import Owned, Standing
+
+
+class Control:
+    """What operators and applications declare."""
+
+    def __init__(self, group: CellGroup) -> None:
+        self._group: Final = group
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        """In every cell of the queue. A put that failed halfway is repeated."""
+        self._group.check_open()
+        check_promises(spec, self._group.map, (each for cell in self._group.cells for each in cell.specs()))
+        for cell in self._group.of_queue(spec.name):
+            cell.put_spec(spec)
+
+    def pause(self, queue: str, until: Instant | None) -> None:
+        self._group.check_open()
+        for cell in self._group.of_queue(queue):
+            cell.pause(queue, until)
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        for cell in self._of_gate(name):
+            cell.set_gate(name, limit)
+
+    def release(self, gate: str, count: int) -> int:
+        """Queues with the same condition live in the same cells, so the ranks of one cell decide."""
+        released = 0
+        for cell in self._of_gate(gate):
+            if released < count:
+                released += cell.release(gate, count - released)
+        return released
+
+    def _of_gate(self, name: str) -> list[Cell]:
+        """The cells of the gate's queue; all of them where queues may share it."""
+        self._group.check_open()
+        sort, queue = name.split("/")[:2]
+        return self._group.cells if sort == "until" or queue.startswith("@") else self._group.of_queue(queue)
+
+    # -- schedules
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        """In the cell of its draft. Where an edit moves it, it is dropped first: it may pause, never fire twice."""
+        self._group.check_open()
+        home = self._home(schedule.draft)
+        for cell in self._group.cells:
+            if cell is not home:
+                known = next((each for each in cell.schedules() if each.name == schedule.name), None)
+                if known is not None:
+                    schedule = edited(known, schedule, known.last_at)
+                    cell.drop_schedule(schedule.name)
+        home.put_schedule(schedule)
+
+    def drop_schedule(self, name: str) -> bool:
+        self._group.check_open()
+        return sum(cell.drop_schedule(name) for cell in self._group.cells) > 0
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        """In the cell that has the schedule; the others do not know it."""
+        cells = self._group.cells if draft is None else self._group.of_queue(draft.queue)
+        if any(self._group.each(lambda cell: cell.fire(name, tick, next_at, draft), cells)):
+            return True
+        for cell in self._group.cells:
+            if draft is not None and cell not in cells and any(each.name == name for each in cell.schedules()):
+                reason = f"it is kept in cell {cell.name!r}, where queue {draft.queue!r} does not live"
+                raise Invalid(f"schedule {name}", reason, "put it with a draft for that queue")
+        return False
+
+    def _home(self, draft: Draft) -> Cell:
+        return self._group.named(self._group.router.homes([draft])[0])
+
+    # -- workers
+
+    def announce(self, presence: Presence, span: Duration) -> None:
+        """In the cells of its queues that answer."""
+        self._group.each(lambda cell: cell.announce(presence, span), list(self._group.of_queues(presence.queues)))
+
+    def withdraw(self, owner: str) -> bool:
+        return any(self._group.each(lambda cell: cell.withdraw(owner)))
+
+    # -- logs
+
+    def _log(self, log: str) -> Cell:
+        self._group.check_open()
+        return self._group.of_queue(log)[0]
+
+    def append(self, log: str, entries: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
+        return self._log(log).append(log, entries)
+
+    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
+        return self._log(log).read(log, partition, after, limit)
+
+    def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
+        return self._log(log).commit(log, group, partition, offset, rewind, epoch)
+
+    def position(self, log: str, group: str, partition: int) -> int:
+        return self._log(log).position(log, group, partition)
+
+    def extent(self, log: str) -> list[tuple[int, int]]:
+        return self._log(log).extent(log)
+
+    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
+        return self._log(log).offset_at(log, partition, instant)
+
+    def trim(self, log: str, before: Instant, limit: int) -> int:
+        return self._log(log).trim(log, before, limit)
+
+    def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
+        return self._log(log).own(log, group, member, span)
+
+    def disown(self, log: str, group: str, member: str) -> int:
+        return self._log(log).disown(log, group, member)
+
+    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
+        return self._log(log).groups(log, after, limit)

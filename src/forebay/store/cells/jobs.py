@@ -1,0 +1,190 @@
+"""The life of a job over cells: a draft goes to the cell of its queue or partition, all else to that of the id."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from forebay.core.errors import ForebayError, Invalid, PartlyDone, QueueFull, StoreFailed
+from forebay.core.instant import Duration, Instant
+from forebay.core.job import Draft, Job, Progress, State
+from forebay.core.lease import Fence, Lease, Settled, Settlement
+from forebay.store.cells.cell import Cell
+from forebay.store.cells.cell_group import CellGroup
+from forebay.store.protocol import CancelAnswer, Checkpoint, Promotion, Receipt, Tally, Want
+
+
+class Jobs:
+    """Intake, leases and verdicts."""
+
+    def __init__(self, group: CellGroup) -> None:
+        self._group: Final = group
+
+    # -- intake
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """All or nothing where the drafts live in one cell; else each cell takes its part whole, or `PartlyDone`."""
+        self._group.check_open()
+        parts = self._parts(drafts)
+        receipts: list[Receipt | None] = [None] * len(drafts)
+        for done, (cell, places) in enumerate(parts.items()):
+            try:
+                found = cell.enqueue([drafts[place] for place in places])
+            except ForebayError as error:
+                if done == 0:
+                    raise
+                raise PartlyDone(receipts, error) from error
+            for place, receipt in zip(places, found, strict=True):
+                receipts[place] = receipt
+        return [receipt for receipt in receipts if receipt is not None]
+
+    def _parts(self, drafts: Sequence[Draft]) -> dict[Cell, list[int]]:
+        parts: dict[Cell, list[int]] = {}
+        for place, name in enumerate(self._group.router.homes(drafts)):
+            parts.setdefault(self._group.named(name), []).append(place)
+        return parts
+
+    def wait_for_room(self, full: QueueFull, until: Instant) -> None:
+        """A bounded queue lives in one cell."""
+        self._group.of_queue(full.queue)[0].wait_for_room(full, until)
+
+    def ingested(self, source: str) -> Checkpoint | None:
+        return self._source(source)[1]
+
+    def _source(self, source: str) -> tuple[Cell | None, Checkpoint | None]:
+        """The cell that knows the source, and how far it is."""
+        self._group.check_open()
+        known = ((cell, cell.ingested(source)) for cell in self._group.cells)
+        return next((found for found in known if found[1] is not None), (None, None))
+
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None:
+        """A source moves on in the transaction that takes its drafts, so all of these live in its own cell."""
+        known, _ = self._source(source)
+        parts = list(self._parts(drafts))
+        cell = known or (parts[0] if parts else self._group.cells[0])
+        if parts and parts != [cell]:
+            where = ", ".join(each.name for each in parts)
+            reason = f"source {source!r} is kept in cell {cell.name!r}, and its drafts live in {where}"
+            raise Invalid("ingest", reason, "use a source for each cell, or enqueue drafts that have keys")
+        return cell.ingest(source, before, after, drafts)
+
+    def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+        """In the cell of the dead job, where the draft has to live too."""
+        self._group.check_open()
+        by_cell: dict[Cell, dict[int, Draft]] = {}
+        for job_id, draft in drafts.items():
+            cell = self._group.home(job_id)
+            if cell is not None and self._lives_in(cell, job_id, draft):
+                by_cell.setdefault(cell, {})[job_id] = draft
+        return {job_id: each for cell, part in by_cell.items() for job_id, each in cell.replace_dead(part).items()}
+
+    def _lives_in(self, cell: Cell, job_id: int, draft: Draft) -> bool:
+        """Whether the draft lives in the cell of a dead job; False: there is no such job."""
+        placement = self._group.map.placement(draft.queue)
+        fits = (
+            cell.name in placement.distinct if placement.by == "id" else cell.name in self._group.router.homes([draft])
+        )
+        if fits:
+            return True
+        (job,) = cell.get([job_id])
+        if job is None or job.state is not State.DEAD:
+            return False
+        reason = f"job {job_id} is dead in cell {cell.name!r}, and its draft would live in another one"
+        raise Invalid("replace_dead", reason, "enqueue the draft, then discard the dead job")
+
+    # -- leases and verdicts
+
+    def promote(self, limit: int) -> Promotion:
+        found = self._group.each(lambda cell: cell.promote(limit))
+        due = [each.next_due for each in found if each.next_due is not None]
+        return Promotion(sum(each.ready for each in found), min(due, default=None))
+
+    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
+        """Cells in turn, each for all that is still wanted; one that is down is left out."""
+        self._group.check_open()
+        cells = list(self._group.of_queues(want.queue for want in wants))
+        left = [want.count for want in wants]
+        homes = [self._group.of_queue(want.queue) for want in wants]
+        found: list[list[Lease]] = [[] for _ in wants]
+        for cell in self._group.in_turn(cells):
+            asked = [place for place, count in enumerate(left) if count and cell in homes[place]]
+            if not asked:
+                continue
+            try:
+                leases = cell.claim([replace(wants[place], count=left[place]) for place in asked], owner, span)
+            except StoreFailed:
+                if self._group.all_down():
+                    raise
+                continue
+            for lease in leases:
+                place = next(each for each in asked if left[each] and wants[each].queue == lease.job.queue)
+                left[place] -= 1
+                found[place].append(lease)
+        return [lease for leases in found for lease in leases]
+
+    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
+        """Leases of a cell that does not answer come back as they are: they are not extended, and not lost either."""
+
+        def extend(cell: Cell, part: list[Lease]) -> list[Lease | None]:
+            try:
+                alive = {lease.fence: lease for lease in cell.extend(part, span)}
+            except StoreFailed:
+                if self._group.all_down():
+                    raise
+                return list(part)
+            return [alive.get(lease.fence) for lease in part]
+
+        found = self._group.by_id(leases, lambda lease: lease.job.id, extend, None)
+        return list({lease.fence: lease for lease in found if lease is not None}.values())
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        return self._group.by_id(
+            settlements, lambda each: each[0].job.id, lambda cell, part: cell.settle(part), Settled.STALE
+        )
+
+    def overdue(self, limit: int) -> list[Lease]:
+        found = [lease for page in self._group.each(lambda cell: cell.overdue(limit)) for lease in page]
+        return sorted(found, key=lambda lease: (lease.until, lease.job.id))[:limit]
+
+    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
+        def report(cell: Cell, fences: list[Fence]) -> list[bool]:
+            current = cell.report_progress({fence: newest[fence] for fence in fences})
+            return [current[fence] for fence in fences]
+
+        fences = list(newest)
+        return dict(zip(fences, self._group.by_id(fences, lambda fence: fence[0], report, False), strict=True))
+
+    # -- by id
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        return self._group.by_id(ids, int, lambda cell, part: cell.get(part), None)
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        return self._group.by_id(ids, int, lambda cell, part: cell.cancel(part), CancelAnswer.GONE)
+
+    def redrive(self, ids: Sequence[int]) -> list[int]:
+        return self._moved(ids, lambda cell, part: cell.redrive(part))
+
+    def discard(self, ids: Sequence[int]) -> list[int]:
+        return self._moved(ids, lambda cell, part: cell.discard(part))
+
+    def _moved(self, ids: Sequence[int], call: Callable[[Cell, list[int]], list[int]]) -> list[int]:
+        """Each cell returns those that it moved."""
+
+        def moved(cell: Cell, part: list[int]) -> list[bool]:
+            found = set(call(cell, part))
+            return [job_id in found for job_id in part]
+
+        unique = list(dict.fromkeys(ids))
+        answers = self._group.by_id(unique, int, moved, False)
+        return [job_id for job_id, done in zip(unique, answers, strict=True) if done]
+
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
+        self._group.check_open()
+        gone = 0
+        for cell in self._group.cells if queue is None else self._group.of_queue(queue):
+            if gone < limit:
+                gone += cell.purge(state, before, limit - gone, queue)
+        return gone
