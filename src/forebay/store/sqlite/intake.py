@@ -199,30 +199,19 @@ def _plain_row(birth: Birth, state: int, now: Instant) -> tuple[Any, ...]:
 def _row(birth: Birth, state: int, now: Instant) -> tuple[Any, ...]:
     entry = birth.entry
     return (
-        entry.id,
-        state,
-        entry.queue,
-        birth.lane,
-        birth.rank,
-        entry.due_at,
-        entry.max_attempts,
-        now,
+        *_plain_row(birth, state, now),
         entry.expires_at,
         entry.priority,
         entry.rank_base,
-        entry.rank_timed,
         entry.merges,
         entry.line,
         entry.blocks,
         birth.behind,
         entry.cost,
-        entry.kind,
-        entry.tenant,
         entry.subject,
         entry.key,
         entry.deadline,
         None if entry.meta is None else text_of(entry.meta),
-        entry.body,
     )
 
 

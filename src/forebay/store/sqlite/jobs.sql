@@ -3,12 +3,12 @@
 
 -- name: insert
 -- A job at its birth: ready, waiting for its time, or behind the head of its line.
-INSERT INTO job (id, state, queue, lane, rank, due_at, max_attempts, enqueued_at, expires_at, priority, rank_base,
-    rank_timed, merges, line, blocks, behind, cost, kind, tenant, subject, key, deadline, meta, body)
+INSERT INTO job (id, state, queue, lane, rank, due_at, max_attempts, enqueued_at, rank_timed, kind, tenant, body,
+    expires_at, priority, rank_base, merges, line, blocks, behind, cost, subject, key, deadline, meta)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_plain
--- The same for the common case: what is left out has its default.
+-- The same for the common case: what is left out has its default. The columns are the first of those above.
 INSERT INTO job (id, state, queue, lane, rank, due_at, max_attempts, enqueued_at, rank_timed, kind, tenant, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
