@@ -31,10 +31,10 @@ from forebay_proof.model.jobs import require
 from forebay_proof.model.model import Model
 
 _FIELDS: dict[type, tuple[str, ...]] = {
-    QueueFull: ("queue", "depth", "limit", "asked"),
+    QueueFull: ("queue", "depth", "limit", "requested"),
     KeyConflict: ("queue", "key", "job_id"),
     WrongQueueKind: ("name", "is_log"),
-    OffsetGone: ("log", "partition", "asked", "first"),
+    OffsetGone: ("log", "partition", "requested", "first"),
     PartitionLost: ("log", "group", "partition", "epoch"),
 }
 _ROUNDS = 40
