@@ -18,7 +18,7 @@ from forebay.store.sqlite.tables import statements
 
 SEARCHES = {
     "claim": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_ready (queue=? AND lane=?)"],
-    "fall_due": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_due (due_at<?)"],
+    "make_ready": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_due (due_at<?)"],
     "next_of_lane": ["job USING INDEX job_ready (queue=? AND lane=? AND rank>?)"],
     "expose": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_line (line=?)"],
     "taken_lines": ["job USING INDEX job_line (line=?)"],
@@ -30,7 +30,7 @@ SEARCHES = {
     "finished_in": ["job USING INDEX job_ended (state=? AND queue=? AND finished_at<?)"],
     "oldest_dead": ["job USING INDEX job_ended (state=? AND queue=?)"],
     "overdue": ["job USING INDEX job_lease (lease_until<?)"],
-    "asked": ["job USING INDEX job_asked (owner=?)"],
+    "cancel_requested": ["job USING INDEX job_asked (owner=?)"],
     "next_lease": ["job USING INDEX job_lease"],
     "fresh": ["job USING INDEX job_fresh (queue=? AND subject=?)"],
     "oldest": ["job USING INDEX job_oldest (queue=?)"],
@@ -116,8 +116,8 @@ def test_no_statement_scans_or_sorts(connection: sqlite3.Connection, name: str) 
             ), step
 
 
-def test_the_pulse_looks_at_the_front_of_each_index(connection: sqlite3.Connection) -> None:
-    steps = " ".join(plan(connection, "pulse"))
+def test_the_next_maintenance_reads_the_front_of_each_index(connection: sqlite3.Connection) -> None:
+    steps = " ".join(plan(connection, "next_maintenance"))
     for index in ("job_due", "job_expiring", "job_kept", "gate_waking", "queue_crowded"):
         assert f"INDEX {index}" in steps
 

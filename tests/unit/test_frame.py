@@ -100,7 +100,7 @@ def test_faults_say_what_is_wrong() -> None:
         assert scan.fault == reason
     stranger = Scan(whole, 2, SALT)
     assert not list(stranger)
-    assert stranger.fault == "record 1 stands where record 2 should"
+    assert stranger.fault == "record 1 is in the place of record 2"
 
 
 def test_a_frame_behind_a_damaged_one_is_a_witness_even_with_a_torn_body() -> None:

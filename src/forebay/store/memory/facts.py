@@ -100,7 +100,7 @@ class Row(Struct, array_like=True, gc=False):
         self.rank = rank_at(self.entry.rank_base, self.entry.rank_timed, due_at, now)
 
     def take_over(self, merge: Merge, now: Instant) -> None:
-        """Newer work, and how urgent it is; where the row stands is its own."""
+        """The payload and urgency of a newer draft; the row keeps its place."""
         newer, base = merge.newer, self.entry.rank_base
         self.entry = replace(self.entry, kind=merge.kind, body=merge.body)
         if newer is None:

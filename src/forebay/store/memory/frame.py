@@ -7,7 +7,7 @@
 All numbers are little-endian, every crc is a CRC32C. The watermark of a frame is the
 highest lsn that was known to be durable when the frame was made, so each frame is a
 witness for the frames before it. The head crc covers length, lsn and watermark; the
-frame crc goes on from there over the body. A frame with an empty body is a seal.
+frame crc continues from there over the body. A frame with an empty body is a seal.
 
 Promise: a frame that `Scan` yields is the frame that was appended, up to a CRC32C
 collision. Whatever the bytes are, nothing here raises and no work is more than
@@ -15,7 +15,7 @@ linear in them: a length is believed only under its head crc.
 
 Authority: the salt in the header. It starts every crc of its segment, so a journal
 copied into a body, or crafted by a sender of bodies, cannot pose as a frame when
-`later_watermark` looks for witnesses behind a damaged one.
+`later_watermark` searches for later watermarks behind a damaged frame.
 
 What can go wrong: a `Scan` that stops early says where (`end`) and why (`fault`);
 it does not say whether that is a torn tail or damage. That is the journal's verdict.
@@ -68,7 +68,7 @@ def decode_header(data: bytes) -> tuple[int, int] | None:
 
 
 def encode_head(lsn: int, watermark: int, body: bytes, salt: int) -> bytes:
-    """What stands before `body` in its frame; the body itself is not copied."""
+    """The header of the frame of `body`; the body itself is not copied."""
     if len(body) > MAX_BODY_BYTES:
         raise ValueError(f"a journal body has {len(body)} bytes, the limit is {MAX_BODY_BYTES}: split the batch")
     fields = _FIELDS.pack(len(body), lsn, watermark)
@@ -155,7 +155,7 @@ def _fault(data: bytes, start: int, lsn: int, salt: int) -> str | None:
     if extend(salt, data[start + 4 : start + 24]) != head_crc:
         return f"record {lsn} has a frame head that fails its checksum"
     if found != lsn:
-        return f"record {found} stands where record {lsn} should"
+        return f"record {found} is in the place of record {lsn}"
     if left - HEAD_BYTES < length:
         return f"record {lsn} has {left - HEAD_BYTES} of its {length} bytes"
     return f"record {lsn} fails its checksum"

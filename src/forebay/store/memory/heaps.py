@@ -84,7 +84,7 @@ class LazyHeap(Generic[T]):
             yield item
 
     def take(self, count: int) -> list[T]:
-        """Up to so many things, in order."""
+        """Up to this many things, in order."""
         items = self.items
         things: list[T] = []
         while items and len(things) < count:
@@ -136,7 +136,7 @@ class Deadlines(Generic[Name]):
     """Names in buckets by the instant at which they fall due, rounded up to the grain, and a heap of the instants.
 
     Few buckets exist at a time, and taking a name back leaves no trace. In a plain heap every acknowledged lease would
-    linger until its time, millions of them under load. Every bucket's instant stands in the heap `instants` once; a
+    linger until its time, millions of them under load. Every bucket's instant is in the heap `instants` once; a
     bucket may be empty for a while.
     """
 

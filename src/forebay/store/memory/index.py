@@ -228,13 +228,13 @@ class Index:
                 self.notify(queue, len(some))
 
     def notify(self, queue: QueueState, count: int) -> None:
-        """Wake so many waiters for work, if a claim may find some now."""
+        """Wake this many waiters for work, if a claim may find some now."""
         now = self.lanes.now
         if self._facts.paused.get(queue.spec.name, 0) <= now and queue.workable_at(now) <= now:
             queue.claimers.wake(count)
 
     def has_room(self, state: GateState, count: int) -> None:
-        """A gate may have room for so many: waiters of the queues with it are woken."""
+        """A gate may have this many free slots: wake waiters of its queues."""
         for name in state.numbers:
             queue = self.queues[name]
             if queue.claimers.waiting:

@@ -1,6 +1,6 @@
 """The life of a job: what drafts become, and the verbs from enqueue to purge.
 
-The rules are those of `engine.intake` and `engine.settle`. A verb here looks up what they need, commits the change that
+The rules are those of `engine.intake` and `engine.settle`. A verb here reads what they need, commits the change that
 they plan, and updates the index.
 """
 
@@ -29,7 +29,7 @@ from forebay.store.protocol import CancelAnswer, Checkpoint, Promotion, Receipt,
 
 
 class Intake:
-    """How drafts come in, and what the rules of intake look up; `plan` begins each call."""
+    """Accepts drafts; what the rules of intake read. `plan` begins each call."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

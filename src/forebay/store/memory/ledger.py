@@ -115,7 +115,7 @@ class Ledger:
             raise OffsetGone("ledger", 0, after + 1, first)
 
     def _trim(self, limit: int) -> int:
-        """Reading goes on outside the store's lock: only the thread that trims moves the front."""
+        """Reads happen outside the store's lock: only the trimming thread moves the front."""
         session = self.session
         with session.lock:
             now, ledger = session.begin(), self._facts.ledger
@@ -197,7 +197,7 @@ class LedgerReader:
                 state = self._state_at(newest) if newest else LedgerState()
             except FileNotFoundError:
                 continue
-            self._files.look(upto)
+            self._files.scan(upto)
             # Where there is a newer one, segments went that this one does not know of.
             if _newest_snapshot(self._disk.entries(self._directory)) == newest:
                 return upto, (max(state.first, self._files.first), max(state.next, self._files.next)), state

@@ -6,8 +6,8 @@ copies their records, without the changes, into a file of their own:
     ledger-<first offset>.rec    a segment's header and frames; the number of a frame is the offset of its record
 
 Promise: a file under that name is complete and durable, and every record that a snapshot covers is in one. Reading
-takes no lock and changes nothing, so another process may do it: it never looks behind `upto`, the last record known to
-be durable, and when a file goes away under it, it looks again. Offsets are handed out without a gap; where one is
+takes no lock and changes nothing, so another process may do it: it never reads beyond `upto`, the last record known to
+be durable, and if a file disappears meanwhile, it scans again. Offsets are handed out without a gap; where one is
 missing, `JournalDamaged` is raised.
 
 Memory is bounded by one read and a place every 64 KiB of what was read.
@@ -163,7 +163,7 @@ class LedgerFiles:
 
         return self._patiently(read)
 
-    def look(self, upto: int) -> None:
+    def scan(self, upto: int) -> None:
         """Learn what is new."""
         self._patiently(lambda: self._look(upto))
 

@@ -1,7 +1,7 @@
 """Looking at jobs, queues and gates, and waiting: for work, for jobs that end, for requests to cancel.
 
 A watcher is known by what it waits for: a job by its id, an owner by its name. A change has its topics
-(`changes.topics`): their watchers are woken, and look again.
+(`changes.topics`): their waiters are woken and check again.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

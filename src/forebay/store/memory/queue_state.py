@@ -308,7 +308,7 @@ class QueueState:
         return max((now - head[2].due_at for head in heads if head is not None and head[2].due_at < now), default=0)
 
     def ahead(self, row: Row, most: int) -> int:
-        """How many ready rows of its lane go before this one, so many at most."""
+        """How many ready rows of its lane are ahead of this one, up to `most`."""
         return self._ready(row).before(row, most)
 
     def walk(self, lane: LaneName) -> Iterator[Item]:
@@ -382,7 +382,7 @@ class QueueState:
             lanes.grew(front, lane)
 
     def _join(self, leads: bool) -> None:
-        """The queue has other lanes: the one without class and gates stands beside them."""
+        """The queue has other lanes besides the one without class and gates."""
         lane = self.front.lanes.get(_NO_LANE)
         if lane is None:
             self._lanes.add(self.front, *_NO_LANE, (), self._single)

@@ -111,7 +111,7 @@ class Session:
             self._notify(topics(self.facts, change))
 
     def wake_idle(self, now: Instant) -> None:
-        """Something falls due earlier than some waiters expected: they look again."""
+        """Something falls due earlier than some waiters expected: they check again."""
         if not self.idle:
             return
         index = self.index

@@ -16,7 +16,7 @@ swapped, doubled or dropped do not pass.
 
 What can go wrong: damage raises JournalDamaged with the file and the offset; the
 journal then tries an older snapshot. A process that dies while it writes leaves a
-`.tmp` file, which no reader looks at and which the next recovery removes.
+`.tmp` file, which no reader opens and which the next recovery removes.
 """
 
 import contextlib

@@ -103,7 +103,7 @@ class MemoryBackend:
         self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
 
     def promote(self, limit: int) -> Promotion:
-        """In passing, what has left the windows of logs goes, and the front of the ledger."""
+        """Also trims logs by their windows, and the ledger by its rule."""
         promotion = self._jobs.promote(limit)
         if self.session.facts.logs.partitions:
             self._logs.keep_windows(limit)

@@ -28,7 +28,7 @@ _decode_presence: Final = msgspec.json.Decoder(Presence).decode
 
 
 class Control:
-    """Configuration, and jobs that nobody runs."""
+    """Configuration, and jobs that do not run."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

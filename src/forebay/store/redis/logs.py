@@ -67,15 +67,15 @@ class Logs:
         return _count(log, self._session.call("trim", log, before, limit))
 
     def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
-        until, *told = _of_log(log, self._session.call("own", log, group, member, span))
-        owned = zip(told[::3], told[1::3], told[2::3], strict=True)
+        until, *reply = _of_log(log, self._session.call("own", log, group, member, span))
+        owned = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [Owned(partition, epoch, position, until) for partition, epoch, position in owned]
 
     def disown(self, log: str, group: str, member: str) -> int:
         return _count(log, self._session.call("disown", log, group, member))
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        return [_standing(told) for told in _of_log(log, self._session.call("groups", log, after, limit))]
+        return [_standing(reply) for reply in _of_log(log, self._session.call("groups", log, after, limit))]
 
 
 def _of_log(log: str, reply: Sequence[Any], partition: int = 0) -> Sequence[Any]:
@@ -89,10 +89,10 @@ def _of_log(log: str, reply: Sequence[Any], partition: int = 0) -> Sequence[Any]
             return reply[1:]
 
 
-def _count(log: str, told: int) -> int:
-    if told < 0:
+def _count(log: str, reply: int) -> int:
+    if reply < 0:
         raise WrongQueueKind(log, is_log=False)
-    return told
+    return reply
 
 
 def _number(value: object) -> int:
@@ -106,8 +106,8 @@ def _entry(partition: int, offset: int, fields: Sequence[bytes]) -> LogEntry:
     return LogEntry(partition, offset, int(found[b"a"]), found[b"b"], None if key is None else key.decode())
 
 
-def _standing(told: Sequence[Any]) -> Standing:
-    group, partition, position, lag, lost, loses_at, seen_at, member, epoch, until = told
+def _standing(reply: Sequence[Any]) -> Standing:
+    group, partition, position, lag, lost, loses_at, seen_at, member, epoch, until = reply
     owner = (member.decode(), epoch, until or None) if member else (None, 0, None)
     return Standing(group.decode(), partition, position, lag, lost, loses_at or None, seen_at, *owner)
 
@@ -149,11 +149,11 @@ def _record(kept: bytes) -> Record:
     return Record(at, verb, [_job_range(each) for each in spans], owner or None, name or None, _tick(tick))
 
 
-def _job_range(told: Sequence[Any]) -> JobRange:
-    facts: Any = told[:12]
+def _job_range(reply: Sequence[Any]) -> JobRange:
+    facts: Any = reply[:12]
     span = JobRange(*facts)
-    return replace(span, traits=[Trait(**each) if each else None for each in told[12]]) if told[12] else span
+    return replace(span, traits=[Trait(**each) if each else None for each in reply[12]]) if reply[12] else span
 
 
-def _tick(told: int | bool) -> int | None:
-    return None if told is False else told
+def _tick(reply: int | bool) -> int | None:
+    return None if reply is False else reply

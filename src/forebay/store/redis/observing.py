@@ -15,7 +15,7 @@ from forebay.store.redis.session import Session
 from forebay.store.states import STATES
 
 _PROBES: Final = 5_000
-"""How many jobs one page looks at, found or not: a page is never a long read."""
+"""How many jobs one page reads, matching or not, so that no page is a long read."""
 
 _MAX_ID: Final = 10**16 - 1
 

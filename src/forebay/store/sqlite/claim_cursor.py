@@ -243,7 +243,7 @@ class ClaimCursor:
                 front.order.put(state)
 
     def _load_class(self, cls: str) -> None:
-        """A claim of one class looks at all of its lanes, parked or not."""
+        """A claim of one class reads all of its lanes, parked or not."""
         of = self._class(cls)
         found = self._connection.execute(_PARKED_OF_CLASS, (self._queue.name, cls, LANES_MET)).fetchall()
         self._load_gates(gate for lane, *_ in found for gate in self._queue.known.gates(lane))
@@ -387,7 +387,7 @@ class ClaimCursor:
             if len(found) < size:
                 return None
             last = tuple(found[-1][: len(start)])
-            # What has the same key as the end of the page goes first: among equals the order is free.
+            # Jobs with the same key as the end of the page come first: among equals the order is free.
             return (*key, 0)
 
         return more

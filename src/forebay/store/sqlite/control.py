@@ -69,7 +69,7 @@ _REPORTED: Final = "SELECT EXISTS (SELECT 1 FROM progress)"
 
 _MOVE: Final = statement("move")
 _KEEP: Final = statement("keep")
-_ASK: Final = statement("ask_to_cancel")
+_REQUEST_CANCEL: Final = statement("request_cancel")
 _REDRIVE: Final = statement("redrive")
 _DEAD_OF: Final = statement("dead_of")
 _FINISHED: Final = statement("finished")
@@ -278,7 +278,7 @@ def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
     if lines:
         unit.expose(lines)
     if asked:
-        unit.topics.update(owner for (owner,) in unit.connection.execute(_ASK, (id_list(asked),)))
+        unit.topics.update(owner for (owner,) in unit.connection.execute(_REQUEST_CANCEL, (id_list(asked),)))
     if ended or asked:
         _record_cancelled(unit, found, ended, asked)
     return plan.answers
@@ -298,7 +298,7 @@ def _record_cancelled(
 
 
 def _dismiss(unit: UnitOfWork, row: Row) -> Instant:
-    """A job that nobody holds will not run; until when it can be read."""
+    """A job without a holder will not run; returns until when it is readable."""
     kept_until = unit.queue(row.queue).known.stamper.kept_until(unit.now)
     if kept_until:
         unit.connection.execute(_KEEP, (row.id, CANCELLED, unit.now, kept_until, None, *row.mark))

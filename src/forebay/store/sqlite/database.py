@@ -36,7 +36,7 @@ _LAST_AT: Final = statement("last_at")
 
 _REASONS: Final = {
     sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_IOERR: "the disk did not do what was asked",
+    sqlite3.SQLITE_IOERR: "the disk failed to carry out an operation",
     sqlite3.SQLITE_CORRUPT: "the file is damaged",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database",
     sqlite3.SQLITE_READONLY: "the file cannot be written",
@@ -49,7 +49,7 @@ T = TypeVar("T")
 class Time:
     """The store's clock: the injected one, never behind the last instant that any process has written.
 
-    A process whose clock is behind goes on from that instant, instead of standing still until its clock has caught up.
+    A process whose clock is behind continues from that instant instead of waiting for its clock to catch up.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -250,8 +250,9 @@ class LaneTable:
         return False
 
     def _update_heads(self, lanes: list[tuple[str, str]]) -> None:
-        """Lanes that lost jobs have other heads, or are gone: gates may have room for these, or for others."""
-        rows = self._connection.execute(_FIRST, (json.dumps([each for each in lanes if each[1]]),)).fetchall()
+        """Lanes that lost jobs have other heads, or are empty: gates may have free slots for these, or for others."""
+        named = [{"queue": queue, "lane": lane} for queue, lane in lanes if lane]
+        rows = self._connection.execute(_FIRST, (json.dumps(named),)).fetchall()
         for queue, lane, rank, job_id in rows:
             if job_id is None:
                 self.drop(queue, [lane])

@@ -104,7 +104,7 @@ def accept(unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
 
 
 class Tables:
-    """What the rules look up, in one unit. `doomed`: jobs that were offered to give way."""
+    """What the rules of intake read, in one unit of work. `doomed`: jobs that may be shed."""
 
     def __init__(self, unit: UnitOfWork) -> None:
         self.now = unit.now

@@ -37,7 +37,7 @@ WHERE state = 1 AND queue = ?1 AND lane = ?2 AND rank >= ?3 AND (rank, id) > (?3
 ORDER BY rank, id LIMIT ?5;
 
 -- name: jobs_of_lanes
--- The first ready jobs of each of these lanes, so many at most.
+-- The first ready jobs of each of these lanes, up to a limit.
 SELECT l.value, j.rank, j.id, j.cost FROM json_each(?1) AS l CROSS JOIN job AS j ON j.id IN (
     SELECT id FROM job INDEXED BY job_ready
     WHERE state = 1 AND queue = ?2 AND lane = l.value
@@ -46,15 +46,15 @@ SELECT l.value, j.rank, j.id, j.cost FROM json_each(?1) AS l CROSS JOIN job AS j
 
 -- name: first_of_lanes
 -- The first ready job of each of these lanes.
-SELECT l.value ->> 0, l.value ->> 1, j.rank, j.id
+SELECT l.value ->> 'queue', l.value ->> 'lane', j.rank, j.id
 FROM json_each(?1) AS l LEFT JOIN job AS j ON j.id = (
     SELECT id FROM job INDEXED BY job_ready
-    WHERE state = 1 AND queue = l.value ->> 0 AND lane = l.value ->> 1
+    WHERE state = 1 AND queue = l.value ->> 'queue' AND lane = l.value ->> 'lane'
     ORDER BY rank, id LIMIT 1
 );
 
--- name: pulse
--- What is next: to fall due, to expire, to be forgotten, a rate that opens for a lane, too many dead.
+-- name: next_maintenance
+-- When maintenance is needed next: a job falls due, expires or leaves its retention, a rate opens, a queue has too many dead.
 SELECT
     (SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND behind = 0),
     (SELECT min(expires_at) FROM job INDEXED BY job_expiring WHERE expires_at IS NOT NULL AND state < 2),
@@ -62,7 +62,7 @@ SELECT
     (SELECT min(wake_at) FROM gate INDEXED BY gate_waking WHERE wake_at IS NOT NULL),
     EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > max_dead);
 
--- name: fall_due
+-- name: make_ready
 -- Waiting jobs whose time has come become ready, oldest first.
 UPDATE job SET state = 1 WHERE id IN (
     SELECT id FROM job INDEXED BY job_due WHERE state = 0 AND behind = 0 AND due_at <= ?1 ORDER BY due_at LIMIT ?2
@@ -97,7 +97,7 @@ SELECT EXISTS (SELECT 1 FROM job INDEXED BY job_line WHERE line = ?1 AND {in_lin
 UPDATE job SET behind = 1, state = 0 WHERE id = ?1;
 
 -- name: between
--- What a line still has between its head and a job, so many at most.
+-- What a line still has between its head and a job, up to a limit.
 SELECT id FROM job INDEXED BY job_line WHERE line = ?1 AND {in_line} AND id > ?2 AND id < ?3 LIMIT ?4;
 
 -- name: next_due
@@ -105,7 +105,7 @@ SELECT id FROM job INDEXED BY job_line WHERE line = ?1 AND {in_line} AND id > ?2
 SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND behind = 0;
 
 -- name: expired
--- Jobs that nobody claimed in time.
+-- Jobs that were not claimed in time.
 SELECT {row}, errors FROM job INDEXED BY job_expiring
 WHERE expires_at IS NOT NULL AND state < 2 AND expires_at <= ?1
 ORDER BY expires_at LIMIT ?2;
@@ -128,7 +128,7 @@ SELECT {row} FROM job INDEXED BY job_ended
 WHERE state > 2 AND queue = ?4 AND state = ?1 AND finished_at < ?2
 ORDER BY finished_at LIMIT ?3;
 
--- name: crowded
+-- name: queues_over_dead_limit
 -- Queues where more dead lie than they keep.
 SELECT name FROM queue INDEXED BY queue_crowded WHERE dead > max_dead;
 
@@ -212,7 +212,7 @@ SELECT id, delivery FROM job WHERE state = 2 AND id IN (SELECT value FROM json_e
 -- New time for running jobs.
 UPDATE job SET lease_until = ?2 WHERE id IN (SELECT value FROM json_each(?1));
 
--- name: pictures
+-- name: jobs_by_id
 -- Jobs as callers see them.
 SELECT {job} FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
@@ -227,8 +227,8 @@ SET state = ?2, finished_at = ?3, kept_until = ?4, result = ?5, settled_delivery
     owner = NULL, claimed_at = NULL, lease_until = NULL, merges = 0
 WHERE id = ?1;
 
--- name: die
--- A job goes to the dead letters, which may lie in another queue, and for a time.
+-- name: dead_letter
+-- A job becomes a dead letter, perhaps in another queue, and perhaps with an end of its retention.
 UPDATE job
 SET state = 4, queue = coalesce(?6, queue), home = CASE WHEN ?6 IS NOT NULL THEN queue END, kept_until = ?7,
     finished_at = ?2, errors = ?3, settled_delivery = coalesce(?4, settled_delivery),
@@ -242,11 +242,11 @@ SET state = 0, due_at = ?2, rank = ?3, attempt = ?4, errors = ?5, settled_delive
     owner = NULL, claimed_at = NULL, lease_until = NULL, behind = line IS NOT NULL
 WHERE id = ?1;
 
--- name: ask_to_cancel
--- Holders will be told.
+-- name: request_cancel
+-- Their holders are notified.
 UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING owner;
 
--- name: asked
+-- name: cancel_requested
 -- Running jobs of an owner whose end is requested.
 SELECT id, delivery FROM job INDEXED BY job_asked WHERE cancel_requested = 1 AND state = 2 AND owner = ?1;
 
@@ -271,8 +271,8 @@ SELECT id, delivery, portion, note, at FROM progress WHERE id IN (SELECT value F
 SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?1)) AND state <= 2;
 
 -- name: redrive
--- A dead job is home and due now, with all lives back; whoever redrives an expired job wants it to run all the same.
--- Due now: nobody leads, and the rank needs no more than this. In a line it waits until it is seen whether it is the head.
+-- A dead job returns to its own queue, due now, with all attempts; a redriven job no longer expires.
+-- It is due now, so it does not lead, and its rank is its base. In a line it waits until its head is known.
 UPDATE job
 SET state = 0, queue = coalesce(home, queue), home = NULL, kept_until = NULL, attempt = 0, finished_at = NULL,
     cancel_requested = 0, expires_at = NULL, due_at = ?2, behind = line IS NOT NULL,
@@ -326,7 +326,7 @@ DELETE FROM key WHERE (queue, key) IN (
 RETURNING queue;
 
 -- name: page_end
--- How far one page looks.
+-- The last job that one page reads.
 SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2;
 
 -- name: page
@@ -348,7 +348,7 @@ WHERE state = 2 AND lease_until > 0 AND id > ?1
 ORDER BY id LIMIT ?7;
 
 -- name: dead_end
--- How far one page looks among dead letters.
+-- The last dead letter that one page reads.
 SELECT id FROM job INDEXED BY job_dead WHERE state = 4 AND id > ?1 ORDER BY id LIMIT 1 OFFSET ?2;
 
 -- name: page_dead

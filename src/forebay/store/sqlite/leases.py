@@ -51,7 +51,7 @@ _NEXT_OPENING: Final = statement("next_opening")
 _OVERDUE: Final = statement("overdue")
 _FENCES: Final = statement("fences")
 _EXTEND: Final = statement("extend")
-_PICTURES: Final = statement("pictures")
+_JOBS_BY_ID: Final = statement("jobs_by_id")
 _PACED: Final = statement("paced")
 _NEXT_OF_LANE: Final = statement("next_of_lane")
 _place: Final = itemgetter(Job.__struct_fields__.index("progress"), 0)
@@ -216,7 +216,7 @@ def _extend(unit: UnitOfWork, leases: Sequence[Lease], until: Instant) -> list[L
         return []
     ids = id_list(held)
     unit.connection.execute(_EXTEND, (ids, until))
-    found = {columns[0]: lease_of(columns) for columns in unit.connection.execute(_PICTURES, (ids,))}
+    found = {columns[0]: lease_of(columns) for columns in unit.connection.execute(_JOBS_BY_ID, (ids,))}
     survivors = [found[job_id] for job_id in held]
     if unit.builder is not None:
         unit.builder.set_verb("extend")

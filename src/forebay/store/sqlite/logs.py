@@ -122,7 +122,7 @@ def _head(reader: sqlite3.Connection) -> Head:
 
 
 def _put_rule(unit: UnitOfWork, rule: LedgerRule) -> None:
-    """The switch itself is told: the last record before a silence, and the first one after it."""
+    """The switch itself is recorded: the last record before the ledger is off, and the first one after."""
     head = unit.head
     if rule.on != head.ledger_on:
         unit.builder = unit.builder or RecordBuilder(unit.now)

@@ -95,7 +95,7 @@ INSERT INTO log_reader (place, reader, entry, seen_at) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET entry = excluded.entry, seen_at = excluded.seen_at;
 
 -- name: add_group
--- A group that nobody knew.
+-- A new group.
 INSERT INTO log_group (log, reader, seen_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING;
 
 -- name: lock_group
@@ -138,7 +138,7 @@ ON CONFLICT DO UPDATE SET until = excluded.until;
 DELETE FROM log_member WHERE log = ? AND reader = ? AND member = ?;
 
 -- name: standings
--- Some groups, each with every partition: where it stands, what it lost, the first entry it has not had, its owner.
+-- A page of groups, each with every partition: its position, what it lost, the first entry it has not read, its owner.
 SELECT page.reader, p.number, coalesce(r.entry, -1), p.first, p.next, coalesce(r.lost, 0), e.at,
     max(page.seen_at, coalesce(r.seen_at, 0)), r.member, r.epoch, m.until
 FROM (SELECT * FROM log_group WHERE log = ?1 AND reader > ?2 ORDER BY reader LIMIT ?3) AS page

@@ -35,7 +35,7 @@ from forebay.store.sqlite.tables import (
 from forebay.store.sqlite.unit_of_work import LineHead
 from forebay.store.states import READY, RUNNING, STATES, WAITING
 
-_PICTURES: Final = statement("pictures")
+_JOBS_BY_ID: Final = statement("jobs_by_id")
 _PAGE: Final = statement("page")
 _PAGE_END: Final = statement("page_end")
 _PAGE_HELD: Final = statement("page_held")
@@ -65,9 +65,9 @@ _BETWEEN: Final = statement("between")
 _READY_BEFORE: Final = statement("ready_before")
 _REPORTS: Final = statement("reports")
 _UNFINISHED: Final = statement("unfinished")
-_ASKED: Final = statement("asked")
+_CANCEL_REQUESTED: Final = statement("cancel_requested")
 _LOOK_FOR_REQUESTS: Final[Duration] = 100_000
-"""How often a worker looks whether other processes changed the file: it does so for as long as it runs jobs."""
+"""How often a worker that runs jobs checks whether other processes changed the file."""
 
 
 class Observing:
@@ -79,7 +79,7 @@ class Observing:
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         with self._session.read() as (reader, _):
             jobs: dict[int, Job | None] = {
-                columns[0]: job_of(columns) for columns in reader.execute(_PICTURES, (id_list(ids),))
+                columns[0]: job_of(columns) for columns in reader.execute(_JOBS_BY_ID, (id_list(ids),))
             }
             running = [job.id for job in jobs.values() if job is not None and job.state is State.RUNNING]
             for job_id, delivery, *rest in reader.execute(_REPORTS, (id_list(running),)) if running else ():
@@ -178,7 +178,7 @@ class Observing:
         asked: list[Fence] = []
 
         def ready(reader: sqlite3.Connection) -> Instant:
-            asked[:] = [fence for fence in reader.execute(_ASKED, (owner,)) if fence not in known]
+            asked[:] = [fence for fence in reader.execute(_CANCEL_REQUESTED, (owner,)) if fence not in known]
             return 0 if asked else MAX_INSTANT
 
         self._session.waiters.until_news_of([owner], self._session.now() + span, ready, _LOOK_FOR_REQUESTS)
@@ -186,7 +186,7 @@ class Observing:
 
 
 class Growth:
-    """Whether one of these is a log that grew since the first look: a process that appends cannot tell another."""
+    """Whether one of these is a log that grew since the first call: processes cannot notify each other."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = text_of(list(names))

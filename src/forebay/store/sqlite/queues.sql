@@ -34,7 +34,7 @@ DELETE FROM ledger WHERE entry < ?;
 SELECT last_at FROM head WHERE one = 1;
 
 -- name: pass_time
--- A transaction of somebody else's writes at this instant.
+-- Another process's transaction writes at this instant.
 UPDATE head SET last_at = max(last_at, ?) WHERE one = 1;
 
 -- name: queue
@@ -153,7 +153,7 @@ WHERE at IS NULL AND queue = ?1 AND cls = ?2 AND (rank, id) > (?3, ?4)
 ORDER BY rank, id LIMIT ?5;
 
 -- name: lanes_of_classes
--- The first open lanes of each of these classes, so many at most.
+-- The first open lanes of each of these classes, up to a limit.
 SELECT l.cls, l.rank, l.id, l.lane FROM json_each(?1) AS c CROSS JOIN lane AS l ON l.queue = ?2 AND l.lane IN (
     SELECT lane FROM lane INDEXED BY lane_open
     WHERE at IS NULL AND queue = ?2 AND cls = c.value
@@ -167,7 +167,7 @@ WHERE at = ?1 AND queue = ?2 AND (turn, rank, id) > (?3, ?4, ?5)
 ORDER BY turn, rank, id LIMIT ?6;
 
 -- name: parked_of_class
--- Parked lanes of a class, so many at most.
+-- Parked lanes of a class, up to a limit.
 SELECT lane, rank, id, turn, at FROM lane INDEXED BY lane_held WHERE at IS NOT NULL AND queue = ?1 AND cls = ?2 LIMIT ?3;
 
 -- name: gates_with_parked
@@ -195,7 +195,7 @@ SELECT queue FROM parked WHERE queue IS NOT NULL;
 UPDATE lane SET at = NULL, turn = 0 WHERE queue = ?1 AND at IS NOT NULL;
 
 -- name: held_jobs
--- Ready jobs in lanes of a queue that are parked at gates which have no room, so many at most.
+-- Ready jobs in lanes of a queue that are parked at gates which have no room, up to a limit.
 SELECT count(*) FROM (
     SELECT 1 FROM lane AS l INDEXED BY lane_held CROSS JOIN job AS j INDEXED BY job_ready
         ON j.state = 1 AND j.queue = l.queue AND j.lane = l.lane
@@ -297,7 +297,7 @@ SELECT cls FROM named WHERE cls IS NOT NULL;
 DELETE FROM class WHERE queue = ?;
 
 -- name: drop_idle
--- Classes without open lanes whose turns say nothing any more, or whose queues are empty; so many are looked at.
+-- Classes without open lanes whose turns no longer matter, or whose queues are empty; up to a limit are examined.
 DELETE FROM class WHERE (queue, cls) IN (
     SELECT idle.queue, idle.cls FROM (SELECT queue, cls, turn FROM class INDEXED BY class_idle WHERE open = 0 LIMIT ?) AS idle
     JOIN queue AS q ON q.name = idle.queue
@@ -309,7 +309,7 @@ DELETE FROM class WHERE (queue, cls) IN (
 SELECT lane, cost FROM job INDEXED BY job_lease WHERE state = 2 AND lease_until > 0 AND queue = ?1;
 
 -- name: ready_before
--- Ready jobs of a lane before a job, so many at most.
+-- Ready jobs of a lane before a job, up to a limit.
 SELECT id FROM job INDEXED BY job_ready
 WHERE state = 1 AND queue = ?1 AND lane = ?2 AND rank <= ?3 AND (rank, id) < (?3, ?4) LIMIT ?5;
 
@@ -320,7 +320,7 @@ WHERE state = 1 AND queue = ?1 AND lane = ?2 AND (expires_at IS NULL OR expires_
 ORDER BY rank, id LIMIT 1;
 
 -- name: blocked_lines
--- Lines of a queue whose head is dead; of those with dead jobs that block, so many are looked at.
+-- Lines of a queue whose head is dead; of those with dead jobs that block, up to a limit are examined.
 WITH RECURSIVE fallen (line, n) AS (
     SELECT min(line), 1 FROM job INDEXED BY job_fallen
     WHERE line >= 'order/' || ?1 || '/' AND line < 'order/' || ?1 || '0' AND state = 4 AND blocks = 1

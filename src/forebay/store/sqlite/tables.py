@@ -45,7 +45,7 @@ _decode_errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
 class Row(NamedTuple):
     """What a move from state to state needs to know of a job: `{row}` in a statement, `{row}, errors` where it fails.
 
-    `behind`: the head of its line goes before it. `home`: the queue that it belongs to, also where it is dead.
+    `behind`: it waits behind the head of its line. `home`: the queue that it belongs to, even if it is dead.
     """
 
     id: int

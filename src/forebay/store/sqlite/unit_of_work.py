@@ -8,7 +8,7 @@ alone; when the commit fails, all units in it fail. While the leader waits for t
 
 Maintenance is part of the verbs: expire, promote, remove, all bounded. One statement, `pulse`, says whether there is
 anything to do; an idle store pays for nothing else. An expired job is never claimed, however many there are: `expire`
-returns whether all are dead. A dead job is in the queue for dead letters, which keeps so many and so long.
+returns whether all are dead. A dead job is in the queue for dead letters, which limits their number and their time.
 """
 
 import json
@@ -48,10 +48,10 @@ EXPIRE_LIMIT: Final = 4 * MAX_BATCH
 _MAX_GROUP: Final = 128
 _HEAD: Final = statement("head")
 _PUT_HEAD: Final = statement("put_head")
-_DIE: Final = statement("die")
-_CROWDED: Final = statement("crowded")
+_DIE: Final = statement("dead_letter")
+_CROWDED: Final = statement("queues_over_dead_limit")
 _OLDEST_DEAD: Final = statement("oldest_dead")
-_PULSE: Final = statement("pulse")
+_PULSE: Final = statement("next_maintenance")
 _EXPIRED: Final = statement("expired")
 _KEPT: Final = statement("kept")
 _DROP_PAID: Final = statement("drop_paid")
@@ -62,7 +62,7 @@ _DROP_KEY: Final = statement("drop_key")
 _DELETE: Final = statement("delete")
 _REMEMBER: Final = (statement("remember_0"), statement("remember_1"))
 _FORGET: Final = (statement("forget_0"), statement("forget_1"))
-_FALL_DUE: Final = statement("fall_due")
+_FALL_DUE: Final = statement("make_ready")
 _EXPOSE: Final = statement("expose")
 _HEADS: Final = statement("heads")
 _RUNNING_IN_LINE: Final = statement("running_in_line")
@@ -277,7 +277,7 @@ def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[Row]]:
 
 
 def maintain(unit: UnitOfWork, limit: int = MAINTAINED, expiring: int = EXPIRE_LIMIT) -> bool:
-    """Whether everything that expired is dead; `expiring`: so many of these at most."""
+    """Whether every expired job is dead; at most `expiring` of them become dead in this call."""
     now = unit.now
     due_at, expires_at, kept_until, wake_at, crowded = unit.connection.execute(_PULSE).fetchone()
     through = expires_at is None or expires_at > now or expire(unit, expiring)
@@ -398,7 +398,7 @@ class Writer:
         return answer
 
     def close(self) -> None:
-        """After the group that is under way; whoever comes later finds the store closed."""
+        """After the current group; later callers find the store closed."""
         if not self._database.ours:
             return
         with self._busy:

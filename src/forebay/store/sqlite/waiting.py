@@ -164,7 +164,7 @@ def _wake(waiters: dict[Event, int], count: int) -> None:
     for waiter, need in list(waiters.items()):
         if need <= count:
             del waiters[waiter]
-            # One waiter may wait at several queues; a notification that it already has goes to the next one.
+            # A waiter may wait at several queues; if it is notified already, the next one is.
             if not waiter.is_set():
                 waiter.set()
                 count -= need
