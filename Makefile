@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite helm demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite helm demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ bench-spark: setup ## measure Spark reading, seeding and following a store
 
 bench-audit: setup ## measure the audit command on two million jobs, beside DuckDB
 	@$(PY) -m forebay_proof.bench.audit $(ARGS)
+
+bench-refresh: setup ## measure ten new events on a lake of twelve million jobs
+	@$(PY) -m forebay_proof.bench.refresh $(ARGS)
 
 bench-http: setup ## measure the HTTP API on Postgres: single jobs, batches, idle workers
 	@$(PY) -m forebay_proof.bench.http $(ARGS)

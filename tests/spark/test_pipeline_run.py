@@ -64,7 +64,10 @@ def test_runs_in_steps_give_what_one_run_gives(spark: SparkSession, begun: Begun
     with opened(url) as store:
         dead = [job.id for job in store.browse(Query(state=State.DEAD), 0, 10).jobs]
         store.redrive(dead)
-    Pipeline(spark, steps, url).run()
+    pipeline = Pipeline(spark, steps, url)
+    pipeline.run()
+    assert pipeline.last_batch is not None
+    assert 0 < pipeline.last_batch.tasks < pipeline.last_batch.total
     once = Lake.of(tmp_path / "once", url)
     done = Pipeline(spark, once, url).run()
     head = extent(url)[1]

@@ -48,8 +48,24 @@ class Done(Struct, frozen=True):
     written: dict[str, int]
 
 
+class BatchTimes(Struct, frozen=True):
+    """Seconds of a micro-batch: for its bounds in the ledger, for the tasks that read it and write files, for the
+    commit."""
+
+    bounds: float
+    tasks: float
+    commit: float
+
+    @property
+    def total(self) -> float:
+        return self.bounds + self.tasks + self.commit
+
+
 class Pipeline:
-    """One store, one lake, one session. `hear` is told what happens, a line at a time."""
+    """One store, one lake, one session. `hear` is called with a line for what happens. `last_batch`: of the last
+    micro-batch that was added."""
+
+    last_batch: BatchTimes | None = None
 
     def __init__(self, spark: SparkSession, lake: Lake, url: str, hear: Callable[[str], object] | None = None) -> None:
         self._spark = spark
@@ -98,6 +114,7 @@ class Pipeline:
         start, end, following = self._bounds(reading, table.end, head)
         if start >= end:
             return False
+        bounded = monotonic()
         slots = self._spark.sparkContext.defaultParallelism
         shares = split(0, start, end, _TASKS_A_SLOT * slots, _MIN_RECORDS)
         try:
@@ -105,16 +122,18 @@ class Pipeline:
             files = [file for each in landed.map(partial(land, self._lake, reading)).collect() for file in each]
         except PySparkException as error:
             raise plain(error) from None
+        written = monotonic()
         try:
             table.commit(files, end)
         except Conflict:
             self._lake.discard(EVENTS, files)
             self._say(f"offsets {start} … {end - 1}: another pipeline has brought them")
             return True
+        self.last_batch = BatchTimes(bounded - began, written - bounded, monotonic() - written)
         events = sum(file.rows for file in files)
         self._records += end - start
         self._events += events
-        speed = events / max(0.001, monotonic() - began)
+        speed = events / max(0.001, self.last_batch.total)
         self._say(f"offsets {start} … {end - 1}: {events:,} events ({speed:,.0f} a second)")
         return end < following
 

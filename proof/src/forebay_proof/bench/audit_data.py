@@ -147,21 +147,27 @@ def whole_periods(jobs: int) -> int:
 def write(spark: SparkSession, place: Path, jobs: int, stride: int = BLOCK) -> None:
     """`lake`, `receipts` and `effects` of whole periods below the place. The last 1 % (at least a period) is a commit
     of its own, and has files of its own beside `receipts/before`: `receipts/last`."""
-    period = BLOCK * PERIOD
-    before = jobs - max(1, jobs // period // 100) * period
     lake = Lake.of(place / "lake", "sqlite:////srv/jobs.db")
-    made = events(spark, jobs, stride)
-    (cut,) = made.filter(F.col("job_id") > (before // BLOCK) * stride).agg(F.min("offset")).collect()[0]
-    for part in (F.col("offset") < cut, F.col("offset") >= cut):
-        rows = made.filter(part).repartitionByRange(_FILES, "offset").sortWithinPartitions("offset", "place")
-        files = write_table(lake, "events", rows)
-        lake.table("events").commit(files, 1 + max(file.most["offset"] for file in files))
+    before = write_events(spark, lake, jobs, stride)
     for name, rows in (
         ("receipts", receipts(spark, jobs, stride)),
         ("effects", effects(read_events(spark, lake), stride)),
     ):
         for folder, part in (("before", F.col("seq") < before), ("last", F.col("seq") >= before)):
             rows.filter(part).repartitionByRange(_FILES, "seq").write.json(str(place / name / folder))
+
+
+def write_events(spark: SparkSession, lake: Lake, jobs: int, stride: int = BLOCK) -> int:
+    """The events of a lake, in two commits; how many jobs the first one holds."""
+    period = BLOCK * PERIOD
+    before = jobs - max(1, jobs // period // 100) * period
+    made = events(spark, jobs, stride)
+    (cut,) = made.filter(F.col("job_id") > (before // BLOCK) * stride).agg(F.min("offset")).collect()[0]
+    for part in (F.col("offset") < cut, F.col("offset") >= cut):
+        rows = made.filter(part).repartitionByRange(_FILES, "offset").sortWithinPartitions("offset", "place")
+        files = write_table(lake, "events", rows)
+        lake.table("events").commit(files, 1 + max(file.most["offset"] for file in files))
+    return before
 
 
 def _instant(offset: Column) -> Column:

@@ -10,7 +10,9 @@
     stream/catch-up    events a second from the ledger into the events of a lake, as `forebay pipeline run` brings them
     stream/task        µs of CPU an event of what a task does there: read records, make columns, write files
     stream/parquet     events a second from the ledger through the data source into Spark's Parquet sink, AvailableNow
-    stream/steady      seconds a micro-batch of that sink, 95th percentile, while 10,000 events a second happen
+    stream/steady      seconds a micro-batch of `forebay pipeline stream`, 95th percentile, while 10,000 events a second
+                       happen; then its parts, likewise: the ledger's bounds, the tasks, the commit
+    stream/sink        seconds a micro-batch of the Parquet sink under the same load
 
 A session is started and warmed up before; the server is one of our own on this machine.
 """
@@ -20,6 +22,7 @@ import tempfile
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -32,7 +35,7 @@ from forebay.spark.generate import jobs, seed_store
 from forebay.spark.lake import Lake
 from forebay.spark.landing import land
 from forebay.spark.options import Reading
-from forebay.spark.pipeline import Pipeline, check_ledger
+from forebay.spark.pipeline import BatchTimes, Pipeline, check_ledger
 from forebay.spark.reading import ReadRange
 from forebay.spark.session import spark_session
 from forebay.store.open import open_store
@@ -44,7 +47,15 @@ from forebay_proof.servers.postgres import PostgresServer
 
 STEADY_RATE = 10_000
 STEADY_SECONDS = 20
+STEADY_PAUSE = 0.5
+WARM_BATCHES = 3
+"""That are not measured."""
+
+NEVER = 1e9
 LOOK_SECONDS = 0.5
+
+
+PARTS = BatchTimes.__struct_fields__
 
 
 class Memory:
@@ -85,6 +96,7 @@ class SparkBench:
         self._lived: str | None = None
         self._runs = 0
         self.memory = Memory()
+        self.batches: list[BatchTimes] = []
 
     def fresh(self) -> Path:
         self._runs += 1
@@ -153,26 +165,55 @@ class SparkBench:
         return seen / took
 
     def steady(self) -> float:
+        url = self.server.create_database()
+        lake, stop, batches = Lake.of(self.fresh(), url), Event(), list[BatchTimes]()
+        pipeline = Pipeline(self.spark, lake, url, lambda line: _note_batch(pipeline, line, batches))
+        stream = Thread(target=pipeline.stream, args=(STEADY_PAUSE, stop, NEVER), daemon=True)
+        stream.start()
+        made = _produce_steadily(url)
+        while lake.table("events").rows < made:
+            time.sleep(STEADY_PAUSE)
+        stop.set()
+        stream.join()
+        assert lake.table("events").rows == made
+        self.batches = batches[WARM_BATCHES:]
+        return percentile([each.total for each in self.batches], 95)
+
+    def steady_part(self, name: str) -> float:
+        return 1e3 * percentile([getattr(each, name) for each in self.batches], 95)
+
+    def sink(self) -> float:
         url, directory = self.server.create_database(), self.fresh()
         events = self.spark.readStream.format("forebay").options(url=url, table="events").load()
         writer = events.writeStream.format("parquet").options(
             path=str(directory / "t"), checkpointLocation=str(directory / "c")
         )
-        stop, made = Event(), [0]
-        producer = Thread(target=lambda: made.__setitem__(0, _produce(url, stop)), daemon=True)
         query = writer.start()
-        producer.start()
-        time.sleep(STEADY_SECONDS)
-        stop.set()
-        producer.join()
+        made = _produce_steadily(url)
         query.processAllAvailable()
         batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
         query.stop()
         seen = sum(progress["numInputRows"] for progress in batches)
-        assert seen == made[0], f"{seen} events of {made[0]}"
-        assert seen >= 0.9 * STEADY_RATE * STEADY_SECONDS, f"only {seen} events were made"
-        lengths: list[float] = [progress["durationMs"]["triggerExecution"] / 1e3 for progress in batches[3:]]
+        assert seen == made, f"{seen} events of {made}"
+        lengths: list[float] = [progress["durationMs"]["triggerExecution"] / 1e3 for progress in batches[WARM_BATCHES:]]
         return percentile(lengths, 95)
+
+
+def _note_batch(pipeline: Pipeline, line: str, batches: list[BatchTimes]) -> None:
+    if line.startswith("offsets") and pipeline.last_batch is not None:
+        batches.append(pipeline.last_batch)
+
+
+def _produce_steadily(url: str) -> int:
+    """For so many seconds; how many events there are."""
+    stop, made = Event(), [0]
+    producer = Thread(target=lambda: made.__setitem__(0, _produce(url, stop)), daemon=True)
+    producer.start()
+    time.sleep(STEADY_SECONDS)
+    stop.set()
+    producer.join()
+    assert made[0] >= 0.9 * STEADY_RATE * STEADY_SECONDS, f"only {made[0]} events were made"
+    return made[0]
 
 
 def _produce(url: str, stop: Event) -> int:
@@ -208,10 +249,12 @@ def main() -> None:
             Figure("seed/postgres", "jobs/s", bench.seed, goal=">= 80,000"),
             Figure("seed/python", "MiB", lambda: bench.memory.python),
             Figure("seed/java", "MiB", lambda: bench.memory.java),
-            Figure("stream/catch-up", "events/s", bench.catch_up, goal=">= 400,000"),
+            Figure("stream/catch-up", "events/s", bench.catch_up, goal=">= 500,000"),
             Figure("stream/task", "µs", bench.task),
             Figure("stream/parquet", "events/s", bench.parquet),
             Figure("stream/steady", "s", bench.steady, goal="<= 1"),
+            *(Figure(f"stream/steady/{name}", "ms", partial(bench.steady_part, name)) for name in PARTS),
+            Figure("stream/sink", "s", bench.sink),
         ]
         run(figures, rounds=2 if given.quick else given.rounds, only=given.only, as_json=given.json)
         spark.stop()

@@ -25,6 +25,7 @@ BENCHMARKS: Final = {
     "queue-names": "queue_names",
     "spark": "spark_io",
     "audit": "audit",
+    "refresh": "refresh",
     "flood": "flood",
     "http-frameworks": "http_frameworks",
     "lines": "lines",
