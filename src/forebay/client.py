@@ -56,6 +56,7 @@ from forebay.work.handler import Handler
 from forebay.work.hooks import Hooks
 from forebay.work.role import Role
 from forebay.work.signature import Signature
+from forebay.work.versions import with_version
 
 if TYPE_CHECKING:
     from forebay.async_client import AsyncCaller
@@ -68,6 +69,7 @@ RESULT_WAIT: Final = 30.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class JobReceipt(Receipt, frozen=True):
@@ -139,6 +141,15 @@ class JobType(Bound[P], Generic[P, R]):
     def using(self, **settings: Unpack[EnqueueOptions]) -> Bound[P]:
         """The same job with settings: queue, priority, run_at, delay, key, tenant, subject, expires_at, …"""
         return Bound(self._app, self._handler, settings_of(self._handler.kind, settings))
+
+    def upgrade(self, *, from_version: int) -> Callable[[F], F]:
+        """The decorated function turns a payload of this version into one of the next."""
+
+        def decorate(step: F) -> F:
+            self._handler.signature.versions.add(from_version, step)
+            return step
+
+        return decorate
 
 
 class Forebay(Hooks):
@@ -242,6 +253,7 @@ class Forebay(Hooks):
         isolate: bool = False,
         keep_result: bool = False,
         result_ttl: float | timedelta | None = None,
+        version: int = 1,
     ) -> Callable[[Callable[P, R]], JobType[P, R]]: ...
 
     def job(self, *functions: Callable[..., Any], **options: Any) -> Any:
@@ -254,6 +266,7 @@ class Forebay(Hooks):
         isolate    run it in a process of its own, which may be killed
         keep_result, result_ttl
                    keep what it returns, with the finished job, for an hour or for so many seconds, on any queue
+        version    of its payload; `@job.upgrade(from_version=1)` turns older ones into this
         """
         if functions:
             return self._register(functions[0], {})
@@ -509,6 +522,8 @@ class Forebay(Hooks):
         handler = self.registry.get(kind)
         queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
         cost = handler.cost if handler else 1
+        version = handler.signature.versions.current if handler else 1
+        settings = settings if version == 1 else replace(settings, meta=with_version(settings.meta, version))
         return self.codec.draft(lambda given: settings.draft(kind, given, queue, lives, cost), payload)
 
     async def made(self, make: Callable[[], Draft]) -> Draft:
@@ -522,7 +537,8 @@ class Forebay(Hooks):
         known = self.registry.get(kind)
         if known is not None and _place(known.function) != _place(function):
             raise Invalid(kind, "another function has this kind already", "give one of them kind=…")
-        handler = declare(kind, function, Signature(kind, function, self.codec, self.providers), options)
+        signature = Signature(kind, function, self.codec, self.providers, options.pop("version", 1))
+        handler = declare(kind, function, signature, options)
         self.registry[kind] = handler
         return JobType(self, handler, function)
 

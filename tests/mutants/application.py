@@ -6,8 +6,37 @@ HOOKS = "tests/unit/test_hooks.py"
 LIFESPAN = "src/forebay/work/lifespan.py"
 
 ASYNC = "tests/unit/test_async_client.py"
+VERSIONS = "tests/unit/test_versions.py"
 
 APPLICATION_MUTANTS = [
+    Mutant(
+        "versions: a payload that is newer than the handler runs",
+        "src/forebay/work/versions.py",
+        "    if found <= version:\n",
+        "    if True:\n",
+        (VERSIONS, "-k", "newer"),
+    ),
+    Mutant(
+        "versions: an old payload reaches the handler as it is",
+        "src/forebay/work/signature.py",
+        "        if version is not None and version < self.versions.current:\n",
+        "        if False:\n",
+        (VERSIONS, "-k", "step_by_step"),
+    ),
+    Mutant(
+        "versions: a missing step is skipped",
+        "src/forebay/work/versions.py",
+        "            if step is None:\n",
+        "            if step is None:\n                continue\n            if False:\n",
+        (VERSIONS, "-k", "missing"),
+    ),
+    Mutant(
+        "versions: what an app enqueues has no version",
+        "src/forebay/client.py",
+        "settings if version == 1 else replace(settings, meta=with_version(settings.meta, version))",
+        "settings",
+        (VERSIONS, "-k", "travels"),
+    ),
     Mutant(
         "async: a cancelled stream of drafts goes on",
         "src/forebay/async_client.py",

@@ -55,7 +55,7 @@ JOB_LOG_MUTANTS = [
     Mutant(
         "a kind without a handler burns attempts",
         "src/forebay/work/pool.py",
-        "decide(job, Unhandled(elsewhere), _ANY_ROUTING, self._draw())",
+        "decide(job, Unhandled(elsewhere, newer), _ANY_ROUTING, self._draw())",
         "(_PLAIN_ACK)",
         ("tests/unit/test_pool.py", "-k", "unknown_kind"),
     ),

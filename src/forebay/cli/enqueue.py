@@ -16,6 +16,7 @@ from forebay.core.payload import Json
 from forebay.store.protocol import Receipt
 from forebay.work.handler import Handler
 from forebay.work.signature import PayloadMismatch
+from forebay.work.versions import with_version
 
 
 def _enqueue_arguments(parser: ArgumentParser) -> None:
@@ -77,6 +78,7 @@ def _draft(args: Any, payload: Json, handler: Handler | None, now: Instant) -> D
         tenant=args.tenant,
         subject=args.subject,
         max_attempts=args.max_attempts or (handler.max_attempts if handler else None),
+        meta=with_version(None, handler.signature.versions.current) if handler else None,
         cost=args.cost or (handler.cost if handler else 1),
     )
 

@@ -75,9 +75,9 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
             return Release(after)
         case Interrupted(expired):
             return Release(expired=expired)
-        case Unhandled(elsewhere):
+        case Unhandled(elsewhere, error):
             backoff = _HANDLED_ELSEWHERE if elsewhere else _UNHANDLED
-            return Release(backoff.delay(job.delivery - job.attempt, draw))
+            return Release(backoff.delay(job.delivery - job.attempt, draw), error)
         case Withdrawn(keep_for):
             return Cancel(keep_for)
         case _:

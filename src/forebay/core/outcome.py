@@ -110,10 +110,12 @@ class Interrupted(Struct, frozen=True):
 class Unhandled(Struct, frozen=True):
     """The worker has no handler for the job's kind. Another worker may have it, especially during a deploy.
 
-    `elsewhere`: another worker is known to have it, so the delay is short.
+    `elsewhere`: another worker is known to have it, so the delay is short. `error`: the reason, if the kind is known
+    here; it is recorded.
     """
 
     elsewhere: bool = False
+    error: Failure | None = None
 
 
 class Withdrawn(Struct, frozen=True):

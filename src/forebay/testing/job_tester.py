@@ -39,6 +39,7 @@ from forebay.work.handler import Handler
 from forebay.work.lifespan import Lifespan
 from forebay.work.run import TIMEOUT, Run
 from forebay.work.ticker import Ticker
+from forebay.work.versions import newer_than
 
 MAX_RUNS: Final = 10_000
 """Runs of one call. A handler that enqueues itself would go on for ever."""
@@ -205,8 +206,9 @@ class JobTester:
     def _run(self, lease: Lease) -> None:
         job = lease.job
         handler = self.app.registry.get(job.kind)
-        if handler is None:
-            outcome: Outcome = Unhandled()
+        newer = None if handler is None else newer_than(job, handler.signature.versions.current)
+        if handler is None or newer is not None:
+            outcome: Outcome = Unhandled(error=newer)
         else:
             self._depth += 1
             try:
@@ -225,7 +227,7 @@ class JobTester:
         job, timeout = run.lease.job, handler.timeout
         began = self.clock.now()
         try:
-            arguments = handler.signature.arguments(job.body, run.context)
+            arguments = handler.signature.arguments(job, run.context)
             if self._failing[job.kind]:
                 raise self._failing[job.kind].popleft()
             value = handler.function(**arguments)

@@ -128,9 +128,9 @@ def _message(error: BaseException) -> str:
         return "(str() of the exception failed)"
 
 
-async def call_with_blob(handler: Handler, body: bytes, context: Context | None) -> Any:
+async def call_with_blob(handler: Handler, job: Job, context: Context | None) -> Any:
     """Run an async handler whose payload is in the blob store; the event loop does not wait for the store."""
-    arguments = await asyncio.to_thread(handler.signature.arguments, body, context)
+    arguments = await asyncio.to_thread(handler.signature.arguments, job, context)
     return await handler.function(**arguments)
 
 

@@ -307,7 +307,7 @@ def _run_job(plain: Handler, lifespan: Lifespan, context: Context, runner: async
     running_job.set(RunningJob(handler.secrets, lease.job.body))
     try:
         lifespan.make_values(plain)
-        arguments = handler.signature.arguments(lease.job.body, context)
+        arguments = handler.signature.arguments(lease.job, context)
         value = handler.function(**arguments)
         if inspect.isawaitable(value):
             value = runner.run(_awaited(value))

@@ -159,11 +159,11 @@ class JobLog:
             return
         others = self._unhandled.take_refused_of((job.queue, job.kind))
         more = f"; {many(others, 'more job')} since the last such record" if others else ""
-        wait = verdict.after / SECOND if isinstance(verdict, Release) else 0.0
-        text = (
-            f"was released to queue {job.queue}, uncharged: this worker has no handler for kind {job.kind}; "
-            f"again in {_duration(wait)}{more}"
-        )
+        wait, reason = 0.0, f"this worker has no handler for kind {job.kind}"
+        if isinstance(verdict, Release):
+            wait = verdict.after / SECOND
+            reason = reason if verdict.error is None else verdict.error.message
+        text = f"was released to queue {job.queue}, uncharged: {reason}; again in {_duration(wait)}{more}"
         self._write(logging.WARNING, job, "unhandled", text, retry_in_seconds=wait, suppressed=others)
 
     def flush(self, *, now: bool = False) -> None:

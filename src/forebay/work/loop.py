@@ -218,11 +218,11 @@ class LoopSlots:
         """Begin a run; None if it completed without awaiting."""
         handler = run.handler
         try:
-            body = run.lease.job.body
-            stored = is_reference(body)
-            arguments = {} if stored else handler.signature.arguments(body, run.context)
+            job = run.lease.job
+            stored = is_reference(job.body)
+            arguments = {} if stored else handler.signature.arguments(job, run.context)
             if self._begin(run):
-                work = call_with_blob(handler, body, run.context) if stored else handler.function(**arguments)
+                work = call_with_blob(handler, job, run.context) if stored else handler.function(**arguments)
                 try:
                     return _Begun(run.fence, work, work.send(None), self._on_loop)
                 except StopIteration as done:

@@ -48,6 +48,7 @@ from forebay.work.redacting import RunningJob, running_job
 from forebay.work.run import Run, Stop, lease_clock
 from forebay.work.start_marks import IN_QUARANTINE, StartMarks
 from forebay.work.threads import ThreadSlots
+from forebay.work.versions import newer_than
 
 _log = logging.getLogger("forebay.work")
 
@@ -195,8 +196,9 @@ class Pool:
         suspects: list[Run] = []
         for lease in leases:
             handler = self._registry.get(lease.job.kind)
-            if handler is None:
-                self._settle([self._return(lease, now)])
+            newer = None if handler is None else newer_than(lease.job, handler.signature.versions.current)
+            if handler is None or newer is not None:
+                self._settle([self._return(lease, now, newer)])
             elif (after := self._postpone(lease, now)) > 0:
                 self._settle([(lease, Release(int(after * (0.5 + self._draw()))))])
             elif lease.job.cancel_requested:
@@ -390,14 +392,14 @@ class Pool:
         if self._quarantine is not None:
             self._quarantine.close(children_by)
 
-    def _return(self, lease: Lease, now: float) -> Settlement:
-        """A job without a handler here is released uncharged: another worker may have one, as during a deploy."""
+    def _return(self, lease: Lease, now: float, newer: Failure | None = None) -> Settlement:
+        """A job without a handler here, or newer than it, is released uncharged: other workers may have newer code."""
         job = lease.job
         elsewhere = (job.queue, job.kind) in self.handled_elsewhere
-        verdict = decide(job, Unhandled(elsewhere), _ANY_ROUTING, self._draw())
+        verdict = decide(job, Unhandled(elsewhere, newer), _ANY_ROUTING, self._draw())
         with self._guard:
             if len(self._unhandled) < MAX_UNHANDLED or (job.queue, job.kind) in self._unhandled:
-                self._unhandled[job.queue, job.kind] = now
+                self._unhandled |= {(job.queue, job.kind): now} if newer is None else {}
         self._job_log.unhandled(job, verdict)
         return lease, verdict
 
@@ -466,7 +468,7 @@ class Pool:
 
     def _call(self, run: Run) -> Outcome:
         handler = run.handler
-        arguments = handler.signature.arguments(run.lease.job.body, run.context)
+        arguments = handler.signature.arguments(run.lease.job, run.context)
         if not self._begin(run, current_thread().native_id or 0):
             return run.stopped_outcome()
         return self._succeed(run, handler.function(**arguments))

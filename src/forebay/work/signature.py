@@ -16,10 +16,12 @@ from msgspec import UNSET, UnsetType
 from msgspec import inspect as types
 
 from forebay.core.errors import Invalid, PayloadInvalid
+from forebay.core.job import Job
 from forebay.core.limits import PAYLOAD_BYTES
 from forebay.core.payload import Json, decode_payload, encode_payload, is_reference, plain_json
 from forebay.work.context import Context
 from forebay.work.redacting import rules
+from forebay.work.versions import Versions, version_of
 
 _SECRETS_KEPT = 256
 """Large payloads of a kind whose secrets are kept in memory."""
@@ -57,6 +59,7 @@ class Signature:
         function: Callable[..., Any],
         storage: PayloadStorage | None = None,
         provided: Collection[Any] = (),
+        version: int = 1,
     ) -> None:
         self._kind = kind
         self._storage = storage
@@ -65,6 +68,7 @@ class Signature:
         self._signature = inspect.signature(function)
         self.context_name: str | None = None
         self.injected: dict[str, Any] = {}
+        self.versions = Versions(kind, version)
         self._open = False
         fields: list[tuple[str, Any, Any]] = []
         hints = _hints(kind, function)
@@ -113,9 +117,9 @@ class Signature:
         changed.context_name = self.context_name or HIDDEN_CONTEXT
         return changed
 
-    def arguments(self, body: bytes, context: Context | None) -> dict[str, Any]:
-        """The arguments in a payload, with the context for a function that takes one."""
-        arguments = self.unpack(body)
+    def arguments(self, job: Job, context: Context | None) -> dict[str, Any]:
+        """The arguments of a job, upgraded, with the context for a function that takes one."""
+        arguments = self.unpack(job.body, 1 if job.meta is None else version_of(job.meta))
         if self.context_name is not None:
             arguments[self.context_name] = context
         return arguments
@@ -152,9 +156,14 @@ class Signature:
         """The result, encrypted if there is a vault."""
         return body if self._storage is None else self._storage.seal(self._kind, body)
 
-    def unpack(self, body: bytes) -> dict[str, Any]:
-        """The arguments in a payload; raises `PayloadMismatch` if it does not match the parameters."""
+    def unpack(self, body: bytes, version: int | None = None) -> dict[str, Any]:
+        """The arguments in a payload; raises `PayloadMismatch` if it does not match the parameters.
+
+        `version`: of the payload; the current one unless it is given.
+        """
         body = self.opened(body)
+        if version is not None and version < self.versions.current:
+            body = self._upgraded(body, version)
         try:
             values = self._decode(body)
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -167,6 +176,13 @@ class Signature:
             known = arguments.keys() | {self.context_name, *self.injected}
             arguments |= {name: value for name, value in msgspec.json.decode(body).items() if name not in known}
         return arguments
+
+    def _upgraded(self, body: bytes, version: int) -> bytes:
+        try:
+            payload = self.versions.upgrade(decode_payload(body), version)
+        except Invalid as error:
+            raise PayloadMismatch(error.field, error.reason, error.remedy) from None
+        return encode_payload(payload, self._limit)
 
     def _unpack_other(self, body: bytes, error: Exception) -> dict[str, Any]:
         """A payload that is not an object: null for no parameters, or the bare value of the only parameter."""
