@@ -84,6 +84,13 @@ CELL_MUTANTS = [
         (*_TESTS, "-k", "holds_up_no_other or settler"),
     ),
     Mutant(
+        "verdicts for a cell that is down keep back those for the others",
+        f"{_HOME}/jobs.py",
+        "            raise PartlyDone([None] * len(settlements), error) from error\n",
+        "            raise\n",
+        (*_TESTS, "-k", "settler"),
+    ),
+    Mutant(
         "what lived through an outage is reaped at its end",
         f"{_HOME}/cell.py",
         "        if self.guard.recovering:\n",

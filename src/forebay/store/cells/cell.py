@@ -1,7 +1,7 @@
 """One cell: a backend whose ids carry the cell's number, behind its guard.
 
 It has every verb of `store.backend`, so a cell by itself is a store too: that is how the ledger of each cell is read.
-Verbs that other cells would have to wait for run within the cell's deadline; the others take as long as their store.
+Verbs of producers and workers run within the cell's deadline; those of operators take as long as their store.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -77,7 +77,7 @@ class Cell:
 
     def _keyed(self, call: Callable[[], T]) -> T:
         try:
-            return self._call(call)
+            return self._within(call)
         except KeyConflict as error:
             raise KeyConflict(error.queue, error.key, self._outside(error.job_id)) from None
 
@@ -111,7 +111,7 @@ class Cell:
         return [self._ids.lease(lease) for lease in self._within(lambda: self.backend.overdue(limit))]
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        return self._call(lambda: self.backend.cancel([self._local(each) for each in ids]))
+        return self._within(lambda: self.backend.cancel([self._local(each) for each in ids]))
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
         moved = self._call(lambda: self.backend.redrive([self._local(each) for each in ids]))
@@ -132,7 +132,7 @@ class Cell:
     # -- reading
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
-        jobs = self._call(lambda: self.backend.get([self._local(each) for each in ids]))
+        jobs = self._within(lambda: self.backend.get([self._local(each) for each in ids]))
         return [None if job is None else self._ids.job(job) for job in jobs]
 
     def browse(self, query: Query, after: int, limit: int) -> Page:

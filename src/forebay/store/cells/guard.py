@@ -127,7 +127,7 @@ class Guard:
             return call()
         except StoreFailed as error:
             self._open(error.reason)
-            raise
+            raise CellDown(self._name, error.reason) from error
 
     def within(self, call: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
         """In a thread of the cell, up to its deadline; `late` gets an answer for which nobody waits any more."""

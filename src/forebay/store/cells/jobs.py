@@ -11,6 +11,7 @@ from forebay.core.job import Draft, Job, Progress, State
 from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
+from forebay.store.cells.guard import CellDown
 from forebay.store.protocol import CancelAnswer, Checkpoint, Promotion, Receipt, Tally, Want
 
 
@@ -140,9 +141,15 @@ class Jobs:
         return list({lease.fence: lease for lease in found if lease is not None}.values())
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        return self._group.by_id(
-            settlements, lambda each: each[0].job.id, lambda cell, part: cell.settle(part), Settled.STALE
-        )
+        """`PartlyDone` also where nothing is done while other cells are up: a worker goes on with their verdicts."""
+        try:
+            return self._group.by_id(
+                settlements, lambda each: each[0].job.id, lambda cell, part: cell.settle(part), Settled.STALE
+            )
+        except CellDown as error:
+            if self._group.all_down():
+                raise
+            raise PartlyDone([None] * len(settlements), error) from error
 
     def overdue(self, limit: int) -> list[Lease]:
         found = [lease for page in self._group.each(lambda cell: cell.overdue(limit)) for lease in page]

@@ -1,0 +1,39 @@
+"""Cells against the reference model: two and five memory stores, the queues of the model in the last of them."""
+
+from hypothesis import settings
+
+from forebay.store.backend import Backend
+from forebay.store.cells.cell_map import read_cells
+from forebay.store.cells.store import open_cells
+from forebay.store.memory.store import MemoryBackend
+from forebay.testing.clock import ManualClock
+from forebay_proof.model.lockstep import Opened
+from forebay_proof.model.machine import StoreMachine
+from tests.stores.openers import cells_file
+
+
+def open_some(count: int, clock: ManualClock) -> Opened:
+    names = [f"c{number}" for number in range(count)]
+
+    def open_cell(_: str) -> Backend:
+        return MemoryBackend(clock=clock)
+
+    text = cells_file({name: f"memory://{name}" for name in names}, names[-1:])
+    return Opened(open_cells(*read_cells(text, "cells.toml"), open_cell), None, None, None)
+
+
+def open_two(clock: ManualClock) -> Opened:
+    return open_some(2, clock)
+
+
+def open_five(clock: ManualClock) -> Opened:
+    return open_some(5, clock)
+
+
+_settings = settings(
+    settings(), max_examples=max(10, settings().max_examples // 5), stateful_step_count=50, print_blob=True
+)
+TestTwoCells = StoreMachine.for_store(open_two).TestCase
+TestTwoCells.settings = _settings
+TestFiveCells = StoreMachine.for_store(open_five).TestCase
+TestFiveCells.settings = _settings
