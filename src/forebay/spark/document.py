@@ -1,4 +1,4 @@
-"""The paper on which reports are written: one HTML page that needs no network and on which nothing runs.
+"""The HTML page of a report: it needs no network, and nothing on it runs.
 
 Its policy forbids both. All that is put into it is text and nothing else, but for what is made here
 and by `plots`.

@@ -71,7 +71,7 @@ def seed_store(
 ) -> Seeded:
     """Put generated jobs into a store through the sink. Repeated with the same `write_id` it goes on, or adds nothing.
 
-    `progress` hears about once a second how far it has come, as the store knows it.
+    `progress` is called about once a second with how far it has come, as the store knows it.
     """
     write_id = write_id or uuid4().hex
     sources = [source_of(write_id, number) for number in range(made.rdd.getNumPartitions())]
@@ -83,12 +83,12 @@ def seed_store(
         places = [store.ingested(source) for source in sources]
         return Seeded(sum(place.taken for place in places if place is not None), monotonic() - began)
 
-    def tell(hear: Callable[[Seeded], object]) -> None:
+    def report(progress: Callable[[Seeded], object]) -> None:
         while not stop.wait(_LOOK_EVERY):
             with suppress(ForebayError):
-                hear(seen())
+                progress(seen())
 
-    watcher = Thread(target=tell, args=(progress,), daemon=True) if progress is not None else None
+    watcher = Thread(target=report, args=(progress,), daemon=True) if progress is not None else None
     try:
         seen()
         if watcher is not None:

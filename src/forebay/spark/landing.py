@@ -1,4 +1,4 @@
-"""Rows become Parquet files of a lake in the task that has them; the driver hears what was written and commits it.
+"""Rows become Parquet files of a lake in the task that has them; the driver commits what they wrote.
 
 Events go from the ledger's records to columns to a file in one process, without passing row by row through the JVM: a
 fraction of the CPU. Tables come from Spark as Arrow batches. Either way a file has a name that no other attempt of the

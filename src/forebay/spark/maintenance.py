@@ -1,4 +1,4 @@
-"""What a lake needs now and then: small files are joined, old days are let go, and files that nobody names are removed.
+"""Upkeep of a lake: small files are joined, old days are dropped, and files that no version names are removed.
 
 Each step is a commit of the format, so readers and writers go on meanwhile; a writer that loses a race does its batch
 again.
@@ -17,8 +17,8 @@ AUDIT = ("receipts", "effects", "proof")
 
 
 class Maintenance(Struct, frozen=True):
-    """`every`: seconds. `keep`: days of acceptance, of claims, of events that are older are let go; None: none are.
-    `grace`: a file that was replaced stays so long, for those who still read it."""
+    """`every`: seconds. `keep`: days of acceptance, of claims, of events that are older are dropped; None: none are.
+    `grace`: how long a replaced file stays for its readers."""
 
     every: float = 3600.0
     keep: timedelta | None = None
@@ -30,7 +30,7 @@ class Maintenance(Struct, frozen=True):
 
 
 class Maintained(Struct, frozen=True):
-    """How many files were joined, rows let go, and files removed."""
+    """How many files were joined, rows dropped, and files removed."""
 
     joined: int
     rows_dropped: int

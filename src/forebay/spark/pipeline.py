@@ -62,16 +62,18 @@ class BatchTimes(Struct, frozen=True):
 
 
 class Pipeline:
-    """One store, one lake, one session. `hear` is called with a line for what happens. `last_batch`: of the last
+    """One store, one lake, one session. `progress` is called with a line for each step. `last_batch`: of the last
     micro-batch that was added."""
 
     last_batch: BatchTimes | None = None
 
-    def __init__(self, spark: SparkSession, lake: Lake, url: str, hear: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, lake: Lake, url: str, progress: Callable[[str], object] | None = None
+    ) -> None:
         self._spark = spark
         self._lake = lake
         self._url = url
-        self._hear = hear
+        self._progress = progress
         self._begin()
 
     def _begin(self) -> None:
@@ -162,8 +164,8 @@ class Pipeline:
         }
 
     def _say(self, line: str) -> None:
-        if self._hear is not None:
-            self._hear(line)
+        if self._progress is not None:
+            self._progress(line)
 
     def _done(self, began: float) -> Done:
         rows = {name: each.rows for name, each in self._tables.items()}

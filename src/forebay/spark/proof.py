@@ -106,7 +106,7 @@ def audit_lake(
     table = lake.table(EVENTS_TABLE)
     proven = None if whole else _read_proof(lake, asked)
     if proven is not None:
-        reason = _distrusts(lake, table, evidence, proven)
+        reason = _why_not_relied_on(lake, table, evidence, proven)
         if reason is not None and note is not None:
             note(f"the earlier proof up to offset {proven.end - 1} is not relied on: {reason}")
         proven = proven if reason is None else None
@@ -356,7 +356,7 @@ def _as_fires(slots: DataFrame) -> DataFrame:
     return slots.select(*(known.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name) for each in EVENTS))
 
 
-def _distrusts(lake: Lake, table: LakeTable, evidence: LakeEvidence, proven: Proven) -> str | None:
+def _why_not_relied_on(lake: Lake, table: LakeTable, evidence: LakeEvidence, proven: Proven) -> str | None:
     """Why a whole audit is better."""
     new = _count_new(lake, table, proven.end)
     if new > _MAX_NEW:

@@ -75,7 +75,7 @@ class _Refresh:
         written = sum(file.rows for file in added)
         return Refreshed(kept + written, written)
 
-    def _news(self, since: int) -> DataFrame:
+    def _new_events(self, since: int) -> DataFrame:
         return read_events(self._spark, self._lake, since, self._events)
 
     def _source(self, table: Table, files: Sequence[DataFile] | None = None) -> DataFrame:
@@ -85,7 +85,7 @@ class _Refresh:
         return read_files(self._spark, self._lake, table.source, held, source.schema)
 
     def _built(self, table: Table) -> DataFrame:
-        return table.build(self._news(0) if table.source == EVENTS else self._source(table))
+        return table.build(self._new_events(0) if table.source == EVENTS else self._source(table))
 
     def _files(self, table: Table, held: LakeTable) -> list[DataFile]:
         """Those that may hold rows that change."""
@@ -106,7 +106,7 @@ class _Refresh:
     def _touched_jobs(self, since: int) -> Touched:
         """The jobs that new events are about."""
         if since not in self._touched:
-            self._touched[since] = touched(self._news(since), "job_id")
+            self._touched[since] = touched(self._new_events(since), "job_id")
         return self._touched[since]
 
     def _merged(self, table: Table, held: LakeTable, removed: list[DataFile]) -> DataFrame:
@@ -118,7 +118,7 @@ class _Refresh:
                 return self._built(table)
             gone = taken_off(table.build(self._source(table, change.removed)))
             return table.merge(reduce(DataFrame.unionAll, [old, gone, table.build(self._source(table, change.added))]))
-        rows = table.updated(old, self._news(held.end))
+        rows = table.updated(old, self._new_events(held.end))
         if table.by != "later days":
             return rows
         before = [file for file in held.files if file not in removed]

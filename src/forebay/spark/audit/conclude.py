@@ -68,7 +68,7 @@ def conclude(facts: Facts, parts: Iterable[Part], seqs_of: SeqsOf, earlier: Earl
     skipped = [
         result.check for result in results if result.outcome == "not asked" and _is_left_out(facts, result.check)
     ]
-    return Verdict(answer, reasons, _told(facts), results, skipped, earlier)
+    return Verdict(answer, reasons, _described(facts), results, skipped, earlier)
 
 
 def counted(findings: Iterable[Finding]) -> list[Part]:
@@ -121,9 +121,9 @@ def _missing(facts: Facts) -> Iterator[str]:
         yield "effects have no effect_at: one that was repeated is not told from a line that was"
 
 
-def _told(facts: Facts) -> dict[str, Any]:
+def _described(facts: Facts) -> dict[str, Any]:
     extent, totals = facts.extent, facts.totals
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "events": extent.events,
         "records": extent.records,
         "offsets": f"{extent.first} … {extent.last}" if extent.records else "none",
@@ -133,7 +133,7 @@ def _told(facts: Facts) -> dict[str, Any]:
         "ended": totals.ended,
         "with_a_receipt": totals.receipted,
     }
-    return told | ({"seqs_sent": totals.sent, "effects": totals.effects} if facts.receipts else {})
+    return described | ({"seqs_sent": totals.sent, "effects": totals.effects} if facts.receipts else {})
 
 
 def _doubt(result: Result, absent: Sequence[str]) -> str:

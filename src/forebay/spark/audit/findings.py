@@ -37,14 +37,6 @@ def finding(rows: DataFrame, check: str | Column, note: str | Column) -> DataFra
     return rows.select(*columns)
 
 
-def together(parts: list[DataFrame]) -> DataFrame:
-    """All of them; there is at least one."""
-    first, *rest = parts
-    for part in rest:
-        first = first.unionAll(part)
-    return first
-
-
 def only(frame: DataFrame) -> Row:
     """The one row of an aggregate over everything."""
     (row,) = frame.collect()

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 from forebay.core.policy import Field
-from forebay.spark.audit.findings import finding, together
+from forebay.spark.audit.findings import finding
 from forebay.spark.audit.job_checks import ENDED
 
 _SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
@@ -99,7 +99,7 @@ def slots_missing(events: DataFrame, schedules: dict[str, timedelta]) -> DataFra
     holes = finding(rows.filter(reduce(or_, wrong)), "slot_missing", note)
     names = events.sparkSession.createDataFrame([(name,) for name in schedules], "name string")
     never = names.join(slot, "name", "left_anti")
-    return together([holes, finding(never, "slot_missing", F.concat(F.col("name"), F.lit(": it never fired")))])
+    return holes.unionAll(finding(never, "slot_missing", F.concat(F.col("name"), F.lit(": it never fired"))))
 
 
 def _slots(events: DataFrame) -> DataFrame:

@@ -93,7 +93,7 @@ def once(events: DataFrame) -> DataFrame:
 def conflicts(events: DataFrame) -> DataFrame:
     """Places with more than one content."""
     rows = _contents(events).filter(F.col("first") != F.col("last"))
-    note = F.concat(_told(F.col("first")), F.lit(" and "), _told(F.col("last")))
+    note = F.concat(_described(F.col("first")), F.lit(" and "), _described(F.col("last")))
     return finding(rows.select("offset", "place", F.col("first.job_id"), "first", "last"), "conflict", note)
 
 
@@ -137,6 +137,6 @@ def _contents(events: DataFrame) -> DataFrame:
     )
 
 
-def _told(event: Column) -> Column:
+def _described(event: Column) -> Column:
     change = F.coalesce(event["change"], event["verb"])
     return F.concat(change, F.lit(" of job "), F.coalesce(event["job_id"].cast("string"), F.lit("none")))
