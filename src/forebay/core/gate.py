@@ -12,6 +12,7 @@ A start moves it on by cost · step; a job may start while that leaves it at mos
 A *line* is not a gate: it exposes one job at a time, the smallest id that has not finished.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec import Struct, json
@@ -110,7 +111,11 @@ def lane_key(cls: str, gates: tuple[str, ...]) -> str:
 
 def gate_of(spec: QueueSpec, name: str) -> Gate | None:
     """A gate of a lane with the numbers of the spec; None: the spec has no such term, so the gate is open."""
-    for term in lane_terms(spec):
+    return gate_among(lane_terms(spec), name)
+
+
+def gate_among(terms: Iterable[LaneTerm], name: str) -> Gate | None:
+    for term in terms:
         if term.covers(name):
             return Gate(name, term.gate.limit, term.gate.step)
     return None

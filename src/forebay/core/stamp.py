@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from forebay.core.entries import LEADING, TIMED, UNTIMED, DeadLetterRule, Entry, Replaced
-from forebay.core.gate import Gate, check_cost, gate_of, lane_gates, line_of, whole_gates
+from forebay.core.gate import Gate, check_cost, gate_among, lane_gates, lane_terms, line_of, whole_gates
 from forebay.core.instant import Duration, Instant, micros
 from forebay.core.job import Draft, State
 from forebay.core.limits import MAX_INSTANT
@@ -89,9 +89,9 @@ class Stamper:
         "_debounce",
         "_keep_for",
         "_key_window",
-        "_laned",
         "_lined",
         "_ranked",
+        "_terms",
         "gated",
         "is_broker",
         "is_log",
@@ -109,11 +109,10 @@ class Stamper:
         self.whole: tuple[Gate, ...] = whole_gates(spec)
         """The gates of the whole queue, which are not stamped on its jobs."""
         self.gated = not isinstance(spec.eligibility, Immediate)
-        terms = terms_of(spec.eligibility)
-        ordered = sum(isinstance(term, InOrder) for term in terms)
-        self._laned = len(self.whole) + ordered < len(terms)
-        self._lined = ordered > 0 or spec.merge is not None
-        self.stamped = self._laned or self._lined
+        self._terms = lane_terms(spec)
+        ordered = any(isinstance(term, InOrder) for term in terms_of(spec.eligibility))
+        self._lined = ordered or spec.merge is not None
+        self.stamped = bool(self._terms) or self._lined
         """Whether jobs get gates or a line of their own."""
         self._debounce = spec.merge if spec.merge is not None and spec.merge.quiet is not None else None
         full = spec.capacity.when_full if isinstance(spec.capacity, Bounded) else None
@@ -162,7 +161,7 @@ class Stamper:
         base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
         if self.gated and draft.cost > 1:
             check_cost(spec, draft)
-        gates = lane_gates(spec, draft) if self._laned else ()
+        gates = lane_gates(spec, draft) if self._terms else ()
         line = line_of(spec, draft) if self._lined else None
         return Entry(
             job_id,
@@ -192,7 +191,7 @@ class Stamper:
 
     def gate(self, name: str) -> Gate | None:
         """A gate that jobs were stamped with, by the current spec; None: it no longer holds jobs."""
-        return gate_of(self.spec, name)
+        return gate_among(self._terms, name)
 
     def weight(self, cls: str) -> int:
         """The weight of a class; 0: classes of this queue do not take turns."""

@@ -10,7 +10,7 @@ at here, as it may differ within a run.
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from forebay.core.gate import Gate, gate_of, is_open, opens_at
+from forebay.core.gate import Gate, is_open, opens_at
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, Progress, State, with_progress
 from forebay.core.lease import Fence
@@ -143,7 +143,7 @@ class Observing:
         """The first closed gate of the whole queue or of the lane, as the first job of the lane meets it."""
         self._session.specs.reload([queue])
         stamper = self._session.specs.of(queue).stamper
-        stamped = [gate for name in names if (gate := gate_of(stamper.spec, name)) is not None]
+        stamped = [gate for name in names if (gate := stamper.gate(name)) is not None]
         gates: list[Gate] = [*stamper.whole, *stamped]
         head = self._session.server.query(_LANE_HEAD, (queue, lane, now)) if gates else []
         if not head:
