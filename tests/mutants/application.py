@@ -7,6 +7,7 @@ LIFESPAN = "src/forebay/work/lifespan.py"
 
 ASYNC = "tests/unit/test_async_client.py"
 VERSIONS = "tests/unit/test_versions.py"
+SIMULATOR = "tests/unit/test_simulator.py"
 
 APPLICATION_MUTANTS = [
     Mutant(
@@ -36,6 +37,27 @@ APPLICATION_MUTANTS = [
         "settings if version == 1 else replace(settings, meta=with_version(settings.meta, version))",
         "settings",
         (VERSIONS, "-k", "travels"),
+    ),
+    Mutant(
+        "simulator: a crash takes the last attempt of a job",
+        "src/forebay/testing/simulator.py",
+        "        survives = job.attempt < job.max_attempts and self._crashes.get(job.id, 0) < MAX_CRASHES\n",
+        "        survives = True\n",
+        (SIMULATOR, "-k", "half_of_the_work"),
+    ),
+    Mutant(
+        "simulator: the order of jobs does not come from the seed",
+        "src/forebay/testing/simulator.py",
+        "        self._random.shuffle(leases)\n",
+        "        random.SystemRandom().shuffle(leases)\n",
+        (SIMULATOR, "-k", "same_seed"),
+    ),
+    Mutant(
+        "simulator: no crash is inside of a plain handler",
+        "src/forebay/testing/simulator.py",
+        "            raise SimulatedCrash\n",
+        "            return\n",
+        (SIMULATOR, "-k", "at_an_enqueue"),
     ),
     Mutant(
         "async: a cancelled stream of drafts goes on",

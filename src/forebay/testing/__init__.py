@@ -1,6 +1,7 @@
 """For the tests of applications: run an app's jobs in virtual time, without a worker and without sleeping.
 
-`JobTester` runs the handlers of an app; `fb_memory` and `fb_inline` are its pytest fixtures (docs/testing.md).
+`JobTester` runs the handlers of an app, `JobSimulator` with seeded crashes and delays; `fb_memory`, `fb_inline` and
+`fb_sim` are their pytest fixtures (docs/testing.md).
 `ManualClock` is a clock that a test moves, `memory_store` a store that keeps time by it:
 
 clock = ManualClock()
@@ -15,8 +16,9 @@ from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay.testing.clock import ManualClock
 from forebay.testing.job_tester import Enqueued, JobTester
+from forebay.testing.simulator import JobSimulator
 
-__all__ = ["Enqueued", "JobTester", "ManualClock", "memory_store"]
+__all__ = ["Enqueued", "JobSimulator", "JobTester", "ManualClock", "memory_store"]
 
 
 def memory_store(*specs: QueueSpec, clock: Clock | None = None) -> Store:

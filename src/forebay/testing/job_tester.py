@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from threading import RLock
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec import Struct
 
@@ -64,8 +64,10 @@ class _RecordingStore(MemoryStore):
         self._tester = tester
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        self._tester._crash_point()
         receipts = super().enqueue(drafts)
         self._tester._accepted([(receipt.id, draft) for receipt, draft in zip(receipts, drafts, strict=True)])
+        self._tester._crash_point()
         return receipts
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
@@ -105,12 +107,12 @@ class JobTester:
         self._running = RLock()
         self._depth = 0
         self.store: Final = _RecordingStore(self.clock, self)
-        self._ticker = Ticker(self.store, lambda: _MIDDLE)
+        self._ticker = Ticker(self.store, self._draw)
         self._loop = VirtualRunner(self.clock)
         self._lifespan = Lifespan(app, self._loop.run, provided)
         self._before = app.replace_store(self.store)
 
-    def __enter__(self) -> "JobTester":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -221,7 +223,7 @@ class JobTester:
             if self._crashing[job.kind]:
                 self._crashing[job.kind] -= 1
                 outcome = Abandoned()
-        self.store.settle([(lease, decide(job, outcome, self._routing(job), _MIDDLE))])
+        self.store.settle([(lease, decide(job, outcome, self._routing(job), self._draw()))])
 
     def _outcome(self, run: Run, handler: Handler) -> Outcome:
         job, timeout = run.lease.job, handler.timeout
@@ -232,7 +234,7 @@ class JobTester:
                 raise self._failing[job.kind].popleft()
             value = handler.function(**arguments)
             if handler.where == "loop":
-                value = self._loop.run(value, None if timeout is None else timeout / 1_000_000)
+                value = self._loop.run(value, self._limit(timeout))
             outcome: Outcome = handler.succeeded(value)
         except Exception as error:
             self.errors.append(error)
@@ -240,6 +242,16 @@ class JobTester:
         if timeout is not None and self.clock.now() - began >= timeout:
             return Failed(Failure(TIMEOUT, f"it ran longer than {timeout / 1_000_000:g} s"))
         return outcome
+
+    def _draw(self) -> float:
+        return _MIDDLE
+
+    def _limit(self, timeout: int | None) -> float | None:
+        """Virtual seconds for which an async handler runs."""
+        return None if timeout is None else timeout / 1_000_000
+
+    def _crash_point(self) -> None:
+        """Called before and after each enqueue."""
 
     def _routing(self, job: Job) -> Routing:
         return next((spec.routing for spec in self.store.specs() if spec.name == job.queue), Routing())
