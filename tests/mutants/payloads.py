@@ -1,4 +1,4 @@
-"""Guards of large payloads and of HTTP pushes, and how each is broken."""
+"""Guards of large payloads, of webhooks and of searches, and how each is broken."""
 
 from tests.mutants.guards import Mutant
 
@@ -183,5 +183,40 @@ PAYLOAD_MUTANTS = [
         'return _Reply("failed", error=failure, after=after)',
         'return _Reply("failed", error=failure)',
         webhook_tests("process_of_its_own"),
+    ),
+    Mutant(
+        "search: a secret is found out by searching for it",
+        "src/forebay/serve/security/visibility.py",
+        "shown = job if sees_secrets(actor) else redact_job(job)\n    return holds(",
+        "shown = job\n    return holds(",
+        ("tests/serve/test_search.py", "-k", "secret"),
+    ),
+    Mutant(
+        "search: a page drops what it has no room for",
+        "src/forebay/store/shell.py",
+        "Page(found[:limit], found[limit - 1].id)",
+        "Page(found[:limit], page.next)",
+        ("tests/stores/test_conformance.py", "-k", "memory and continues_where_it_stopped"),
+    ),
+    Mutant(
+        "search: a page reads as many jobs as there are",
+        "src/forebay/store/shell.py",
+        "meta=(), payload=()), after, CONTENT_SCAN)",
+        "meta=(), payload=()), after, 3 * CONTENT_SCAN)",
+        ("tests/stores/test_conformance.py", "-k", "memory and continues_where_it_stopped"),
+    ),
+    Mutant(
+        "search: ls reads without an end",
+        "src/forebay/cli/inspect.py",
+        "for _ in range(MAX_SCAN // CONTENT_SCAN):",
+        "for _ in range(MAX_SCAN):",
+        ("tests/unit/test_content.py", "-k", "ls_finds"),
+    ),
+    Mutant(
+        "search: any number of conditions",
+        "src/forebay/core/content.py",
+        "if type(conditions) is not tuple or len(conditions) > MAX_CONDITIONS:",
+        "if type(conditions) is not tuple:",
+        ("tests/unit/test_content.py", "-k", "mistakes"),
     ),
 ]

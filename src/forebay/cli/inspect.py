@@ -13,17 +13,19 @@ from forebay.cli.command import Call, Command, raw_argument
 from forebay.cli.exits import OK, CommandFailed
 from forebay.cli.json_views import job_json
 from forebay.cli.screen import Screen
+from forebay.core.content import parse_condition
+from forebay.core.errors import Invalid
 from forebay.core.humanize import format_duration, when
 from forebay.core.instant import Instant
 from forebay.core.job import Job, Progress, State
-from forebay.core.limits import MAX_BATCH
+from forebay.core.limits import CONTENT_SCAN, MAX_BATCH
 from forebay.core.names import check_name, check_text
 from forebay.explain import explain
 from forebay.store.protocol import Query, Store
 from forebay.work.console import clean
 
 MAX_SCAN: Final = 200_000
-"""Jobs that are scanned to find the longest waiting ones."""
+"""Jobs that are scanned to find the longest waiting ones, or those that carry something."""
 
 
 def matching(store: Store, query: Query, after: int = 0) -> Iterator[Job]:
@@ -53,6 +55,10 @@ def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--kind", help="only of this kind")
     parser.add_argument("--tenant", help="only of this tenant")
     parser.add_argument("--subject", help="only of this subject")
+    parser.add_argument("--meta", action="append", default=[], metavar="NAME=TEXT", help="only with this meta")
+    parser.add_argument(
+        "--payload", action="append", default=[], metavar="PATH=VALUE", help="only with this field: customer.id=7"
+    )
     parser.add_argument("--limit", type=count, default=50, metavar="N", help="at most N (default: 50)")
     parser.add_argument("--after", type=int, default=0, metavar="ID", help="continue after this id")
     parser.add_argument("--oldest", action="store_true", help="by due time, longest due first, instead of by id")
@@ -63,10 +69,17 @@ def _ls(call: Call) -> int:
     args = call.args
     queue, kind, tenant = checked_names(queue=args.queue, kind=args.kind, tenant=args.tenant)
     subject = None if args.subject is None else check_text("subject", args.subject)
-    query = Query(queue, State(args.state) if args.state else None, kind, tenant, subject)
+    meta = tuple(parse_condition("--meta", each) for each in args.meta)
+    payload = tuple(parse_condition("--payload", each) for each in args.payload)
+    query = Query(queue, State(args.state) if args.state else None, kind, tenant, subject, None, meta, payload)
     with call.store() as store:
+        if (meta or payload) and args.oldest:
+            raise Invalid("--oldest", "a search by content goes by id", "leave out --oldest")
         found = matching(store, query, max(0, args.after))
-        if args.oldest:
+        if meta or payload:
+            jobs, after = _searched(store, query, max(0, args.after), args.limit)
+            more, remark = after is not None, f"the search stopped at id {after}: continue with --after {after}"
+        elif args.oldest:
             jobs = nsmallest(args.limit, islice(found, MAX_SCAN), key=lambda job: (job.due_at, job.id))
             more = next(found, None) is not None
             remark = f"only the first {MAX_SCAN:,} jobs were scanned; narrow it by a queue or --state"
@@ -83,6 +96,18 @@ def _ls(call: Call) -> int:
     if more:
         call.screen.note(remark)
     return OK
+
+
+def _searched(store: Store, query: Query, after: int, limit: int) -> tuple[list[Job], int | None]:
+    """Up to `limit` jobs among the next `MAX_SCAN`, and the id to continue after; None at the end."""
+    found: list[Job] = []
+    for _ in range(MAX_SCAN // CONTENT_SCAN):
+        page = store.browse(query, after, min(limit - len(found), MAX_BATCH))
+        found += page.jobs
+        if page.next is None or len(found) == limit:
+            return found, page.next
+        after = page.next
+    return found, after
 
 
 def job_table(screen: Screen, jobs: list[Job], now: Instant) -> None:
@@ -194,6 +219,7 @@ COMMANDS = (
 forebay ls
 forebay ls mail --state waiting --oldest
 forebay ls --state dead --kind resize --json | jq .id
+forebay ls mail --payload customer.id=7 --meta trace=4bf9
 """,
         _ls_arguments,
     ),

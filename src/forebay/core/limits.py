@@ -80,5 +80,8 @@ LANES_MET: Final = 4_000
 MAX_BLOCKED: Final = 1_000
 """Lines of a queue that are examined to count the blocked ones."""
 
+CONTENT_SCAN: Final = 500
+"""Jobs that one page of a search by meta or payload reads; the next page continues."""
+
 META_ENTRIES: Final = 16
 META_BYTES: Final = 4_096

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
+from forebay.core.content import Conditions, checked_conditions
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, Progress, State
@@ -104,6 +105,7 @@ class Query(Struct, frozen=True):
     """Which jobs to show; every field that is set must match.
 
     `suspect`: only jobs whose last holder died, or only the others; a dead suspect is quarantined.
+    `meta`, `payload`: what they carry (`core.content`). A page reads `limits.CONTENT_SCAN` jobs that match the rest.
     """
 
     queue: str | None = None
@@ -112,6 +114,8 @@ class Query(Struct, frozen=True):
     tenant: str | None = None
     subject: str | None = None
     suspect: bool | None = None
+    meta: Conditions = ()
+    payload: Conditions = ()
 
     def __post_init__(self) -> None:
         for field, name in (("queue", self.queue), ("kind", self.kind), ("tenant", self.tenant)):
@@ -123,6 +127,8 @@ class Query(Struct, frozen=True):
             raise Invalid("state", f"{self.state!r} is not a State", f"use {', '.join(State)}")
         if self.suspect is not None and type(self.suspect) is not bool:
             raise Invalid("suspect", f"{self.suspect!r} is not a boolean", "say True, False, or nothing")
+        checked_conditions("meta", self.meta)
+        checked_conditions("payload", self.payload)
 
 
 class Page(Struct, frozen=True):

@@ -9,6 +9,9 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
+from msgspec.structs import replace
+
+from forebay.core.content import holds
 from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, QueueFull
 from forebay.core.gate import checked_gate
@@ -16,7 +19,7 @@ from forebay.core.instant import Duration, Instant, checked_instant, checked_mic
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.core.ledger import LedgerEntry, LedgerRule
-from forebay.core.limits import MAX_INSTANT, MAX_LEASE, MAX_SLOTS, MIN_LEASE
+from forebay.core.limits import CONTENT_SCAN, MAX_INSTANT, MAX_LEASE, MAX_SLOTS, MIN_LEASE
 from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry
 from forebay.core.policy import Block, Bounded, check_between
@@ -168,7 +171,15 @@ class Shell(Generic[B]):
         check_limit("browse", limit)
         if type(query) is not Query or type(after) is not int:
             raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
+        if query.meta or query.payload:
+            return self._search(query, after, limit)
         return self.backend.browse(query, after, limit)
+
+    def _search(self, query: Query, after: int, limit: int) -> Page:
+        """The jobs of one page of the rest of the query whose content matches: the same rule on every store."""
+        page = self.backend.browse(replace(query, meta=(), payload=()), after, CONTENT_SCAN)
+        found = [job for job in page.jobs if holds(job.meta, job.body, query.meta, query.payload)]
+        return Page(found, page.next) if len(found) <= limit else Page(found[:limit], found[limit - 1].id)
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         return self.backend.backlog(None if queues is None else checked_queues("backlog", queues))

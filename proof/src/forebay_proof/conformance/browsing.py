@@ -2,6 +2,7 @@
 
 from forebay.core.instant import hours
 from forebay.core.job import State
+from forebay.core.limits import CONTENT_SCAN
 from forebay.core.policy import KeepFor
 from forebay.store.protocol import Query
 from forebay_proof.conformance.case import case
@@ -87,6 +88,48 @@ def browsing_shows_what_matches_every_field(h: Harness) -> None:
         "several": [one],
         "none": [],
     }
+
+
+@case
+def browsing_finds_what_jobs_carry(h: Harness) -> None:
+    one = h.one(payload={"customer": {"id": 7}, "items": [{"sku": "A1"}], "paid": True}, meta={"trace": "t1"})
+    two = h.one(payload={"customer": {"id": "7"}, "items": [], "paid": None}, meta={"trace": "t2"}, kind="other")
+    h.one(payload=[7])
+    h.one(payload=None)
+
+    def found(**query: object) -> list[int]:
+        return [job.id for job in h.jobs(**query)]
+
+    assert found(payload=(("customer.id", "7"),)) == [one, two]
+    assert found(payload=(("customer.id", "8"),)) == []
+    assert found(payload=(("customer", "7"),)) == []
+    assert found(payload=(("items.0.sku", "A1"),)) == [one]
+    assert found(payload=(("paid", "true"),)) == [one]
+    assert found(payload=(("paid", "null"),)) == [two]
+    assert found(payload=(("0", "7"),)) != []
+    assert found(meta=(("trace", "t1"),)) == [one]
+    assert found(meta=(("trace", "t1"),), payload=(("paid", "null"),)) == []
+    assert found(payload=(("customer.id", "7"),), kind="other") == [two]
+    h.ack(h.take())
+    assert found(payload=(("customer.id", "7"),), state=State.READY) == [two]
+
+
+@case
+def a_search_by_content_continues_where_it_stopped(h: Harness) -> None:
+    ids = h.enqueue(CONTENT_SCAN + 1)
+    wanted = [h.one(payload={"rare": n}) for n in range(3)]
+    query = Query(meta=(), payload=(("rare", "1"),))
+    first = h.store.browse(query, 0, 10)
+    assert first.jobs == []
+    assert first.next is not None
+    assert ids[0] <= first.next < wanted[0]
+    assert [job.id for page in h.pages(query, 1) for job in page.jobs] == [wanted[1]]
+    every = Query(payload=(("common", "x"),))
+    same = [h.one(payload={"common": "x"}) for _ in range(5)]
+    for limit in (1, 2, 5, 9):
+        pages = list(h.pages(every, limit))
+        assert [job.id for page in pages for job in page.jobs] == same
+        assert all(len(page.jobs) <= limit for page in pages)
 
 
 @case

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from starlette.datastructures import Headers
 
+from forebay.core.content import MAX_CONDITIONS, Conditions, checked_conditions, parse_condition
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import MAX_BATCH
+from forebay.core.limits import MAX_BATCH, TEXT_LENGTH
 from forebay.core.spec import QueueSpec
 from forebay.explain import position_of, reasons
 from forebay.serve.actor import Actor, Role
@@ -38,13 +39,17 @@ from forebay.serve.problems import Problem, not_found
 from forebay.serve.security.auth import charge_jobs, charge_queue_names, require_role
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact_job
-from forebay.serve.security.visibility import find, hide_owner, sees_job, sees_secrets
+from forebay.serve.security.visibility import carries, find, hide_owner, sees_job, sees_secrets
 from forebay.serve.settings import MAX_WAIT
 from forebay.store.protocol import Query as Wanted
 from forebay.store.protocol import Receipt, Store
 from forebay.tracing import carried
 
 router = api_router("jobs")
+
+Content = Annotated[
+    list[Annotated[str, Query(pattern="^[^=]+=", max_length=2 * TEXT_LENGTH)]], Query(max_length=MAX_CONDITIONS)
+]
 
 
 def draft_of(
@@ -113,17 +118,27 @@ async def browse(
     kind: NameFilter = None,
     tenant: NameFilter = None,
     subject: TextFilter = None,
+    meta: Content = [],  # noqa: B006
+    payload: Content = [],  # noqa: B006
     after: After = 0,
     limit: Limit = 100,
 ) -> JobPage:
-    """Jobs that match, by id."""
+    """Jobs that match, by id. `meta` and `payload` are conditions such as `customer.id=7`; secrets never match.
+
+    A search may end early, with few jobs or none and a `next`: it reads a bounded number of jobs.
+    """
     query = Wanted(queue, None if state is None else State(state), kind, tenant, subject)
+    fits = partial(carries, actor, _conditions("meta", meta), _conditions("payload", payload))
 
     def found() -> JobPage:
-        jobs, _, next_id = find(context.store, actor, query, after, limit)
+        jobs, _, next_id = find(context.store, actor, query, after, limit, fits if meta or payload else None)
         return JobPage([view_job(actor, job) for job in jobs], next_id)
 
     return await context.call(found)
+
+
+def _conditions(field: str, given: list[str]) -> Conditions:
+    return checked_conditions(field, tuple(parse_condition(field, each) for each in given))
 
 
 @router.post("/jobs/{job_id}/cancel", responses=problems(404))

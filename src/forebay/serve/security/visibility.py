@@ -9,12 +9,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from forebay.core.content import Conditions, holds
 from forebay.core.gate import has_gate
 from forebay.core.job import Job
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics.gates import gate_label
 from forebay.serve.problems import not_found
+from forebay.serve.security.redact import redact_job
 from forebay.store.protocol import Query, Store
 
 MAX_SCANNED: Final = 10_000
@@ -74,13 +76,21 @@ def narrowed(actor: Actor, query: Query) -> Query | None:
     return replace(query, tenant=actor.tenant) if query.tenant in (None, actor.tenant) else None
 
 
+def carries(actor: Actor, meta: Conditions, payload: Conditions, job: Job) -> bool:
+    """Whether the job meets the conditions as this actor sees it: nobody finds out a secret by searching for it."""
+    if not holds(job.meta, job.body, meta, payload):
+        return False
+    shown = job if sees_secrets(actor) else redact_job(job)
+    return holds(shown.meta, shown.body, meta, payload)
+
+
 def find(
     store: Store,
     actor: Actor,
     query: Query,
     after: int,
     limit: int,
-    fits: Callable[[Job], bool] = lambda _: True,
+    fits: Callable[[Job], bool] | None = None,
 ) -> Found:
     """Up to `limit` jobs that this actor sees and that fit. It blocks.
 
@@ -92,10 +102,10 @@ def find(
     scanned = size = 0
     position: int | None = after if wanted is not None else None
     while wanted is not None and position is not None:
-        page = store.browse(wanted, position, min(_STEP, limit))
+        page = store.browse(wanted, position, _STEP if fits is not None else min(_STEP, limit))
         for job in page.jobs:
             scanned += 1
-            if sees_job(actor, job) and fits(job):
+            if sees_job(actor, job) and (fits is None or fits(job)):
                 found.append(job)
                 size += len(job.body) + len(job.result_body or b"")
             if len(found) == limit or scanned == MAX_SCANNED or size >= MAX_BYTES:

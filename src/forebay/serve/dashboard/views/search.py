@@ -7,24 +7,31 @@ windows of ids, from the newest id down; after a window with few matches the nex
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from forebay.core.content import Conditions, parse_condition
 from forebay.core.fingerprint import fingerprint_of
 from forebay.core.job import Job, State
-from forebay.core.limits import MAX_BATCH
+from forebay.core.limits import MAX_BATCH, TEXT_LENGTH
 from forebay.serve.actor import Actor
 from forebay.serve.api.requests import Name, Text
+from forebay.serve.security.visibility import carries
 from forebay.store.protocol import Query, Store
 
 PAGE: Final = 50
 SEARCH_SECONDS: Final = 0.15
 _WINDOW_PAGES: Final = 4
 
+Condition = Annotated[str, Meta(max_length=2 * TEXT_LENGTH, pattern=r"\A[^=\x00]+=[^\x00]*\Z")]
+
 
 class Filter(Struct, frozen=True):
-    """What to search for. `text`: an exact key or subject; `cause`: a fingerprint of `causes`."""
+    """What to search for. `text`: an exact key or subject; `cause`: a fingerprint of `causes`.
+
+    `meta`, `payload`: a condition such as `customer.id=7`.
+    """
 
     queue: Name | None = None
     state: State | None = None
@@ -32,6 +39,8 @@ class Filter(Struct, frozen=True):
     tenant: Name | None = None
     text: Text | None = None
     cause: str | None = None
+    meta: Condition | None = None
+    payload: Condition | None = None
 
     def query(self, actor: Actor) -> Query:
         """The part of the filter that the store applies; `fits` applies the rest."""
@@ -43,11 +52,21 @@ class Filter(Struct, frozen=True):
             and self.tenant in (None, job.tenant)
             and (self.text is None or self.text in (job.key, job.subject))
             and (self.cause is None or self.cause == fingerprint_of(job))
+            and self._carried(job, actor)
         )
+
+    def _carried(self, job: Job, actor: Actor) -> bool:
+        if self.meta is None and self.payload is None:
+            return True
+        return carries(actor, _conditions("meta", self.meta), _conditions("payload", self.payload), job)
 
     @property
     def empty(self) -> bool:
         return self == Filter()
+
+
+def _conditions(field: str, text: str | None) -> Conditions:
+    return () if text is None else (parse_condition(field, text),)
 
 
 class Found(Struct, frozen=True):
@@ -71,7 +90,8 @@ def find(
     until = clock() + seconds
     jobs: list[Job] = []
     query = wanted.query(actor)
-    plain = wanted.text is None and wanted.cause is None and actor.queues == ("*",)
+    special = (wanted.text, wanted.cause, wanted.meta, wanted.payload)
+    plain = all(each is None for each in special) and actor.queues == ("*",)
     following: int | None = after
     while following is not None:
         page = store.browse(query, following, min(MAX_BATCH, limit + 1) if plain else MAX_BATCH)
