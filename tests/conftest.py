@@ -1,7 +1,7 @@
 """What holds for every test: a skip is a failure where CI is set, Hypothesis runs by one of three profiles, and servers
 are there for those who ask.
 
-A skip hides a missing server or a wrong platform, and nobody reads the count. On a developer's machine it is shown
+A skip hides a missing server or a wrong platform, and the count is overlooked. On a developer's machine it is shown
 with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail`) are strict and are not skips.
 `FOREBAY_HYPOTHESIS_PROFILE` chooses `dev`, `ci` or `nightly`; a failing example prints the blob that replays it.
 `ci` draws the same examples each time, so that a red run is the fault of a change; the others draw new ones.

@@ -1,4 +1,4 @@
-"""The guards of the HTTP side: who gets in, how far, how much, what is written down, and what nobody gets to see."""
+"""The guards of the HTTP side: authentication, authorisation, limits, the operator log, and redaction."""
 
 from tests.mutants.guards import Mutant
 

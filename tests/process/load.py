@@ -150,7 +150,7 @@ class Load(Site):
             of_seq.setdefault(seq_of(job), set()).add(job.id)
         assert not (twice := [seq for seq, ids in of_seq.items() if len(ids) > 1]), f"accepted twice: {twice[:10]}"
         assert not (lost := [seq for seq, ids in receipts.items() if of_seq.get(seq) != ids]), f"lost: {lost[:10]}"
-        assert of_seq.keys() <= requested, "a job that nobody sent"
+        assert of_seq.keys() <= requested, "a job that was not sent"
         self.audit_jobs({seq_of(job): job for job in jobs})
         starts, effects = by_seq(self.lines("start")), by_seq(self.lines("effect"))
         for job in jobs:

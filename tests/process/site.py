@@ -206,7 +206,7 @@ def assert_charged(job: Job, ran: set[int]) -> None:
     assert ran <= set(range(1, job.attempt + 1)), f"{job.kind}: charged {job.attempt}, ran {ran}"
     assert silent <= abandoned or len(job.errors) == ERRORS_KEPT, f"{job.kind}: charged {job.attempt}, ran {ran}"
     if {job.attempt - 1, job.attempt - 2} <= abandoned:
-        assert job.attempt in ran, "a suspect runs alone: nobody else can have killed it"
+        assert job.attempt in ran, "a suspect runs alone: no other job can have killed it"
 
 
 def encoded(**options: object) -> str:

@@ -43,7 +43,7 @@ def test_workers_that_die_in_their_jobs_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_the_late_word_of_a_stopped_worker_does_not_count(tmp_path: Path) -> None:
-    """As f03, once: jobs that take two seconds, so that somebody else runs them when the stopped one goes on."""
+    """As f03, once: jobs that take two seconds, so that another worker runs them when the stopped one continues."""
     plan = find("f03")
     (fault,) = plan.faults
     once = msgspec.structs.replace(fault, times=Scaled(1, 1, 1))

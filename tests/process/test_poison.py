@@ -1,4 +1,4 @@
-"""Innocents beside a dozen kinds of killers, in the real worker command: nobody else pays for what a killer does.
+"""Innocents beside a dozen kinds of killers, in the real worker command: no other job is charged for a killer.
 
 Judged from outside: by the starts that the handlers counted before they did anything (`poison.py`), and by the store. A
 worker that a killer took down altogether, supervisor and all, is started again, as an init system would.
@@ -60,7 +60,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 
 
 def stalled(site: Site) -> set[int]:
-    """Where the interpreter was held. If another killer took the supervisor, nobody is there to end such a process."""
+    """Where the interpreter was held. If another killer took the supervisor, nothing ends such a process."""
     jobs = {job.id for job in site.jobs() if job.kind == "stalls"}
     return {line.pid for line in site.lines("start") if line.job in jobs}
 

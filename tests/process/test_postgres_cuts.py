@@ -65,7 +65,7 @@ def store(proxy: Proxy, durable_url: str) -> Iterator[Store]:
 
 @contextmanager
 def struck(trap: Trap) -> Iterator[None]:
-    """A trap that nobody entered proves nothing."""
+    """A trap that was not triggered proves nothing."""
     yield
     assert trap.wait(PATIENCE)
 
@@ -189,7 +189,7 @@ def test_a_settle_counts_once_and_is_answered_alike(store: Store, proxy: Proxy, 
     again = claimed(store, 6)
     assert {lease.fence for lease in again} == {(ids[1], 2), (ids[3], 2)}
     late = [(settlements[place][0], Ack()) for place in (1, 3)]
-    assert store.settle(late) == [Settled.STALE] * 2, "somebody else has them by now"
+    assert store.settle(late) == [Settled.STALE] * 2, "another worker holds them by now"
     assert store.settle([(lease, Ack()) for lease in again]) == [Settled.APPLIED] * 2
 
 

@@ -117,7 +117,7 @@ def test_what_a_stopped_worker_held_is_run_by_another_and_its_late_word_does_not
         assert job is not None
         assert (job.state, job.result) == (State.DONE, job.delivery)
         assert job.delivery > 1
-        assert job.attempt == 1, "nobody can tell whether it held up its worker, so the attempt is given back"
+        assert job.attempt == 1, "it is unknown whether it held up its worker, so the attempt is given back"
 
 
 def test_an_outage_longer_than_the_lease_costs_no_life_and_little_is_said(load: Load, durable: PostgresServer) -> None:

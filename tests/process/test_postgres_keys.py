@@ -1,4 +1,4 @@
-"""Many producers with the same keys: one job a key, the same id for all, and an error for whoever means something else.
+"""Many producers with the same keys: one job a key, the same id for all, and an error for another payload.
 
 Real processes with threads of their own against one server; also where the key's window ends.
 """

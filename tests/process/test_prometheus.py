@@ -169,7 +169,11 @@ def test_what_a_real_prometheus_makes_of_it(postgres_url: str, tmp_path: Path) -
             process.send_signal(signal.SIGKILL)
             process.wait(60)
         fb.enqueue("send", {"n": 0}, queue="mail")
-        until(lambda: prometheus.alerts().get("ForebayNoProgress") == "firing", "nobody works, and it tells", tmp_path)
+        until(
+            lambda: prometheus.alerts().get("ForebayNoProgress") == "firing",
+            "no worker runs, and the alert fires",
+            tmp_path,
+        )
         assert prometheus.alerts().get("ForebayWorkerDown") in ("pending", "firing")
         assert "ForebayServerDown" not in prometheus.alerts()
     fb.close()

@@ -1,4 +1,4 @@
-"""Suspects run in processes of their own, with and without a supervisor, and nobody else waits or pays for them."""
+"""Suspects run in processes of their own, with and without a supervisor, and no other job waits or is charged."""
 
 import os
 import signal

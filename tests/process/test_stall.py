@@ -73,7 +73,7 @@ def test_the_watchdog_does_not_wait_for_the_store(site: Site) -> None:
     (other,) = site.workers_of(fleet) - {held.pid}
     with locked(site.directory / DATABASE):
         os.kill(other, signal.SIGKILL)
-        site.until(lambda: not alive(held.pid), "it is ended while nobody can write")
+        site.until(lambda: not alive(held.pid), "it is ended while no process can write")
         assert time.monotonic_ns() // 1_000 - held.at < 7_000_000, "it did not end by itself"
     site.until_ended()
     assert site.job(site.ids[0]).errors[-1].message.startswith("it held the GIL for ")
@@ -90,7 +90,7 @@ def test_a_suspect_that_holds_its_interpreter_is_ended_in_quarantine(site: Site)
 
 
 def test_a_worker_without_a_supervisor_has_a_watchdog(site: Site) -> None:
-    """It ends the worker; the next one, started by whoever does that, takes back what it held."""
+    """It ends the worker; the next one reclaims what it held."""
 
     def lone() -> "subprocess.Popen[bytes]":
         return site.run("-m", "forebay", "worker", "tests.process.apps:fb", "--visibility-timeout", "3")

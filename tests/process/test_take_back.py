@@ -60,7 +60,7 @@ def reported_twice(site: Site, first: subprocess.Popen[bytes]) -> None:
 
 
 def restarts(site: Site) -> list[Line]:
-    """The second starts of the victims, and of nobody else."""
+    """The second starts of the victims, and of no other job."""
     found = [line for line in site.lines("start") if line.seq <= VICTIMS and line.delivery > 1]
     return [
         min((line for line in found if line.seq == seq), key=lambda line: line.at) for seq in {f.seq for f in found}

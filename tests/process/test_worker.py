@@ -150,7 +150,7 @@ def test_a_worker_that_was_stopped_past_its_lease_cannot_acknowledge_late(site: 
     site.make("go-2")
     site.until_ended()
     done = site.job(job_id)
-    assert (done.state, done.attempt, done.result) == (State.DONE, 1, 2), "nobody can say that it was to blame"
+    assert (done.state, done.attempt, done.result) == (State.DONE, 1, 2), "it is unknown whether it was the cause"
     assert done.errors[0].abandoned
     assert [line.delivery for line in site.lines("effect", 1)] == [1, 2]
     site.enqueue("plain", 5)
@@ -179,7 +179,7 @@ def test_a_worker_that_was_stopped_past_its_lease_begins_nothing_that_others_hav
 
 
 def test_the_next_worker_takes_back_what_one_without_a_supervisor_held(site: Site) -> None:
-    """Long before the leases end: the start marks of a dead process are found by whoever runs there next."""
+    """Long before the leases end: the next worker on the machine finds the start marks of a dead process."""
     first = site.worker(lease_for=seconds(60), concurrency=2)
     stuck, _ = site.enqueue("stuck_once", 2)
     site.until(lambda: len(site.lines("start")) == 2, "both have begun")
@@ -217,7 +217,9 @@ def test_a_signal_at_any_moment_drains_and_harms_nothing(site: Site) -> None:
     site.until_ended()
     assert site.end(worker) == 0
     jobs = site.audit()
-    assert Counter(line.seq for line in site.lines("effect")) == Counter(range(1, 301)), "each once, for nobody died"
+    assert Counter(line.seq for line in site.lines("effect")) == Counter(range(1, 301)), (
+        "each once, for no process died"
+    )
     assert {job.attempt for job in jobs.values()} == {1}
 
 

@@ -23,7 +23,7 @@ from tests.serve.site import Serving, Site
 
 @pytest.fixture
 def serve_on() -> Iterator[Serving]:
-    """Serve a store until the test ends; the store is closed by whoever opened it."""
+    """Serve a store until the test ends; the caller that opened the store closes it."""
     sites: list[Site] = []
 
     def serve(store: Store, settings: ServeSettings | None = None, app: FastAPI | None = None) -> Site:

@@ -1,4 +1,4 @@
-"""Group commit over HTTP: callers share a write, and nobody's refusal is anybody else's."""
+"""Group commit over HTTP: callers share a write, and a refusal reaches only its own caller."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

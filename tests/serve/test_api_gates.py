@@ -1,4 +1,4 @@
-"""Gates over HTTP: shown, given other numbers, passed by some; and nobody moves what holds back others too."""
+"""Gates over HTTP: shown, set and released; and a gate that other queues share is not changed."""
 
 from collections.abc import Iterator
 

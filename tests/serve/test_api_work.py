@@ -220,7 +220,7 @@ def test_workers_claim_from_their_queues_alone(site: Site, store: Store) -> None
 
 
 def test_the_server_takes_back_what_a_silent_worker_held(serve_on: Serving) -> None:
-    """Workers in other languages may be the only ones: somebody has to tend the store."""
+    """Workers in other languages may be the only ones: the server then maintains the store."""
     clock = ManualClock()
     store = open_store("memory://", clock=clock)
     site = serve_on(store)

@@ -55,7 +55,7 @@ def test_a_slow_answer_is_renewed_while_the_old_one_is_read(hand: ManualTime) ->
     assert lately.get() == 1
     hand.now += 5
     hand.renewed.clear()
-    assert lately.get() == 1, "nobody waits for the new one"
+    assert lately.get() == 1, "the cached value is returned meanwhile"
     assert hand.renewed.wait(10)
     with lately._guard:
         assert lately.get() == 2

@@ -116,7 +116,7 @@ def test_keda_reads_a_number_that_the_server_gives(store: Store, serve_on: Servi
     assert client.get(path).json()[told["valueLocation"]] == 0
     store.enqueue([Draft("a")])
     assert client.get(path).json()[told["valueLocation"]] is None, "unknown: KEDA keeps what there is"
-    assert scaled["spec"]["minReplicaCount"] >= 1, "so somebody runs the first job"
+    assert scaled["spec"]["minReplicaCount"] >= 1, "so that a worker runs the first job"
 
 
 def test_the_values_of_the_chart_fit_their_schema() -> None:

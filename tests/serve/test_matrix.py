@@ -1,4 +1,4 @@
-"""Who may do what: every route × nobody and each role × its own and a foreign queue, and absent looks like forbidden.
+"""Authorisation: every route × no key and each role × an own and a foreign queue; absent looks like forbidden.
 
 The routes are read from the router, the expectations are written here by hand: a route that has no row fails, and so
 does a role that a route lost or won. What a caller may not see answers exactly as what never was.

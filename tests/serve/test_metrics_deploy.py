@@ -75,7 +75,7 @@ def test_every_recorded_name_that_is_used_is_recorded() -> None:
         name for each in board_expressions() for name in RECORDED.findall(each)
     }
     assert used <= recorded
-    assert recorded - used == set(), "what nobody uses need not be recorded"
+    assert recorded - used == set(), "unused rules need not be recorded"
 
 
 def alerts() -> list[str]:

@@ -1,4 +1,4 @@
-"""/metrics as a scraper sees it: it parses, it tells what happened, its series are capped, and nobody sees too much."""
+"""`/metrics`: it parses, counts what happened, caps its series, and shows an actor only what that actor may see."""
 
 from collections.abc import Iterator
 from pathlib import Path

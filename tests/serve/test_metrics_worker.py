@@ -128,7 +128,7 @@ def test_other_paths_and_slow_readers(fb: Forebay) -> None:
         slow = [socket.create_connection(("127.0.0.1", metrics.port)) for _ in range(4)]
         refused = socket.create_connection(("127.0.0.1", metrics.port))
         refused.settimeout(10)
-        assert refused.recv(1) == b"", "whoever comes when all are busy is sent away"
+        assert refused.recv(1) == b"", "a request is refused while all threads are busy"
         for each in (*slow, refused):
             each.close()
         while True:

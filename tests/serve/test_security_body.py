@@ -249,7 +249,7 @@ def test_a_body_without_a_length_is_cut_by_the_wall_itself() -> None:
     async def receive() -> Message:
         nonlocal pieces
         pieces += 1
-        assert pieces < 100, "nobody stops it"
+        assert pieces < 100, "the body is not cut"
         return {"type": "http.request", "body": b"x" * 1_000, "more_body": True}
 
     async def send(message: Message) -> None:

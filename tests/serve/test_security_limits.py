@@ -136,7 +136,7 @@ def test_a_key_over_its_rate_is_told_when_to_come_again(site: Site) -> None:
 
 
 def test_pages_of_a_session_count_for_its_key_and_not_with_strangers(serve_on: Serving, store: Store) -> None:
-    """A flood that takes every place of those who are unknown leaves somebody who is logged in her page."""
+    """A flood of anonymous requests leaves logged-in users their pages."""
     site = serve_on(store)
     limits = site.context.authenticator.limits
     text = site.key(Role.VIEWER, rate=0.01, burst=3)
@@ -152,7 +152,7 @@ def test_pages_of_a_session_count_for_its_key_and_not_with_strangers(serve_on: S
         assert browser.get("/ui/static/mark.svg").status_code == 200
         assert site.with_key(text).get("/queues").status_code == 200
         assert browser.get("/ui/jobs").status_code == 429, "the key's own rate is spent, by pages and by calls"
-        assert browser.get("/queues").status_code == 429, "a cookie is nobody to the API"
+        assert browser.get("/queues").status_code == 429, "a cookie is anonymous to the API"
     assert browser.get("/queues").status_code == 401
 
 

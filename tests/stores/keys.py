@@ -8,7 +8,7 @@ LASTING: Final = frozenset("head queues gone0 gone1 limits schedules ticks sourc
 """Keys that stay: one of each at most, and bounded by themselves."""
 
 CONFIGURED: Final = ("q:", "spec:", "terms:", "log:", "l:", "groups:", "lg:", "lm:", "t:")
-"""Keys of what somebody has configured, of logs, and of answers that expire."""
+"""Keys of configuration, of logs, and of answers that expire."""
 
 COUNTERS: Final = (b"waiting", b"ready", b"running", b"done", b"dead", b"cancelled")
 

@@ -14,7 +14,7 @@ _TABLES: Final = """
 
 
 class Tables:
-    """`clear` waits a while for whoever still writes, then fails."""
+    """`clear` waits a while for concurrent writers, then fails."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -275,7 +275,7 @@ class LastFirst(MemoryStore):
 
 
 class SelfReaping(MemoryStore):
-    """Hands a job out again as soon as its time has passed, and asks nobody."""
+    """Returns a job again as soon as its lease has expired, without a verdict."""
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
         self.settle([(lease, Release()) for lease in self.overdue(100)])

@@ -260,7 +260,7 @@ def test_another_process_reads_while_the_owner_writes_and_compacts(tmp_path: Pat
 
 
 class LateCompaction(RealDisk):
-    """Once it is told to, somebody compacts just after the reader has looked at the directory."""
+    """On demand the journal is compacted just after the reader has listed the directory."""
 
     def __init__(self) -> None:
         self.stores: list[MemoryStore] = []

@@ -26,7 +26,7 @@ def test_work_crash_after_the_effect_and_stuck_in_flight(begin: Begin) -> None:
     job = naive.pop()
     in_flight.append(job)
     effects[job] += 1
-    assert (naive, in_flight) == ([], ["job"]), "the worker died before its ack: stuck for ever, and nobody knows"
+    assert (naive, in_flight) == ([], ["job"]), "the worker died before its ack: stuck for ever, without a signal"
 
     world = begin(WORK("q"))
     [job_id] = world.send(Draft("charge"))
@@ -66,7 +66,7 @@ def test_work_a_job_that_kills_its_workers_has_only_so_many_lives(begin: Begin) 
 
 
 class NaiveTimers:
-    """A dict in one process, read with the clock of whoever asks."""
+    """A dict in one process, read with the caller's clock."""
 
     def __init__(self) -> None:
         self.at: dict[str, int] = {}
@@ -80,14 +80,14 @@ def test_delay_clock_skew_a_storm_of_timers_and_timers_missed_in_a_crash(begin: 
     timers = NaiveTimers()
     timers.at["reminder"] = now + HOUR
     fast_machine = now + 2 * HOUR
-    assert timers.due(fast_machine) == ["reminder"], "whoever asks brings the time: an hour early on a fast machine"
+    assert timers.due(fast_machine) == ["reminder"], "the caller's clock decides: an hour early on a fast machine"
     timers = NaiveTimers()
     assert timers.due(now + DAY) == [], "the process that kept the timers died, and they with it"
 
     world = begin(DELAY("q"))
     [job_id] = world.send(Draft("reminder", run_at=world.clock.now() + HOUR))
     world.clock.advance(HOUR - 1)
-    assert world.claim() == [], "the store's clock decides, to the microsecond, whoever asks"
+    assert world.claim() == [], "the store's clock decides, to the microsecond"
     world.reopen()
     world.clock.advance(DAY)
     [late] = world.claim()
@@ -163,7 +163,7 @@ def test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back(begin: Begin)
     for _ in range(24):
         silent.settle(silent.claim(20), Failed(Failure("Unreadable", "cannot read {'card': '4111 1111'}")))
         silent.clock.advance(HOUR)
-    assert silent.backlog().dead == 0, "480 failures, and nobody has anything to look at"
+    assert silent.backlog().dead == 0, "480 failures, and none is recorded"
     assert "4111" in repr(silent.claim()[0].job.errors), "a careless handler: the secret is in every log by now"
     assert len(silent.send(*[Draft("quarantined")] * 2_000)) == 2_000, "a second backlog that nothing bounds"
 

@@ -29,7 +29,7 @@ def test_broker_loss_by_a_wrong_ack_and_a_slow_subscribers_backlog(begin: Begin)
 
     shared = begin(QueueSpec(name="q"))
     shared.send(*[Draft("event")] * 1_000)
-    assert shared.backlog().depth == 1_000, "nobody is told that the slow subscriber is drowning"
+    assert shared.backlog().depth == 1_000, "there is no signal that the slow subscriber falls behind"
 
     broker = BROKER("q")
     assert broker.fan_out == FanOut((Route("**", "q.all"),))
@@ -76,7 +76,7 @@ def test_durable_log_a_bad_commit_and_a_trim_that_somebody_needed(begin: Begin) 
     assert naive.read("mail") == ["c", "d"], "a slow reader's late commit moves the group back: mails go out twice"
     naive.place["audit"] = 1
     del naive.entries[:2]
-    assert naive.read("audit") == ["d"], "after the trim, b and c were skipped and nobody noticed"
+    assert naive.read("audit") == ["d"], "after the trim, b and c were skipped without an error"
 
     world = begin(DURABLE_LOG("q"))
     log, appended = world.store, world.clock.now()
@@ -115,9 +115,7 @@ def test_bounded_latency_without_a_bound_and_a_stalled_producer_with_one(begin: 
         unbounded.send(*[Draft("job")] * 30)
         unbounded.done(unbounded.claim(20))
         unbounded.clock.advance(SECOND)
-    assert unbounded.backlog().oldest_age >= 20 * SECOND, (
-        "too fast a producer: nobody tells it, and the wait only grows"
-    )
+    assert unbounded.backlog().oldest_age >= 20 * SECOND, "too fast a producer gets no signal, and the wait only grows"
 
     assert BOUNDED("q").capacity == Bounded(10_000, Block(timeout=seconds(5)))
     world = begin(replace(BOUNDED("q"), capacity=Bounded(100, Block(timeout=seconds(5)))))
@@ -180,7 +178,7 @@ def test_waitlist_overbooking_stale_promotion_and_waiting_for_ever(begin: Begin)
 
     world = begin(WAITLIST("q"))
     calm, stale, urgent, soon = guests(world)
-    assert world.claim(10) == [], "closed until somebody opens it"
+    assert world.claim(10) == [], "closed until an operator opens it"
     world.clock.advance(2 * HOUR)
     world.store.set_gate(condition_gate("capacity"), 2)
     admitted = world.claim(10)
@@ -202,7 +200,7 @@ def test_waitlist_a_release_lets_in_by_name_and_never_the_stale(begin: Begin) ->
     calm, stale, urgent, soon = guests(world)
     world.clock.advance(2 * HOUR)
     assert world.store.release("capacity", 1) == 1, "one place has become free"
-    assert expired(world, stale), "the first in the list expired before, and cost nobody the place"
+    assert expired(world, stale), "the first in the list had expired and did not count"
     [inside] = world.claim(10)
     assert inside.job.id == urgent
     assert world.store.hold(soon) is not None, "the next one still stands at the gate, and can be told why"
@@ -211,7 +209,7 @@ def test_waitlist_a_release_lets_in_by_name_and_never_the_stale(begin: Begin) ->
     world.store.set_gate(condition_gate("capacity"), 1)
     assert payloads(world.claim(10)) == ["soon"], "beside it, capacity promotes as it did"
     assert world.store.release("capacity", 10) == 1
-    assert [lease.job.id for lease in world.claim(10)] == [calm], "nobody is left"
+    assert [lease.job.id for lease in world.claim(10)] == [calm], "no other job is left"
     assert world.store.release("capacity", 10) == 0, "and nothing is saved up for who comes later"
     world.send(Draft("guest"))
     assert world.claim(10) == []
@@ -226,5 +224,5 @@ def test_waitlist_is_bounded_and_empties_itself(begin: Begin) -> None:
         world.send(Draft("one-too-many"))
     world.clock.advance(2 * HOUR)
     world.store.promote(100)
-    assert (world.backlog().ready, world.backlog().dead) == (10, 90), "nobody waits for ever"
+    assert (world.backlog().ready, world.backlog().dead) == (10, 90), "no job waits for ever"
     world.send(Draft("there-is-room-again"))

@@ -133,7 +133,7 @@ def test_coalescing_repeated_work_a_lost_event_and_a_hot_key(begin: Begin) -> No
     assert len(set(world.send(*changes))) == 1
     world.send(other)
     running, stranger = world.claim(10)
-    assert payloads([running, stranger]) == [100, "other"], "one run, the newest payload, and nobody waits behind it"
+    assert payloads([running, stranger]) == [100, "other"], "one run, the newest payload, and no job waits behind it"
     world.done([stranger])
 
     dirty, again = world.send(Draft("reindex", 101, subject="page"), Draft("reindex", 102, subject="page"))

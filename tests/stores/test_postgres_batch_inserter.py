@@ -108,7 +108,7 @@ def test_a_spec_that_changes_meanwhile_refuses_nobody(store: PostgresStore, tabl
 
 
 def test_marks_of_transactions_are_swept_with_the_calls(store: PostgresStore, tables: Tables) -> None:
-    """Each transaction that writes leaves a mark, for when its commit is in doubt; after a day nobody asks any more."""
+    """Each transaction that writes leaves a mark, for when its commit is in doubt; after a day it is deleted."""
     store.put_spec(QueueSpec(name="q", selection=Priority()))
     store.enqueue([Draft("k")])
     marks = "SELECT count(*) FROM forebay.call WHERE first_id = 0"

@@ -1,4 +1,4 @@
-"""The ledger on Postgres: no record is ever skipped, whoever commits late; a held transaction delays readers alone."""
+"""The ledger on Postgres: no record is skipped, however late a commit is; a held transaction delays readers alone."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -45,7 +45,7 @@ def test_a_record_that_commits_late_is_never_behind_one_that_was_read(store: Pos
 
 
 def test_what_others_made_ready_while_a_claim_was_under_way_is_claimed_when_it_is_due(cleared_url: str) -> None:
-    """The claim read its clock before the job was due, and the tables after somebody else had made it ready."""
+    """The claim read its clock before the job was due, and the tables after another process had made it ready."""
     began, later = ManualClock(), ManualClock()
     later.advance(2_000)
     claimer, other = PostgresStore(cleared_url, clock=began), PostgresStore(cleared_url, clock=later)

@@ -33,7 +33,7 @@ class _Postgres:
 
     def residue(self) -> Mapping[str, int]:
         """Rows that are left, and what a process holds on to."""
-        # What nobody needs any more is swept by whoever promotes, now and then.
+        # `promote` sweeps what is no longer needed, now and then.
         self.store.backend.claims.swept_at = 0
         self.store.promote(1_000)
         names = ("run", "ended", "key", "gate", "lane", "inbox")

@@ -212,7 +212,7 @@ NEEDS_STATISTICS = {"purge", "browse the dead"}
 
 @pytest.fixture(scope="module")
 def full(postgres: PostgresServer) -> Iterator[str]:
-    """A database with many rows of every kind, as nobody has analysed it yet."""
+    """A database with many rows of every kind that has not been analysed yet."""
     url = postgres.create_database()
     store = PostgresStore(url)
     store.put_spec(QueueSpec(name="fair", share=Fair()))

@@ -1,4 +1,4 @@
-"""The schema is its migrations, whoever applies them and in whatever steps; and a schema we do not know is refused."""
+"""The schema is its migrations, in whatever steps they are applied; an unknown schema is refused."""
 
 import re
 import subprocess

@@ -35,7 +35,7 @@ class _Redis:
 
     def residue(self) -> Mapping[str, int]:
         """Keys that are left, and counters that do not say so."""
-        # What nobody needs any more is swept by whoever promotes.
+        # `promote` sweeps what is no longer needed.
         self.store.promote(1_000)
         self.store.close()
         with self.server.client() as client:

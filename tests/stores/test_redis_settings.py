@@ -1,4 +1,4 @@
-"""A Redis server whose settings become unsafe while a store is open: nobody is told any more that jobs are safe."""
+"""A Redis server whose settings become unsafe while a store is open: receipts no longer promise durability."""
 
 import logging
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def test_settings_are_read_again_after_a_reconnect_before_a_receipt_is_written(
     monkeypatch.setattr(health, "_CHECK_EVERY", 3_600.0)
     assert store.enqueue([Draft("k")])[0].durable
     turn(server, appendfsync="everysec")
-    assert store.enqueue([Draft("k")])[0].durable, "nobody has asked yet"
+    assert store.enqueue([Draft("k")])[0].durable, "the settings have not been read again yet"
     with server.client() as client:
         client.client_kill_filter(_type="normal", skipme=True)
     assert not store.enqueue([Draft("k")])[0].durable

@@ -66,7 +66,7 @@ def commits(store: SqliteStore) -> list[str]:
 
 
 def together(store: SqliteStore, calls: list[Callable[[], Any]]) -> list[Any]:
-    """The calls meet in one group: nobody may lead before all are there."""
+    """The calls share one group commit: none leads before all have arrived."""
     with store.backend.session.writer._busy:
         tasks = [Task(call) for call in calls]
         while store.backend.session.writer.callers.waiting < len(calls):

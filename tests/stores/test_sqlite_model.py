@@ -39,7 +39,7 @@ class _Sqlite:
 
     def residue(self) -> Mapping[str, int]:
         """Rows that are left, and counters that do not say so."""
-        # The keys of an empty store are swept by whoever promotes.
+        # `promote` sweeps the keys of an empty store.
         self.store.promote(1_000)
         connection = sqlite3.connect(self.path)
         try:

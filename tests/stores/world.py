@@ -62,7 +62,7 @@ class World:
         return self.store.settle([(lease, decide(lease.job, outcome, self.spec.routing, draw())) for lease in leases])
 
     def reap(self) -> None:
-        """Let half a minute pass: whoever has not settled by now is dead."""
+        """Let half a minute pass: the leases that are not settled have expired."""
         self.clock.advance(31 * SECOND)
         self.settle(self.store.overdue(1_000), Abandoned(expired=True))
 

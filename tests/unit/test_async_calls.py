@@ -139,7 +139,7 @@ def test_a_cancelled_coroutine_takes_its_waiting_draft_along(calls: Calls) -> No
         assert first.cancelled()
 
     asyncio.run(run())
-    assert calls.stored == ["a", "c"], "the first call was under way: its job is stored, though nobody waits for it"
+    assert calls.stored == ["a", "c"], "the first call was under way: its job is stored, though no caller waits for it"
 
 
 def test_a_loop_that_ends_leaves_nobody_waiting(calls: Calls) -> None:

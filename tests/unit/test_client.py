@@ -470,7 +470,7 @@ def test_an_unknown_job_is_said_to_be_unknown(fb: Forebay) -> None:
 
 def test_a_kind_that_no_worker_handles_is_explained(fb: Forebay) -> None:
     job_id = fb.store.enqueue([Draft("resize")])[0].id
-    assert "no worker handles" not in explained(fb, job_id), "nobody is there at all"
+    assert "no worker handles" not in explained(fb, job_id), "there is no worker at all"
     fb.store.announce(Presence("a", "host", 1, ("default",), ("mail",)), seconds(60))
     fb.store.announce(Presence("b", "host", 2, ("other",), ("resize",)), seconds(60))
     assert fb.explain(job_id)[1] == (

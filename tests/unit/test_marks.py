@@ -162,7 +162,7 @@ def test_a_file_that_cannot_grow_says_that_it_is_incomplete(
         marks.ended((job_id, 1))
     found = read_marks(path)
     assert found is not None
-    assert found.begun is None, "nobody may take a mark that is missing for a job that had not begun"
+    assert found.begun is None, "a missing mark does not mean that the job had not begun"
     assert caplog.text.count("it will be unknown") == 1
 
 
@@ -267,7 +267,7 @@ def test_a_worker_takes_back_what_a_dead_process_of_its_machine_held(store: Stor
 
 
 def test_a_process_of_another_container_is_taken_to_live(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number means nothing here, so nobody may take its jobs back before their leases end."""
+    """Its process id means nothing here, so its jobs are not reclaimed before their leases end."""
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     with monkeypatch.context() as other:

@@ -1078,7 +1078,7 @@ def test_a_timeout_counts_from_when_the_handler_begins(fb: Forebay) -> None:
 
 
 def test_what_waits_for_a_slot_past_its_lease_never_begins(fb: Forebay, hold: Event) -> None:
-    """As in a process that was stopped: what it held is somebody else's by now."""
+    """As in a process that was stopped: other workers hold its jobs by now."""
     ran: list[str] = []
 
     @fb.job

@@ -48,7 +48,7 @@ class Run:
 
     def check(self, found: list[bytes]) -> None:
         assert len(found) >= self.acknowledged, "an acknowledged record is gone"
-        assert found == self.appended[: len(found)], "a record nobody appended"
+        assert found == self.appended[: len(found)], "a record that was not appended"
 
 
 def calls_of_a_life() -> int:

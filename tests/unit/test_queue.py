@@ -239,7 +239,7 @@ def test_an_ack_after_the_job_went_back_is_refused(queue: JobQueue, clock: Manua
 
 
 def test_an_ack_by_id_means_the_newest_delivery(queue: JobQueue, clock: ManualClock) -> None:
-    """An id cannot tell two holders apart: whoever acks, the job is done, once."""
+    """An id does not identify the holder: either ack completes the job, once."""
     job_id = queue.enqueue("x")
     taken(queue)
     clock.advance(31 * SECOND)
@@ -615,7 +615,7 @@ def test_many_that_fall_due_together_are_all_visible(queue: JobQueue, clock: Man
 
 
 def test_a_crash_leaves_jobs_in_flight_until_their_time_is_over(tmp_path: Path, clock: ManualClock) -> None:
-    """Unlike a close: nobody said that the worker stopped."""
+    """Unlike a close: the worker did not stop."""
     url = f"memory://{tmp_path}/journal"
     crashed = JobQueue(url=url, clock=clock)
     job_id = crashed.enqueue("x", "k")

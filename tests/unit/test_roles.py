@@ -714,7 +714,7 @@ def test_who_was_beside_one_death_goes_on_with_the_others(store: MemoryStore) ->
 
 
 def test_without_a_quarantine_a_suspect_runs_alone_when_the_pool_is_empty() -> None:
-    """An app that no other process can import. Nothing is claimed while it waits or runs, and nobody spins."""
+    """An app that no other process can import. Nothing is claimed while it waits or runs, without a busy loop."""
     hold, alone = Event(), Event()
     fb = Forebay("memory://")
     beside: list[int] = []
@@ -1323,7 +1323,7 @@ def test_marks_last_until_the_store_has_the_verdict(tmp_path: Path, monkeypatch:
     inner.enqueue([Draft("job")])
     assert gate.entered.wait(PATIENCE)
     assert worker.pool.idle
-    assert begun(path) == {(1, 1)}, "ended, but nobody knows it yet: a death here is charged"
+    assert begun(path) == {(1, 1)}, "ended, but not settled yet: a death here is charged"
     gate.go.set()
     eventually(lambda: not begun(path))
     worker.drain(1)

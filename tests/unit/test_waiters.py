@@ -1,4 +1,4 @@
-"""Who is woken: as many sleepers as there is news for, longest asleep first; nobody is stuck behind a greedy one."""
+"""Waiters: as many are woken as there are jobs, the longest waiting first; none is stuck behind a greedy one."""
 
 from threading import Event, Thread
 
