@@ -1,6 +1,8 @@
 """The pipeline on Spark: events and tables of a lake, whatever happened to it between two runs."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,6 +10,8 @@ import pytest
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
+from forebay.cli.command import Call
+from forebay.cli.sparking import spark_of
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, State
 from forebay.core.ledger import LedgerRule
@@ -18,7 +22,8 @@ from forebay.spark.lake import Lake, LakeTable
 from forebay.spark.pipeline import Done, Pipeline, check_ledger
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Query, Want
-from tests.spark.ground import busy_day, opened
+from tests.command_result import Run
+from tests.spark.ground import busy_day, opened, worked
 from tests.spark.lakes import brought, places, plain
 
 
@@ -153,3 +158,25 @@ def test_a_ledger_that_was_trimmed_or_is_another_is_refused(url: str, tmp_path: 
         store.trim_ledger(100)
     with pytest.raises(Invalid, match=r"offsets 1 … \d+ were trimmed before the pipeline had read them; begin another"):
         check_ledger(url, behind)
+
+
+def test_few_new_records_start_without_the_optimizing_compiler(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless tables have to be made from all events."""
+    url, short = f"sqlite:///{tmp_path}/jobs.db", list[bool]()
+
+    @contextmanager
+    def noted(call: Call, **options: bool) -> Iterator[SparkSession]:
+        short.append(options["short"])
+        with spark_of(call, **options) as spark:
+            yield spark
+
+    monkeypatch.setattr("forebay.cli.pipeline.spark_of", noted)
+    for first in (0, 3):
+        worked(url, tmp_path, 3, first=first)
+        assert run("pipeline", "run", "--store", url, "--lake", "lake").code == 0
+    monkeypatch.setattr("forebay.cli.pipeline._MAX_SHORT", 2)
+    worked(url, tmp_path, 3, first=6)
+    assert run("pipeline", "run", "--store", url, "--lake", "lake").code == 0
+    assert short == [False, True, False]

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.cli.argtypes import duration
 from forebay.cli.command import Call, Command, Group
@@ -21,6 +21,9 @@ from forebay.core.humanize import many
 
 if TYPE_CHECKING:
     from forebay.spark.pipeline import Done
+
+_MAX_SHORT: Final = 10_000
+"""Records that are brought before the optimizing compiler of Java is worth its CPU."""
 
 
 def _run_arguments(parser: ArgumentParser) -> None:
@@ -62,13 +65,15 @@ def _keep_argument(parser: ArgumentParser) -> None:
 
 def _run(call: Call) -> int:
     with needing_spark():
-        from forebay.spark.lake import Lake
+        from forebay.spark.lake import Lake, behind
         from forebay.spark.pipeline import Pipeline, check_ledger
 
         url = everywhere(call.url)
         lake = Lake.of(call.args.lake, url)
-        check_ledger(url, lake.contents())
-        with spark_of(call) as spark:
+        contents = lake.contents()
+        first, following = check_ledger(url, contents)
+        new = following - max(first, contents.end)
+        with spark_of(call, short=new <= _MAX_SHORT and not behind(contents)) as spark:
             _tell(call, Pipeline(spark, lake, url, remarks(call)).run())
     return OK
 

@@ -325,6 +325,11 @@ class Lake:
         return place.is_dir() and {*place.glob("*"), *place.glob("*/*")} <= started
 
 
+def behind(contents: Contents) -> list[str]:
+    """Tables that are missing, or that have not seen all events of the lake."""
+    return [name for name in TABLES if name not in contents.tables or contents.tables[name].end < contents.end]
+
+
 def holes(contents: Contents) -> list[str]:
     """Where the events are not what their offset promises; empty when the lake is whole."""
     last = max((file.most["offset"] for file in contents.events.files), default=contents.end - 1)
