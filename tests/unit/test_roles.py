@@ -746,7 +746,8 @@ def test_without_a_quarantine_a_suspect_runs_alone_when_the_pool_is_empty() -> N
     eventually(lambda: len(verdicts) == 2 and pool.idle)
     assert pool.free == 0, "its verdict is not durable yet"
     pool.settled(next(lease.fence for lease, _ in verdicts if lease.job.kind == "suspect"))
-    assert (pool.free, beside) == (64, [1])
+    assert pool.free >= 64, "all slots, and what the pool prefetches"
+    assert beside == [1]
     pool.close()
 
 
