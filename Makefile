@@ -64,8 +64,8 @@ check: setup ## format, lint, types, layers, sizes
 test: check servers ## check, then every test but the nightly ones
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" $(ARGS)
 
-test-unit: setup ## the quickest slice: core, engine, client, worker roles, command line
-	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/unit $(ARGS)
+test-unit: setup ## the quickest slice: core, engine, client, worker roles, command line (layers and sizes: make check)
+	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/unit --ignore tests/unit/test_layers.py --ignore tests/unit/test_sizes.py $(ARGS)
 
 test-store: servers ## contract, model and stories of one store: STORE=memory, journal, sqlite, postgres or redis
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/stores -k "$(STORE)" $(ARGS)

@@ -68,7 +68,7 @@ class IdleChild:
     def kill(self) -> None:
         self.ends.put(Interrupted())
 
-    def close(self) -> None: ...
+    def close(self, grace: float = 0.0) -> None: ...
 
 
 @pytest.fixture
