@@ -39,7 +39,7 @@ from forebay.store.cells.guard import CellDown
 from forebay.store.cells.ids import CellIds, cell_of
 from forebay.store.cells.store import CellsStore, open_cells
 from forebay.store.memory.store import MemoryBackend
-from forebay.store.open import open_store
+from forebay.store.open import open_ledger, open_store
 from forebay.store.protocol import Query, Want
 from forebay.work.settler import Settler
 from tests.waiting import eventually
@@ -290,9 +290,10 @@ def test_each_cell_has_its_own_ledger_with_the_ids_of_all(tmp_path: Path) -> Non
     ids = {receipt.id for receipt in store.enqueue(drafts())}
     spans = [span for cell in store.cells().values() for entry in cell.ledger(-1, 100) for span in entry.record.spans]
     assert {span.first + place for span in spans for place in range(span.n)} == ids
-    with pytest.raises(Unsupported, match="read the ledger of each cell"):
-        store.ledger(-1, 1)
+    assert (store.ledger_rule().on, store.ledger_extent(), store.ledger(-1, 1)) == (False, (0, 0), [])
     store.close()
+    with pytest.raises(Unsupported, match="give the URL of one cell"):
+        open_ledger(f"cells:{path}")
 
 
 # -- one map for all

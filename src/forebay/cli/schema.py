@@ -27,6 +27,8 @@ def schema_of(url: str) -> Schema:
         return _schema_of_server(url)
     if is_redis(url):
         return Schema(None, None, "keys, which need no schema")
+    if urlsplit(url).scheme == "cells":
+        return Schema(None, None, "cells, each of which has the schema of its own store")
     file = store_path(url)
     if urlsplit(url).scheme != "sqlite" or file is None:
         return Schema(None, None, "a journal, which needs no schema")

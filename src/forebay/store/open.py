@@ -5,7 +5,7 @@ from typing import Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from forebay.core.clock import Clock
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, Unsupported
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.store.backend import Backend
 from forebay.store.protocol import Store
@@ -77,6 +77,8 @@ def open_ledger(url: str) -> LedgerReader:
         return JournalReader(path)
     if parts.scheme == "sqlite" and not parts.netloc and not os.path.exists(path.removeprefix("/")):
         raise Invalid("store URL", f"there is no store in {path.removeprefix('/')!r}", "name the file of a store")
+    if parts.scheme == "cells":
+        raise Unsupported("cells", "one ledger for several cells", "give the URL of one cell; each has its own ledger")
     return open_store(url)
 
 

@@ -8,18 +8,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from forebay.core.errors import Unsupported
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
 from forebay.store.cells.ids import LOCAL_BITS, cell_of
 from forebay.store.protocol import Backlog, Capabilities, GateUse, Hold, Page, Query, Totals
 
 _COUNTS: Final = ("waiting", "ready", "running", "done", "dead", "cancelled", "keys", "held", "blocked")
-_OWN_LEDGERS: Final = "read the ledger of each cell, as `cells()` has them"
 
 
 class Observing:
@@ -129,18 +128,19 @@ class Observing:
                     found[worker.owner] = worker
         return [found[owner] for owner in sorted(found)][:limit]
 
-    # -- the ledger: each cell has its own, in the order of its commits
+    # -- the ledger: each cell has its own. Of several there is no order, so the whole has none: off, and empty.
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        self._check_one()
-        return self._group.cells[0].ledger(after, limit)
+        only = self._only()
+        return [] if only is None else only.ledger(after, limit)
 
     def ledger_extent(self) -> tuple[int, int]:
-        self._check_one()
-        return self._group.cells[0].ledger_extent()
+        only = self._only()
+        return (0, 0) if only is None else only.ledger_extent()
 
     def ledger_rule(self) -> LedgerRule:
-        return self._group.first(lambda cell: cell.ledger_rule())
+        only = self._only()
+        return LedgerRule(on=False) if only is None else only.ledger_rule()
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
         self._group.check_open()
@@ -155,10 +155,9 @@ class Observing:
                 gone += cell.trim_ledger(limit - gone)
         return gone
 
-    def _check_one(self) -> None:
+    def _only(self) -> Cell | None:
         self._group.check_open()
-        if len(self._group.cells) > 1:
-            raise Unsupported("cells", "one ledger for several cells", _OWN_LEDGERS)
+        return self._group.cells[0] if len(self._group.cells) == 1 else None
 
 
 def _sum(one: Backlog, two: Backlog) -> Backlog:
