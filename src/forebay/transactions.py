@@ -108,10 +108,10 @@ async def aenqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bo
 def commit_in(
     connection: object, log: str, group: str, partition: int, offset: int, *, epoch: int | None = None
 ) -> int:
-    """As `commit` of the store does, in this transaction; until it ends the partition changes hands for nobody.
+    """As `commit` of the store does, in this transaction; until it ends the partition keeps its owner.
 
-    Also on a `sqlite3.Connection` to the file of a `sqlite:///` store: there is one writer, so until it ends nobody
-    else writes at all.
+    Also on a `sqlite3.Connection` to the file of a `sqlite:///` store: there is one writer, so until it ends no
+    other process can write.
     """
     if any((kind.__module__, kind.__name__) == ("sqlite3", "Connection") for kind in type(connection).__mro__):
         return _commit_on_sqlite(connection, log, group, partition, offset, epoch)

@@ -1,4 +1,4 @@
-"""`audit`: is every promise kept? What producers were told and handlers did, held against the ledger, on Spark.
+"""`audit`: is every promise kept? Receipts of producers and effects of handlers, compared with the ledger, on Spark.
 
 Exit codes: 0 PASS · 1 FAIL, a promise was broken · 2 INVALID, there was too little to judge by. What keeps the audit
 from running at all is never a 0 or a 1.
@@ -173,10 +173,10 @@ def _follow(call: Call, start: "Start", lake: "Lake", url: str | None, options: 
 
 
 def _keep(lake: "Lake", verdict: "Verdict") -> None:
-    """The last verdict stays in its lake, in a few words, for whoever shows it: the dashboard does."""
+    """The last verdict stays in its lake, in a few words, for the dashboard."""
     failed = [f"{each.check}: {each.count:,}. {each.what}" for each in verdict.results if each.outcome == "failed"]
-    told = {"answer": verdict.answer, "at": SystemClock().now(), "reasons": [*verdict.reasons, *failed]}
-    lake.write("verdict.json", msgspec.json.encode(told))
+    summary = {"answer": verdict.answer, "at": SystemClock().now(), "reasons": [*verdict.reasons, *failed]}
+    lake.write("verdict.json", msgspec.json.encode(summary))
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def _nothing_proved() -> Iterator[None]:
 
 
 def _said(call: Call) -> str:
-    """What was asked, for the one who reads the page later."""
+    """The options of the audit, shown on the page."""
     args = call.args
     words = [f"--lake {args.lake}"]
     words += [f"--{name} {path}" for name in ("receipts", "effects") for path in getattr(args, name)]

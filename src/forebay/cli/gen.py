@@ -29,7 +29,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--queue", default="default", help="the queue of the jobs (default: default)")
     parser.add_argument("--start", type=int, default=0, metavar="SEQ", help="the first seq (default: 0)")
     parser.add_argument(
-        "--write-id", metavar="ID", help="run again with the same id, it goes on where it was (default: a new one)"
+        "--write-id", metavar="ID", help="continue the generation with this id where it stopped (default: a new one)"
     )
     master_argument(parser)
 

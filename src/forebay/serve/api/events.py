@@ -8,7 +8,7 @@ A client that reconnects with `Last-Event-ID` continues behind that event, witho
 `HEARTBEAT_SECONDS`, so that proxies keep the connection and dead clients are noticed. The last event of a stream is
 `end`, with its reason: `slow` (the client read nothing for `SLOW_SECONDS`), `unauthorized` (its key was revoked),
 `offset-gone`, `store-failed`, `stopping`, or `caught-up` where `follow` is false. A client that reads nothing for
-`STALLED_SECONDS` is disconnected: there is no way to tell it more.
+`STALLED_SECONDS` is disconnected: nothing more can be sent to it.
 """
 
 import asyncio
@@ -112,10 +112,10 @@ async def _stream(
     streams.opened()
     try:
         yield f"retry: {_RETRY_MS}\n\n".encode()
-        heard = monotonic()
+        sent_at = monotonic()
         while True:
             if found:
-                began = heard = monotonic()
+                began = sent_at = monotonic()
                 yield b"".join(map(_event_bytes, found))
                 if monotonic() - began > SLOW_SECONDS:
                     yield _end("slow", f"no data was read for {SLOW_SECONDS:g} s")
@@ -123,8 +123,8 @@ async def _stream(
             elif seen.caught_up and not follow:
                 yield _end("caught-up", "there are no further events")
                 return
-            elif monotonic() - heard >= HEARTBEAT_SECONDS:
-                heard = monotonic()
+            elif monotonic() - sent_at >= HEARTBEAT_SECONDS:
+                sent_at = monotonic()
                 yield b": heartbeat\n\n"
             if (reason := await _refusal(context, request)) is not None:
                 yield _end(*reason)
