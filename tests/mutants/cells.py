@@ -98,6 +98,13 @@ CELL_MUTANTS = [
         (*_TESTS, "-k", "not_reaped"),
     ),
     Mutant(
+        "the metrics know nothing of cells",
+        "src/forebay/serve/metrics/server_metrics.py",
+        "            families.cells(self.poller),\n",
+        "",
+        ("tests/serve/test_cells.py",),
+    ),
+    Mutant(
         "a schedule that moves to another cell stays in its old one",
         f"{_HOME}/control.py",
         "                    cell.drop_schedule(schedule.name)\n",

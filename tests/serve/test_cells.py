@@ -20,12 +20,17 @@ def test_the_pages_and_the_api_show_jobs_of_all_cells(tmp_path: Path, serve_on: 
     assert {cell_of(job_id) for job_id in ids} == {0, 1}
     dead = store.claim([Want(queue, 1) for queue in queues[:2]], "w", minutes(5))
     store.settle([(lease, DeadLetter(Failure("Boom", "it broke"))) for lease in dead])
+    ended = {lease.job.id for lease in dead}
     site = serve_on(store)
     with site.client(Role.ADMIN) as client:
         for job_id in ids:
             assert client.get(f"/jobs/{job_id}").json()["id"] == job_id
         metrics = client.get("/metrics").text
         assert all(f'queue="{queue}"' in metrics for queue in queues)
+        for cell in ("c0", "c1"):
+            jobs = sum(cell_of(job_id) == int(cell[1]) and job_id not in ended for job_id in ids)
+            assert f'forebay_cell_up{{cell="{cell}"}} 1' in metrics
+            assert f'forebay_cell_jobs{{cell="{cell}",state="ready"}} {jobs}' in metrics
         assert client.get("/ready").json()["status"] == "ready"
     with visitor(site, Role.ADMIN) as admin:
         for page in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/queues/mail", *(f"/ui/jobs/{job_id}" for job_id in ids)):

@@ -128,6 +128,21 @@ def logs(poller: StorePoller, label: Callable[[str], str]) -> Iterator[Family]:
     yield gauge("forebay_log_loses_in_seconds", "Until the next entry leaves the window.", list(near.items()))
 
 
+def cells(poller: StorePoller) -> Iterator[Family]:
+    """The cells of the store; nothing for a store that has none."""
+    if not poller.cells:
+        return
+    up = [((("cell", name),), float(totals is not None)) for name, totals in poller.cells.items()]
+    yield gauge("forebay_cell_up", "0: the cell is down or too slow, and left out.", up)
+    jobs = [
+        ((("cell", name), ("state", state)), float(getattr(totals, state)))
+        for name, totals in poller.cells.items()
+        if totals is not None
+        for state in STATES
+    ]
+    yield gauge("forebay_cell_jobs", "Jobs by cell and state.", jobs)
+
+
 def server(vitals: Vitals | None, able: Capabilities) -> Iterator[Family]:
     """The state of a Postgres server; nothing for other stores."""
     if vitals is None or able.name != "postgres":

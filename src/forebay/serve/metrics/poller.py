@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from forebay.core.errors import StoreFailed
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import State
 from forebay.core.limits import MAX_BATCH
@@ -24,7 +25,7 @@ from forebay.core.presence import unhandled_kinds
 from forebay.serve.metrics.gates import GateSums, sum_gates
 from forebay.serve.metrics.tally import Tally
 from forebay.store.log import Standing
-from forebay.store.protocol import Backlog, Inspecting, Query, Store, Totals, Vitals
+from forebay.store.protocol import Backlog, Cellular, Inspecting, Query, Store, Totals, Vitals
 
 _EVERY: Final = 1.0
 _SLOWLY: Final = 10.0
@@ -82,6 +83,13 @@ def _moved(before: tuple[Instant, int, int, Instant], after: tuple[Instant, int,
     return any(new > old for old, new in zip(before[:3], after[:3], strict=True)) or after[3] > before[3] + _HEAD_MOVED
 
 
+def _totals(cell: Store) -> Totals | None:
+    try:
+        return cell.totals(1)
+    except StoreFailed:
+        return None
+
+
 class StorePoller:
     """A role (`forebay.work.role`). `snapshot` is the last poll, None before the first; `every` the poll interval.
 
@@ -91,6 +99,7 @@ class StorePoller:
     gates       the sums of gates in use
     unhandled   queue and kind of jobs that workers release, because none has a handler
     vitals      of the server behind the store, where there is one
+    cells       by cell, where the store has some: its totals; None: it is down
     """
 
     name = "poller"
@@ -109,6 +118,7 @@ class StorePoller:
         self.vitals: Vitals | None = None
         self.unhandled: list[tuple[str, str]] = []
         self.gates = GateSums()
+        self.cells: dict[str, Totals | None] = {}
 
     def step(self) -> float:
         started = monotonic()
@@ -126,6 +136,8 @@ class StorePoller:
             if slowly and isinstance(self._store, Inspecting):
                 # First: a server that refuses writes may also refuse the rest.
                 self.vitals = self._store.vitals()
+            if isinstance(self._store, Cellular):
+                self.cells = {name: _totals(cell) for name, cell in self._store.cells().items()}
             totals = self._store.totals(MAX_BATCH)
             backlogs = [each for each in totals.deepest if not is_reserved(each.queue)]
             now = self._store.now()

@@ -45,6 +45,7 @@ class Metrics:
             families.ledger_position(self.follower),
             families.queues(self.poller, self._names.queue),
             families.logs(self.poller, self._names.queue),
+            families.cells(self.poller),
             gates.families(self.poller.gates, self._names.queue),
             families.server(self.poller.vitals, self._store.capabilities),
             families.own(self.meters, self._store.capabilities),
