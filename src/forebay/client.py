@@ -107,6 +107,10 @@ class Bound(Generic[P]):
         self._handler = handler
         self._settings = settings
 
+    @property
+    def app(self) -> "Forebay":
+        return self._app
+
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """The call as a draft, for `enqueue_many` or a store's own `enqueue`."""
         payload = self._handler.signature.pack(args, kwargs)

@@ -5,6 +5,8 @@ from tests.mutants.guards import Mutant
 DJANGO = "src/forebay/contrib/django"
 BACKEND = "tests/contrib/test_django_backend.py"
 PROJECT = "tests/contrib/test_django_project.py"
+SESSIONS = "tests/contrib/test_sqlalchemy.py"
+WEB = "tests/contrib/test_web_frameworks.py"
 
 CONTRIB_MUTANTS = [
     Mutant(
@@ -71,5 +73,54 @@ CONTRIB_MUTANTS = [
         "empty_inbox(self._session, known)",
         "empty_inbox(self._session)",
         ("tests/stores/test_postgres_transactions.py", "-k", "another_process_takes"),
+    ),
+    Mutant(
+        "mounted: a page of another site makes changes by the API",
+        "src/forebay/serve/security/auth.py",
+        'scope["method"] not in SAFE_METHODS and not is_same_origin(Request(scope))',
+        "False",
+        (WEB, "-k", "fastapi and sqlite"),
+    ),
+    Mutant(
+        "mounted: any token is a user's CSRF token",
+        "src/forebay/serve/security/sessions.py",
+        "    if not wanted or not hmac.compare_digest(given.encode(), wanted.encode()):\n",
+        "    if not wanted:\n",
+        (WEB, "-k", "fastapi and sqlite"),
+    ),
+    Mutant(
+        "mounted: links leave the path of the host",
+        "src/forebay/serve/dashboard/render.py",
+        "{MOUNTED_AT.get()}/ui/",
+        "/ui/",
+        (WEB, "-k", "fastapi and sqlite"),
+    ),
+    Mutant(
+        "mounted: a live page outlives the login at the host",
+        "src/forebay/serve/dashboard/live.py",
+        "    return await host_actor(host, request)\n",
+        "    return session_of(request, touch=False)\n",
+        (WEB, "-k", "live_page", "--timeout", "60"),
+    ),
+    Mutant(
+        "sqlalchemy: a released savepoint is taken for the commit",
+        "src/forebay/contrib/sqlalchemy.py",
+        "    if session.in_nested_transaction():\n        return\n",
+        "",
+        (SESSIONS, "-k", "savepoint"),
+    ),
+    Mutant(
+        "sqlalchemy: jobs survive the rollback of their savepoint",
+        "src/forebay/contrib/sqlalchemy.py",
+        " if ended not in each.within]",
+        "]",
+        (SESSIONS, "-k", "savepoint"),
+    ),
+    Mutant(
+        "sqlalchemy: jobs of a closed session wait for the next commit",
+        "src/forebay/contrib/sqlalchemy.py",
+        "    if ended.parent is None:\n        session.info[_DEFERRED] = []\n",
+        "    return\n",
+        (SESSIONS, "-k", "closed"),
     ),
 ]

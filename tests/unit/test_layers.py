@@ -48,7 +48,9 @@ ROOMS = {
     "forebay.public": [*FACADE, "forebay.queue"],
     "forebay.__main__": ["forebay.cli"],
     "forebay.cli": ["forebay", "forebay.*"],
-    "forebay.contrib": [*FACADE, "forebay.cli", "forebay.client", "forebay.work"],
+    "forebay.contrib": [
+        *("forebay", *FACADE, "forebay.cli", "forebay.client", "forebay.serve", "forebay.transactions", "forebay.work"),
+    ],
     "forebay.core": [],
     "forebay.engine": ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.brokers"],
     "forebay.async_calls": ["forebay.core", "forebay.store.protocol"],
@@ -127,7 +129,7 @@ DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
     "forebay.blobs": DECLARED | {"fsspec"},
-    "forebay.contrib": DECLARED | {"asgiref", "django", "django_tasks"},
+    "forebay.contrib": DECLARED | {"asgiref", "django", "django_tasks", "sqlalchemy"},
     "forebay.core": PURE,
     "forebay_proof.bench": DECLARED
     | set("asyncpg celery dramatiq duckdb fastapi httpx huey litestar pgqueuer procrastinate psutil psycopg".split())

@@ -15,6 +15,7 @@ from forebay.serve.metrics.meters import MetricsMiddleware
 from forebay.serve.problems import install_error_handlers
 from forebay.serve.security.auth import Authenticator, AuthMiddleware
 from forebay.serve.security.headers import SecurityHeadersMiddleware
+from forebay.serve.security.mounting import HostAuth, MountMiddleware
 from forebay.serve.security.request_limits import RequestLimitsMiddleware
 from forebay.serve.security.sessions import Sessions
 from forebay.serve.settings import ServeSettings
@@ -40,10 +41,14 @@ def create_app(
     *,
     authenticator: Authenticator | None = None,
     registry: Mapping[str, Handler] | None = None,
+    host: HostAuth | None = None,
 ) -> FastAPI:
-    """`registry`: the app's handlers by kind, from which a job takes its default queue and attempts."""
+    """`registry`: the app's handlers by kind, from which a job takes its default queue and attempts.
+
+    `host`: the users of the application in which this one is mounted, besides those with keys.
+    """
     chosen = settings or ServeSettings()
-    context = ServerContext(store, chosen, authenticator or Authenticator.of(store), registry)
+    context = ServerContext(store, chosen, authenticator or Authenticator.of(store), registry, host)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,6 +80,7 @@ def create_app(
         app.include_router(monitoring.metrics)
     if chosen.dashboard:
         mount(app)
+    app.add_middleware(MountMiddleware, host=host)
     return app
 
 

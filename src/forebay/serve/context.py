@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
@@ -22,6 +23,7 @@ from forebay.serve.metrics import Metrics
 from forebay.serve.problems import Problem
 from forebay.serve.recent_runs import RecentRuns
 from forebay.serve.security.auth import Authenticator
+from forebay.serve.security.mounting import HostAuth
 from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
 from forebay.work.handler import Handler
@@ -45,7 +47,9 @@ class ServerContext:
         settings: ServeSettings,
         authenticator: Authenticator,
         registry: Mapping[str, Handler] | None = None,
+        host: HostAuth | None = None,
     ) -> None:
+        self.host = host
         self.store = store
         self.settings = settings
         self.authenticator = authenticator
@@ -80,7 +84,9 @@ class ServerContext:
         self._calls += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, partial(self.meters.timed, verb, *args, **kwargs))
+            timed = partial(self.meters.timed, verb, *args, **kwargs)
+            # With the request's context: pages know from it where the server is mounted.
+            return await loop.run_in_executor(self._threads, partial(copy_context().run, timed))
         finally:
             self._calls -= 1
 

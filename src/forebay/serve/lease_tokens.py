@@ -135,6 +135,10 @@ class LeaseSigner:
         token = _decode(content)
         return token if token.holder == holder else None
 
+    def csrf_token(self, user: str) -> str:
+        """For a user of a host application; the same in all of its processes."""
+        return hmac.new(hmac.digest(self._secret, b"csrf", sha256), user.encode(), sha256).hexdigest()
+
     def _sign(self, content: bytes) -> bytes:
         return hmac.digest(self._secret, content, sha256)[:_SIGNATURE_BYTES]
 

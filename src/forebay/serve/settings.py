@@ -30,6 +30,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     lake          a directory from which the dashboard reads the audit's verdict
     max_connections   None: as many as the process may open files for
     insecure      allow an address other than loopback without TLS
+    login_url     where a page sends those who are not logged in; by default the login with a key
     """
 
     host: str = "127.0.0.1"
@@ -55,6 +56,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     tls_client_ca: str | None = None
     insecure: bool = False
     max_connections: int | None = None
+    login_url: str | None = None
 
     def __post_init__(self) -> None:
         for field, minimum, maximum in (

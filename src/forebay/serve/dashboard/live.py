@@ -18,6 +18,7 @@ from forebay.serve.actor import Actor
 from forebay.serve.dashboard.render import Page, live_part, render_page
 from forebay.serve.dashboard.view_cache import MAX_STREAMS, ViewCache
 from forebay.serve.problems import Problem
+from forebay.serve.security.mounting import HOST_ACTOR, host_actor
 from forebay.serve.security.sessions import session_of
 
 Make: TypeAlias = Callable[[], Awaitable[Page]]
@@ -58,7 +59,7 @@ async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[st
     try:
         yield f"retry: {_AGAIN_MS}\n\n"
         while monotonic() < ends and not await request.is_disconnected():
-            if session_of(request, touch=False) != actor:
+            if await _user_now(request) != actor:
                 yield "event: over\ndata: the session has ended\n\n"
                 return
             began = monotonic()
@@ -74,6 +75,14 @@ async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[st
                 return
     finally:
         cache.streams -= 1
+
+
+async def _user_now(request: Request) -> Actor | None:
+    """The user of the page; a host application is asked again."""
+    host = view_cache(request).context.host
+    if host is None or request.scope[HOST_ACTOR] is None:
+        return session_of(request, touch=False)
+    return await host_actor(host, request)
 
 
 async def _part(request: Request, actor: Actor, make: Make) -> str | None:

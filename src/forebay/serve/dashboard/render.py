@@ -21,6 +21,7 @@ from forebay.core.limits import MAX_INSTANT
 from forebay.core.payload import Json
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import spark
+from forebay.serve.security.mounting import MOUNTED_AT
 from forebay.serve.security.redact import redact, redact_errors, redact_label, redact_meta, redact_text
 from forebay.serve.security.sessions import csrf_token
 from forebay.store.protocol import Store
@@ -37,16 +38,16 @@ MAX_TEXT: Final = 240
 MAX_BODY: Final = 64 * 1024
 
 NAV: Final = (
-    ("overview", "/ui/", "Overview", Role.VIEWER, True),
-    ("jobs", "/ui/jobs", "Jobs", Role.VIEWER, False),
-    ("dead", "/ui/dead", "Dead letters", Role.VIEWER, False),
-    ("schedules", "/ui/schedules", "Schedules", Role.VIEWER, True),
-    ("workers", "/ui/workers", "Workers", Role.VIEWER, True),
-    ("logs", "/ui/logs", "Logs", Role.VIEWER, True),
-    ("operators", "/ui/operators", "Operator log", Role.ADMIN, True),
-    ("keys", "/ui/keys", "Keys", Role.ADMIN, True),
+    ("overview", "", "Overview", Role.VIEWER, True),
+    ("jobs", "jobs", "Jobs", Role.VIEWER, False),
+    ("dead", "dead", "Dead letters", Role.VIEWER, False),
+    ("schedules", "schedules", "Schedules", Role.VIEWER, True),
+    ("workers", "workers", "Workers", Role.VIEWER, True),
+    ("logs", "logs", "Logs", Role.VIEWER, True),
+    ("operators", "operators", "Operator log", Role.ADMIN, True),
+    ("keys", "keys", "Keys", Role.ADMIN, True),
 )
-"""Name, URL, title, required role, and whether the page shows more than one tenant."""
+"""Name, path below /ui, title, required role, and whether the page shows more than one tenant."""
 
 
 class Page(Struct, frozen=True):
@@ -61,8 +62,8 @@ class Page(Struct, frozen=True):
 
 
 def link(*steps: object, **wanted: object) -> str:
-    """A URL below /ui; parameters that are None or empty are left out."""
-    path = "/ui/" + "/".join(quote(str(step), safe="") for step in steps)
+    """A URL below /ui, where the server is mounted; parameters that are None or empty are left out."""
+    path = f"{MOUNTED_AT.get()}/ui/" + "/".join(quote(str(step), safe="") for step in steps)
     chosen = {name: str(value) for name, value in wanted.items() if value not in (None, "")}
     return f"{path}?{urlencode(chosen)}" if chosen else path
 
@@ -135,7 +136,7 @@ def _common(request: Request, actor: Actor | None, sheet: Page) -> dict[str, Any
     return {
         "title": sheet.title,
         "nav": sheet.nav,
-        "pages": [(name, address, title) for name, address, title, _, _ in shown],
+        "pages": [(name, link(*filter(None, [path])), title) for name, path, title, _, _ in shown],
         "actor": actor,
         "operates": actor is not None and actor.has(Role.OPERATOR),
         "csrf": csrf_token(request) if actor is not None else "",

@@ -14,6 +14,7 @@ answer as for one that does not exist.
 
 from collections.abc import Collection
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
@@ -27,6 +28,7 @@ from forebay.serve.problems import Problem
 from forebay.serve.security.certificates import PEER, Certificates
 from forebay.serve.security.keys import Key, KeyFollower, Keyring
 from forebay.serve.security.limits import Allowance, Limits
+from forebay.serve.security.mounting import HOST_ACTOR
 from forebay.serve.security.operator_log import SOURCE
 from forebay.serve.security.protocol import MARK_AUTHENTICATED
 from forebay.serve.security.tokens import TokenVerifier
@@ -35,6 +37,7 @@ from forebay.store.clock import SystemClock
 from forebay.store.protocol import Store
 
 CREDENTIALS: Final = "forebay.credentials"
+SAFE_METHODS: Final = ("GET", "HEAD")
 ANONYMOUS: Final = "anonymous"
 """The caller whose limits all unauthenticated requests share."""
 
@@ -83,15 +86,18 @@ class Authenticator:
         return authenticator
 
     async def authenticate(self, scope: Scope) -> Credentials | None:
-        """By the Authorization header, or else by the client's certificate."""
+        """By the Authorization header, or else by the client's certificate, or else by the host application."""
         headers = [value for name, value in scope["headers"] if name == b"authorization"]
         if headers:
             scheme, _, secret = headers[0].decode("latin-1").partition(" ")
-            return await self.verify(secret.strip()) if len(headers) == 1 and scheme.lower() == "bearer" else None
-        if self.certificates is not None and (peer := scope.get(PEER)) is not None:
+            if len(headers) == 1 and scheme.lower() == "bearer":
+                return await self.verify(secret.strip()) or host_credentials(scope)
+        elif self.certificates is not None and (peer := scope.get(PEER)) is not None:
             actor = self.certificates.actor(peer)
             return None if actor is None else Credentials(actor, actor.name)
-        return None
+        if scope["method"] not in SAFE_METHODS and not is_same_origin(Request(scope)):
+            return None
+        return host_credentials(scope)
 
     async def verify(self, secret: str) -> Credentials | None:
         """The credentials of an API key or a token."""
@@ -117,8 +123,24 @@ class Authenticator:
         """The credentials of a page's session. They select limits only: pages check the session themselves."""
         if self.sessions is None or not scope["path"].startswith("/ui/"):
             return None
-        found: Credentials | None = self.sessions.credentials(Request(scope))
+        found: Credentials | None = host_credentials(scope) or self.sessions.credentials(Request(scope))
         return found
+
+
+def host_credentials(scope: Scope) -> Credentials | None:
+    """Of the user of the host application in which the server is mounted."""
+    actor: Actor | None = scope.get(HOST_ACTOR)
+    return None if actor is None else Credentials(actor, f"user:{actor.name}")
+
+
+def is_same_origin(request: Request) -> bool:
+    """Whether a page of this server sent the request, by the headers that browsers set."""
+    origin = request.headers.get("origin")
+    if origin is None:
+        return request.headers.get("sec-fetch-site") == "same-origin"
+    parts = urlsplit(origin)
+    same_host = parts.netloc == request.headers.get("host") and parts.netloc != ""
+    return same_host and (parts.scheme == "https" or request.url.scheme == "http")
 
 
 def credentials_of(key: Key) -> Credentials:

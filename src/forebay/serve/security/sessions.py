@@ -17,14 +17,23 @@ from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request, Response
 from starlette.exceptions import HTTPException
 
 from forebay.serve.actor import Actor, Role
 from forebay.serve.problems import Problem
-from forebay.serve.security.auth import Authenticator, Credentials, RequireRole, check_roles, credentials_of
+from forebay.serve.security.auth import (
+    SAFE_METHODS,
+    Authenticator,
+    Credentials,
+    RequireRole,
+    check_roles,
+    credentials_of,
+    is_same_origin,
+)
+from forebay.serve.security.mounting import HOST_ACTOR, MOUNTED_AT
 
 IDLE_SECONDS: Final = 30 * 60
 MAX_AGE_SECONDS: Final = 12 * 3_600
@@ -34,7 +43,6 @@ MAX_FIELDS: Final = 200
 LOGIN: Final = "/ui/login"
 CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
-_SAFE: Final = ("GET", "HEAD")
 
 
 class Session:
@@ -156,12 +164,19 @@ def _session(request: Request, touch: bool = True) -> Session | None:
 
 def session_of(request: Request, *, touch: bool = True) -> Actor | None:
     """The logged-in actor. A live page passes touch=False, because its refresh is not a use by a person."""
+    user: Actor | None = request.scope.get(HOST_ACTOR)
+    if user is not None:
+        return user
     session = _session(request, touch)
     return None if session is None else session.credentials.actor
 
 
 def csrf_token(request: Request) -> str:
-    """The value of the field `csrf` in a form of this session."""
+    """The value of the field `csrf` in a form of this session, or of this user of the host application."""
+    user: Actor | None = request.scope.get(HOST_ACTOR)
+    if user is not None:
+        signed: str = request.app.state.context.signer.csrf_token(user.name)
+        return signed
     session = _session(request, touch=False)
     return "" if session is None else session.csrf
 
@@ -180,25 +195,18 @@ async def form_of(request: Request) -> dict[str, str]:
 
 def check_origin(request: Request) -> None:
     """Refuse a request that no page of this server sent, by the headers that browsers set."""
-    origin = request.headers.get("origin")
-    if origin is None:
-        own = request.headers.get("sec-fetch-site") == "same-origin"
-    else:
-        parts = urlsplit(origin)
-        same_host = parts.netloc == request.headers.get("host") and parts.netloc != ""
-        own = same_host and (parts.scheme == "https" or request.url.scheme == "http")
-    if not own:
+    if not is_same_origin(request):
         raise Problem(403, "csrf", "The request did not come from this server", "reload the page and try again")
 
 
 async def check_csrf(request: Request) -> None:
     """Refuse a change that did not come from a page of this session."""
     check_origin(request)
-    session = _session(request)
+    wanted = csrf_token(request)
     given = request.headers.get(CSRF_HEADER)
     if given is None:
         given = (await form_of(request)).get(CSRF_FIELD, "")
-    if session is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):
+    if not wanted or not hmac.compare_digest(given.encode(), wanted.encode()):
         raise Problem(403, "csrf", "The request did not come from this session", "reload the page and try again")
 
 
@@ -208,12 +216,18 @@ class RequireSession(RequireRole):
     async def __call__(self, request: Request) -> Actor:
         actor = session_of(request)
         if actor is None:
-            if request.method in _SAFE:
-                raise HTTPException(303, headers={"Location": LOGIN})
-            raise Problem(401, "unauthorized", "Authentication is needed", f"log in at {LOGIN}")
-        if request.method not in _SAFE:
+            if request.method in SAFE_METHODS:
+                raise HTTPException(303, headers={"Location": login_url(request)})
+            raise Problem(401, "unauthorized", "Authentication is needed", f"log in at {login_url(request)}")
+        if request.method not in SAFE_METHODS:
             await check_csrf(request)
         return check_roles(actor, self.roles)
+
+
+def login_url(request: Request) -> str:
+    """The host application's, where there is one."""
+    own: str | None = request.app.state.context.settings.login_url
+    return own or f"{MOUNTED_AT.get()}{LOGIN}"
 
 
 def require_session(*roles: Role) -> Any:

@@ -15,7 +15,6 @@ from forebay.serve.security.operator_log import read_actions, record_action
 from forebay.serve.security.sessions import check_origin, log_in, log_out, require_session, session_of
 
 router = pages()
-_HOME: Final = "/ui/"
 _ACTIONS_SHOWN: Final = 100
 _KEYS_SHOWN: Final = 500
 
@@ -26,12 +25,12 @@ class LoginForm(Struct, frozen=True):
 
 @router.get("/")
 async def root(token: str = "") -> Response:
-    return RedirectResponse(link("login", token=token) if token else _HOME, 303)
+    return RedirectResponse(link("login", token=token) if token else link(), 303)
 
 
 @router.get("/ui")
 async def without_slash() -> Response:
-    return RedirectResponse(_HOME, 303)
+    return RedirectResponse(link(), 303)
 
 
 @router.get("/ui/static/{name}")
@@ -46,21 +45,21 @@ async def static(name: str) -> Response:
 async def login_form(request: Request, token: str = "") -> Response:
     """A one-time token opens a session at once; a key is never accepted in a URL."""
     if token and not token.startswith("fb_"):
-        response = back(_HOME)
+        response = back(link())
         if await log_in(request, response, token):
             return response
         return render_without_store(
             request, None, Page("login.html", "Log in", {"wrong": "That token is used, or too old."})
         )
     if session_of(request) is not None:
-        return back(_HOME)
+        return back(link())
     return render_without_store(request, None, Page("login.html", "Log in", {"wrong": ""}))
 
 
 @router.post("/ui/login")
 async def login(request: Request, form: Annotated[LoginForm, form_of_type(LoginForm)]) -> Response:
     check_origin(request)
-    response = back(_HOME)
+    response = back(link())
     if await log_in(request, response, form.key):
         return response
     sheet = Page("login.html", "Log in", {"wrong": "That key is unknown, revoked or expired."}, status=401)

@@ -1,0 +1,227 @@
+"""The examples run as they are, on SQLite and on Postgres; the dashboard is below their path, for their users."""
+
+import asyncio
+import re
+import runpy
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from forebay import Forebay
+from forebay.contrib.asgi import Actor, Dashboard, Role, lifespan
+from forebay.work.worker import Worker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BASE = "http://shop.example"
+COOKIE = {"cookie": "shop=secret"}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the example finds its shop and its store: one database on Postgres, two files on SQLite."""
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+        shop = url.replace("postgresql://", "postgresql+psycopg://")
+    else:
+        url, shop = f"sqlite:///{tmp_path}/jobs.db", f"sqlite:///{tmp_path}/shop.db"
+    for name, value in {"FOREBAY_URL": url, "SHOP_DATABASE": shop, "SHOP_TOKEN": "secret"}.items():
+        monkeypatch.setenv(name, value)
+    return str(request.param)
+
+
+def example(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / name))
+
+
+@asynccontextmanager
+async def visiting(app: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an ASGI application that has started."""
+    inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    outbox: asyncio.Queue[Any] = asyncio.Queue()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+    running = asyncio.create_task(app(scope, inbox.get, outbox.put))
+    await inbox.put({"type": "lifespan.startup"})
+    assert (await outbox.get())["type"] == "lifespan.startup.complete"
+    try:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as client:
+            yield client
+    finally:
+        await inbox.put({"type": "lifespan.shutdown"})
+        assert (await outbox.get())["type"] == "lifespan.shutdown.complete"
+        await running
+
+
+def run_jobs(fb: Forebay) -> list[Any]:
+    """The results of all jobs."""
+    worker = Worker(fb)
+    worker.start()
+    try:
+        return [fb.result(job.id) for job in list(fb.jobs())]
+    finally:
+        worker.drain(5)
+
+
+async def check_shop(client: httpx.AsyncClient, fb: Forebay, failing: dict[str, Any]) -> None:
+    """An order and its job, or neither."""
+    placed = await client.post("/orders", params={"item": "book"})
+    assert (placed.status_code, placed.json()) == (201, {"order": 1})
+    refused = await client.post("/orders", **failing)
+    assert refused.status_code == 409
+    assert await asyncio.to_thread(run_jobs, fb) == ["receipt for book"]
+
+
+async def check_dashboard(client: httpx.AsyncClient) -> None:
+    """Below /jobs, for users of the shop; every link stays there."""
+    stranger = await client.get("/jobs/ui/")
+    assert (stranger.status_code, stranger.headers["location"]) == (303, "/login")
+    page = await client.get("/jobs/ui/", headers=COOKIE)
+    assert page.status_code == 200, page.text
+    assert set(re.findall(r'(?:href|src|action)="(/[^/"]*/)', page.text)) == {"/jobs/"}
+    for file in re.findall(r'(?:href|src)="(/jobs/ui/static/[^"]*)"', page.text):
+        assert (await client.get(file)).status_code == 200
+    assert (await client.get("/jobs/ui/jobs/1", headers=COOKIE)).status_code == 200
+    (token,) = set(re.findall(r'name="csrf" value="([0-9a-f]{64})"', page.text))
+    pause, own = "/jobs/ui/queues/default/pause", {**COOKIE, "origin": BASE}
+    assert (await client.post(pause, headers=own, data={"csrf": "x"})).status_code == 403
+    foreign = {**COOKIE, "origin": "http://elsewhere.example"}
+    assert (await client.post(pause, headers=foreign, data={"csrf": token})).status_code == 403
+    paused = await client.post(pause, headers=own, data={"csrf": token})
+    assert (paused.status_code, paused.headers["location"]) == (303, "/jobs/ui/queues/default")
+    assert (await client.get("/jobs/ui/keys", headers=COOKIE)).status_code == 403, "an operator is no admin"
+
+
+async def check_api(client: httpx.AsyncClient) -> None:
+    """A cookie comes with requests of other sites, a bearer token does not."""
+    assert (await client.get("/jobs/jobs/1")).status_code == 401
+    assert (await client.get("/jobs/jobs/1", headers=COOKIE)).json()["kind"] == "send_receipt"
+    resume = "/jobs/queues/default/resume"
+    assert (await client.post(resume, headers=COOKIE)).status_code == 401
+    assert (await client.post(resume, headers={**COOKIE, "authorization": "Basic eDp5"})).status_code == 401
+    assert (await client.post(resume, headers={**COOKIE, "origin": "http://elsewhere.example"})).status_code == 401
+    assert (await client.post(resume, headers={**COOKIE, "origin": BASE})).status_code in (200, 204)
+
+
+CHECKS: list[Callable[[httpx.AsyncClient], Awaitable[None]]] = [check_dashboard, check_api]
+
+
+def test_fastapi(database: str) -> None:
+    shop = example("fastapi_shop.py")
+
+    async def main() -> None:
+        async with visiting(shop["app"]) as client:
+            await check_shop(client, shop["fb"], {"params": {"item": "pen"}, "headers": {"x-fail": "true"}})
+            for check in CHECKS:
+                await check(client)
+
+    asyncio.run(main())
+    shop["engine"].dispose()
+
+
+def test_litestar(database: str) -> None:
+    shop = example("litestar_shop.py")
+
+    async def main() -> None:
+        async with visiting(shop["app"]) as client:
+            await check_shop(client, shop["fb"], {"params": {"item": "pen", "fail": "true"}})
+            for check in CHECKS:
+                await check(client)
+
+    asyncio.run(main())
+    shop["engine"].dispose()
+
+
+def test_flask(database: str) -> None:
+    shop = example("flask_shop.py")
+    shop["fb"].backlog()  # `forebay migrate`
+    with httpx.Client(transport=httpx.WSGITransport(shop["app"]), base_url=BASE) as client:
+        assert client.post("/orders", params={"item": "book"}).json() == {"order": 1}
+        assert client.post("/orders", params={"item": "pen", "fail": "1"}).status_code == 409
+    assert run_jobs(shop["fb"]) == ["receipt for book"]
+    shop["fb"].close()
+    shop["engine"].dispose()
+
+
+def is_open(fb: Forebay) -> bool:
+    return fb._store is not None
+
+
+def test_the_store_is_open_while_the_application_runs(tmp_path: Path) -> None:
+    fb = Forebay(f"sqlite:///{tmp_path}/jobs.db")
+    dashboard = Dashboard(fb)
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(dashboard), base_url=BASE) as client:
+            before = await client.get("/ui/login")
+            assert (before.status_code, before.json()["type"].endswith("not-started")) == (503, True)
+            async with lifespan(fb, dashboard)(None):
+                assert is_open(fb)
+                assert (await client.get("/ui/login")).status_code == 200
+            assert not is_open(fb)
+            assert (await client.get("/ui/login")).status_code == 503
+
+    asyncio.run(main())
+
+
+def test_a_live_page_ends_when_the_host_logs_its_user_out() -> None:
+    fb = Forebay("memory://")
+    users: list[Actor | None] = [Actor("ann", frozenset({Role.VIEWER}))]
+
+    async def user_of(_: object) -> Actor | None:
+        return users[0]
+
+    dashboard = Dashboard(fb, user_of)
+
+    async def main() -> str:
+        async with lifespan(fb, dashboard)(None):
+            received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+            headers = [(b"host", b"shop.example"), (b"accept", b"text/event-stream")]
+            scope = {"type": "http", "method": "GET", "path": "/ui/", "headers": headers, "query_string": b""}
+            scope |= {
+                "scheme": "http",
+                "server": ("shop.example", 80),
+                "client": ("127.0.0.1", 1),
+                "http_version": "1.1",
+            }
+            first = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+            async def receive() -> Any:
+                return next(first, None) or await asyncio.Event().wait()
+
+            stream = asyncio.create_task(dashboard(scope, receive, received.put))
+            text = ""
+            while "data:" not in text:
+                text += (await received.get()).get("body", b"").decode()
+            users[0] = None
+            await asyncio.wait_for(stream, 30)
+            while not received.empty():
+                text += received.get_nowait().get("body", b"").decode()
+            return text
+
+    assert "event: over" in asyncio.run(main())
+
+
+def test_what_a_user_of_the_host_does_is_recorded_by_name() -> None:
+    fb = Forebay("memory://")
+    fb.enqueue("mail")
+    dashboard = Dashboard(fb, lambda _: Actor("ann", frozenset({Role.ADMIN})))
+
+    async def main() -> str:
+        async with visiting_raw(fb, dashboard) as client:
+            page = (await client.get("/ui/")).text
+            token = re.findall(r'name="csrf" value="([0-9a-f]{64})"', page)[0]
+            done = await client.post("/ui/queues/default/pause", headers={"origin": BASE}, data={"csrf": token})
+            assert done.status_code == 303
+            return (await client.get("/ui/operators")).text
+
+    assert re.search(r"ann.*pause|pause.*ann", asyncio.run(main()), re.DOTALL)
+
+
+@asynccontextmanager
+async def visiting_raw(fb: Forebay, dashboard: Dashboard) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(dashboard)
+    async with lifespan(fb, dashboard)(None), httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+        yield client
