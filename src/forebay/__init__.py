@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from forebay.queue import JobQueue
     from forebay.store.open import open_store
     from forebay.store.protocol import Receipt, Store, Want
+    from forebay.work.batches import Call
     from forebay.work.context import Context
     from forebay.work.handler import Drop, RetryAfter, Snooze
 
 __all__ = [
     "Breaker",
+    "Call",
     "Context",
     "Draft",
     "Drop",
@@ -76,6 +78,10 @@ def __getattr__(name: str) -> object:
         from forebay.core import breaker
 
         return breaker.Breaker
+    if name == "Call":
+        from forebay.work import batches
+
+        return batches.Call
     if name == "Context":
         from forebay.work import context
 

@@ -50,6 +50,7 @@ from forebay.store.protocol import Backlog, CancelAnswer, Page, Query, Receipt, 
 from forebay.store.streams import enqueue_stream
 from forebay.transactions import aenqueue_in, check_url, enqueue_in
 from forebay.vault import Vault
+from forebay.work.batches import Call, gathered
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.declare import declare
 from forebay.work.handler import Handler
@@ -70,6 +71,7 @@ RESULT_WAIT: Final = 30.0
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class JobReceipt(Receipt, frozen=True):
@@ -260,6 +262,11 @@ class Forebay(Hooks):
         version: int = 1,
     ) -> Callable[[Callable[P, R]], JobType[P, R]]: ...
 
+    @overload
+    def job(
+        self, *, batch: int, wait: float = ..., **options: Any
+    ) -> Callable[[Callable[[list[Call[T]]], Any]], JobType[[T], Any]]: ...
+
     def job(self, *functions: Callable[..., Any], **options: Any) -> Any:
         """Make a function a kind of job.
 
@@ -271,6 +278,8 @@ class Forebay(Hooks):
         keep_result, result_ttl
                    keep what it returns, with the finished job, for an hour or for so many seconds, on any queue
         version    of its payload; `@job.upgrade(from_version=1)` turns older ones into this
+        batch, wait
+                   gather up to so many jobs, for so many seconds, for one call with a list of `Call`
         """
         if functions:
             return self._register(functions[0], {})
@@ -541,10 +550,11 @@ class Forebay(Hooks):
         known = self.registry.get(kind)
         if known is not None and _place(known.function) != _place(function):
             raise Invalid(kind, "another function has this kind already", "give one of them kind=…")
+        decorated, function = function, function if "batch" not in options else gathered(kind, function, options)
         signature = Signature(kind, function, self.codec, self.providers, options.pop("version", 1))
         handler = declare(kind, function, signature, options)
         self.registry[kind] = handler
-        return JobType(self, handler, function)
+        return JobType(self, handler, decorated)
 
     def _configure(self, store: Store) -> None:
         """Write down queues and schedules that the store does not have as they are declared here."""

@@ -8,6 +8,8 @@ LIFESPAN = "src/forebay/work/lifespan.py"
 ASYNC = "tests/unit/test_async_client.py"
 VERSIONS = "tests/unit/test_versions.py"
 SIMULATOR = "tests/unit/test_simulator.py"
+BATCHES = "src/forebay/work/batches.py"
+BATCH_TESTS = "tests/unit/test_batches.py"
 
 APPLICATION_MUTANTS = [
     Mutant(
@@ -58,6 +60,41 @@ APPLICATION_MUTANTS = [
         "            raise SimulatedCrash\n",
         "            return\n",
         (SIMULATOR, "-k", "at_an_enqueue"),
+    ),
+    Mutant(
+        "batches: a cancelled job keeps its place in the batch",
+        BATCHES,
+        "            self.members = [(call, future) for call, future in self.members if not future.done()]\n",
+        "            pass\n",
+        (BATCH_TESTS, "-k", "cancelled_job_leaves"),
+    ),
+    Mutant(
+        "batches: a function runs on after all its jobs have ended",
+        BATCHES,
+        "            self.task.cancel()\n",
+        "            pass\n",
+        (BATCH_TESTS, "-k", "too_long"),
+    ),
+    Mutant(
+        "batches: a batch waits until it is full",
+        BATCHES,
+        "            batch.timer = loop.call_later(self._wait, self._start, batch)\n",
+        "",
+        (BATCH_TESTS, "-k", "does_not_fill", "--timeout", "60"),
+    ),
+    Mutant(
+        "batches: outcomes of too few items count",
+        BATCHES,
+        "        if not isinstance(returned, list) or len(returned) != count:\n",
+        "        if not isinstance(returned, list):\n",
+        (BATCH_TESTS, "-k", "whole_batch", "--timeout", "60"),
+    ),
+    Mutant(
+        "batches: an error of one job quotes the secrets of another",
+        "src/forebay/work/handler.py",
+        "        others = running.secrets if isinstance(running, RunningBatch) else ()\n",
+        "        others = ()\n",
+        (BATCH_TESTS, "-k", "secrets"),
     ),
     Mutant(
         "async: a cancelled stream of drafts goes on",

@@ -117,4 +117,4 @@ def test_public_names_exist_are_sorted_and_are_all_there_is() -> None:
         if isinstance(node, ast.ImportFrom) and node.module != "typing" and node.col_offset <= len("    ")
         for alias in node.names
     }
-    assert imported - {"breaker", "client", "context", "errors", "public"} == set(forebay.__all__)
+    assert imported - {"batches", "breaker", "client", "context", "errors", "public"} == set(forebay.__all__)

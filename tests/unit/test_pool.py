@@ -139,8 +139,9 @@ def both(fb: Forebay, name: str, body: Callable[..., Any], **options: Any) -> No
     async def asynchronous(**arguments: Any) -> Any:
         return body(**arguments)
 
-    fb.job(kind=f"thread.{name}", **options)(plain)
-    fb.job(kind=f"loop.{name}", **options)(asynchronous)
+    for kind, function in ((f"thread.{name}", plain), (f"loop.{name}", asynchronous)):
+        decorate: Any = fb.job(kind=kind, **options)
+        decorate(function)
 
 
 WHERE = pytest.mark.parametrize("where", ["thread", "loop"])

@@ -16,7 +16,7 @@ from forebay.core.job import Job
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded, is_span
 from forebay.tracing import Spans
 from forebay.work.context import Context
-from forebay.work.redacting import rules
+from forebay.work.redacting import RunningBatch, rules, running_job
 from forebay.work.results import ResultInvalid, ResultType
 from forebay.work.signature import PayloadMismatch, Signature
 from forebay.work.trace import error_name, format_trace
@@ -108,7 +108,9 @@ class Handler(Struct, frozen=True):
         return rules().text(text, self.secrets(body))
 
     def _described(self, error: BaseException, body: bytes) -> Failure:
-        return to_failure(error, self.secrets(body))
+        running = running_job.get()
+        others = running.secrets if isinstance(running, RunningBatch) else ()
+        return to_failure(error, {*self.secrets(body), *others})
 
 
 def to_failure(error: BaseException, secrets: Collection[str] = ()) -> Failure:

@@ -8,7 +8,7 @@ without it the built-in rules apply. A file that cannot be read is an error at t
 
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,15 @@ class RunningJob:
         if self._known is None:
             self._known = self._secrets_of(self._body)
         return self._known
+
+
+class RunningBatch(RunningJob):
+    """The secrets of all jobs of a batch."""
+
+    __slots__ = ()
+
+    def __init__(self, jobs: Sequence[RunningJob | None]) -> None:
+        super().__init__(lambda _: {secret for job in jobs if job is not None for secret in job.secrets}, b"")
 
 
 running_job: ContextVar[RunningJob | None] = ContextVar("forebay_running_job", default=None)

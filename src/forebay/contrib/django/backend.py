@@ -137,7 +137,8 @@ class ForebayBackend(BaseTaskBackend):
             yield checks.Error(reason, f"use {', '.join(_OPTIONS)}", id="forebay.E002")
             return
         try:
-            Forebay("memory://").job(kind="check", **self._job_options(None))(_nothing)
+            decorate: Any = Forebay("memory://").job(kind="check", **self._job_options(None))
+            decorate(_nothing)
             for queue in self.queues:
                 check_name("queue", queue)
         except (Invalid, TypeError) as error:
@@ -152,7 +153,8 @@ class ForebayBackend(BaseTaskBackend):
     def _register(self, task: AnyTask) -> None:
         run = _runner(task, type(self))
         options = {name: value for name, value in self._job_options(task).items() if name in _OPTIONS}
-        app().job(kind=task.module_path, queue=task.queue_name, drop_on=ReturnValueInvalid, **options)(run)
+        decorate: Any = app().job(kind=task.module_path, queue=task.queue_name, drop_on=ReturnValueInvalid, **options)
+        decorate(run)
         _tasks[task.module_path] = task
 
 
