@@ -219,4 +219,11 @@ PAYLOAD_MUTANTS = [
         "if type(conditions) is not tuple:",
         ("tests/unit/test_content.py", "-k", "mistakes"),
     ),
+    Mutant(
+        "enqueue: a payload from the command line is not sealed",
+        "src/forebay/cli/enqueue.py",
+        "app.store.enqueue([app.codec.encoded(draft)])",
+        "app.store.enqueue([draft])",
+        tests("command_line_is_sealed"),
+    ),
 ]

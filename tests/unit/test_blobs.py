@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -28,9 +29,10 @@ from forebay.core.payload import reference_of
 from forebay.core.policy import Fixed, KeepFor, Routing
 from forebay.core.spec import QueueSpec
 from forebay.enqueue_options import Settings
+from forebay.store.open import open_store
 from forebay.store.protocol import Query
 from forebay.testing.job_tester import JobTester
-from forebay.vault import Vault
+from forebay.vault import Vault, envelope_of
 from forebay.work.handler import Handler
 from forebay.work.worker import Worker
 from forebay_proof.servers.process import free_port
@@ -365,6 +367,29 @@ def test_messages_about_a_job_are_free_of_the_secrets_in_its_blob(tmp_path: Path
         handler: Handler = app.registry["charge"]
         os.unlink(tmp_path / names(store_of(app))[0])
         assert "hunter2-hunter2" in handler.secrets(only(app).body), "known without another read"
+
+
+def test_a_job_from_the_command_line_is_sealed_and_stored_as_its_app_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sealed_app.py").write_text(
+        "from forebay import Forebay\n"
+        "from forebay.vault import Vault\n"
+        "keys = Vault({'a': b'k' * 32})\n"
+        f"fb = Forebay('sqlite:///{tmp_path}/jobs.db', blobs='file://{tmp_path}/blobs', vault=keys)\n"
+        "@fb.job\n"
+        "def measure(text: str) -> None: ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for text in ("small", "x" * 100_000):
+        assert main(["enqueue", "measure", f"text={text}", "--app", "sealed_app:fb", "--json"]) == 0
+    with closing(open_store(f"sqlite:///{tmp_path}/jobs.db")) as store:
+        small, large = store.browse(Query(), 0, 10).jobs
+    assert envelope_of(small.body) is not None
+    assert is_large(large)
+    (name,) = names(Blobs(f"file://{tmp_path}/blobs"))
+    assert b"$sealed" in (tmp_path / "blobs" / name).read_bytes()
 
 
 def test_the_command_sweeps(

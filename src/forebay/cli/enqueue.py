@@ -58,7 +58,7 @@ def _enqueue(call: Call) -> int:
     try:
         draft = _draft(args, payload, handler, opened_by(app).now())
         handler.signature.unpack(draft.body)
-        receipt = app.store.enqueue([draft])[0]
+        receipt = app.store.enqueue([app.codec.encoded(draft)])[0]
     except PayloadMismatch as error:
         raise Invalid(error.field, error.reason, f"give what {args.kind} takes") from None
     finally:
