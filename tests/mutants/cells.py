@@ -105,6 +105,13 @@ CELL_MUTANTS = [
         ("tests/serve/test_cells.py",),
     ),
     Mutant(
+        "the ledger of several cells is said to be empty",
+        "src/forebay/cli/ledger.py",
+        '    if scheme == "cells" or (',
+        "    if (",
+        ("tests/unit/test_cli_cells.py", "-k", "ledger"),
+    ),
+    Mutant(
         "a schedule that moves to another cell stays in its old one",
         f"{_HOME}/control.py",
         "                    cell.drop_schedule(schedule.name)\n",

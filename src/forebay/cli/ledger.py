@@ -50,11 +50,12 @@ def _trait_json(trait: Trait) -> dict[str, Any]:
 
 @contextmanager
 def _reader(call: Call) -> Iterator[LedgerReader]:
-    """A reader of the ledger; an existing journal is read without opening its store."""
+    """A reader of the ledger; an existing journal is read without opening its store, and cells have no common one."""
     file = store_path(call.url)
     if call.url == "memory://":
         raise CommandFailed("memory:// keeps no ledger; use a store that does, such as sqlite:///jobs.db", USAGE)
-    if urlsplit(call.url).scheme == "memory" and file is not None and file.exists():
+    scheme = urlsplit(call.url).scheme
+    if scheme == "cells" or (scheme == "memory" and file is not None and file.exists()):
         with connecting(call.url):
             reader = open_ledger(call.url)
     else:

@@ -1,0 +1,58 @@
+"""`forebay cells`, and other commands on a file of cells."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forebay import Draft, open_store
+from forebay.cli import main
+from tests.stores.openers import cells_file
+
+FILE = "cells.toml"
+
+
+@pytest.fixture(autouse=True)
+def two_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FOREBAY_URL", f"cells:{FILE}")
+    Path(FILE).write_text(cells_file({"a": "sqlite:///a.db", "b": "sqlite:///b.db"}, ["a"], 'mail = "b"'))
+    store = open_store(f"cells:{FILE}")
+    store.enqueue([Draft("work", queue="mail")] * 3)
+    store.enqueue([Draft("work")])
+    store.close()
+
+
+def test_cells_are_listed_with_what_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cells", "ls", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    shown = [(each["cell"], each["store"], each["queues"], each["depth"]) for each in found]
+    assert shown == [("a", "sqlite", 1, 1), ("b", "sqlite", 1, 3)]
+    assert main(["cells", "ls"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["cell", "store", "queues", "depth", "done", "dead"]
+
+
+def test_a_store_without_cells_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cells", "ls", "--store", "sqlite:///a.db"]) != 0
+    assert "it has no cells" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["stats"], "mail"),
+        (["ls"], "8796093022209"),
+        (["show", "8796093022209"], "mail"),
+        (["explain", "8796093022209"], "ready"),
+        (["doctor"], "cells, each of which has the schema of its own store"),
+        (["top", "--once"], "2 queues"),
+    ],
+)
+def test_commands_see_all_cells(command: list[str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 0
+    assert shown in capsys.readouterr().out
+
+
+def test_the_ledger_of_all_cells_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ledger", "status"]) != 0
+    assert "give the URL of one cell" in capsys.readouterr().err
