@@ -22,6 +22,7 @@ from forebay.work.options import Options
 from forebay.work.worker import Worker
 from tests.contrib.shop import tasks
 from tests.contrib.shop.models import Order
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("project")
 BOTH = pytest.mark.parametrize("where", ["project", "postgres_project"])
@@ -194,8 +195,6 @@ def test_an_effect_and_the_end_of_its_job_are_one_commit(postgres_project: None,
 
 
 def failed_once(job_id: int) -> Any:
-    from tests.waiting import eventually
-
     eventually(lambda: bool((found := app().get(job_id)) and found.errors))
     return app().get(job_id)
 
@@ -240,10 +239,28 @@ def _claimed(result: TaskResult[Any]) -> Any:
 def test_a_connection_that_broke_is_replaced_before_the_next_task(postgres_project: None) -> None:
     with working(concurrency=1):
         first = ended(tasks.database_session.enqueue()).return_value
-        with connections["default"].cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [first])
-            assert cursor.fetchone() == (0,), "CONN_MAX_AGE is 0: the connection is closed after its task"
+        eventually(lambda: not sessions(first), "CONN_MAX_AGE is 0: the connection is closed", 20)
         assert ended(tasks.database_session.enqueue()).return_value != first
+
+
+def sessions(pid: Any) -> int:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [pid])
+        return int(cursor.fetchone()[0])
+
+
+def native_session() -> int:
+    return int(tasks.database_session.func())
+
+
+def test_native_jobs_leave_no_connection_behind(postgres_project: None) -> None:
+    session = app().job(kind="native_session", keep_result=True)(native_session)
+    try:
+        with working(concurrency=1):
+            pid = session.enqueue().result(20)
+            eventually(lambda: not sessions(pid), "the connection is closed", 20)
+    finally:
+        del app().registry["native_session"]
 
 
 def test_options_of_the_backend_count_where_a_task_has_none() -> None:

@@ -25,7 +25,7 @@ CONTRIB_MUTANTS = [
     ),
     Mutant(
         "django: a connection outlives its task",
-        f"{DJANGO}/backend.py",
+        f"{DJANGO}/project.py",
         "        finally:\n            close_old_connections()\n",
         "        finally:\n            pass\n",
         (BACKEND, "-k", "connection_that_broke"),

@@ -16,7 +16,7 @@ from uuid import uuid4
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.apps import apps
 from django.core import checks
-from django.db import close_old_connections, connections, transaction
+from django.db import connections, transaction
 from django.utils import timezone
 
 from forebay.client import Forebay
@@ -187,15 +187,12 @@ def _runner(task: AnyTask, sender: type[ForebayBackend]) -> Callable[..., Any]:
         return _placed(arun, task)
 
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        close_old_connections()
         result = _begin(task, ctx, sender)
         try:
             return _succeed(result, task.func(*_leading(result, ctx), *args, **kwargs), ctx, sender)
         except BaseException:
             _fail(result, ctx, sender)
             raise
-        finally:
-            close_old_connections()
 
     return _placed(run, task)
 

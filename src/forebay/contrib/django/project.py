@@ -10,11 +10,14 @@
 The store follows the settings: it is opened when it is first needed, and again after a setting has changed.
 """
 
+import asyncio
+from collections.abc import Iterator
 from threading import Lock
 from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.db import close_old_connections
 from django.utils.module_loading import import_string
 
 from forebay.client import Forebay
@@ -28,7 +31,11 @@ _app: "ProjectForebay | None" = None
 
 
 class ProjectForebay(Forebay):
-    """`Forebay` whose store is the one of the settings."""
+    """`Forebay` whose store is the one of the settings, and whose jobs leave no old connection of the ORM behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.around_job(fresh_connections)
 
     @property
     def url(self) -> str:
@@ -43,6 +50,20 @@ class ProjectForebay(Forebay):
         for spec in specs():
             self._queues.setdefault(spec.name, spec)
         return super().store
+
+
+def fresh_connections() -> Iterator[None]:
+    """Around each job in a thread. What runs on a loop has no connections there: the ORM uses threads of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        close_old_connections()
+        try:
+            yield
+        finally:
+            close_old_connections()
+    else:
+        yield
 
 
 def app() -> Forebay:
