@@ -20,12 +20,15 @@ else:
         from django.tasks.signals import task_enqueued, task_finished, task_started
         from django.utils.json import normalize_json
     except ModuleNotFoundError:
+        from django_tasks import exceptions
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-        from django_tasks.exceptions import InvalidTaskError as InvalidTask
         from django_tasks.exceptions import TaskResultDoesNotExist
         from django_tasks.signals import task_enqueued, task_finished, task_started
         from django_tasks.utils import normalize_json
+
+        # Renamed after 0.12, as in Django.
+        InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 
     # Those of Django have no parameters.
     AnyTask, AnyResult = Task, TaskResult
