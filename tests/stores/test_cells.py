@@ -163,6 +163,7 @@ def test_what_is_seen_of_a_queue_in_several_cells_is_the_whole_of_it(homes: Home
         ids = [job_id for page_ids in pages for job_id in page_ids]
         assert len(ids) == 17
         assert ids == sorted(set(ids))
+        assert store.browse(Query(), 2**62, 3).jobs == []
         store.pause("orders")
         assert claim(store) == []
         store.resume("orders")

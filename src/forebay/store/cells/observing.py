@@ -58,9 +58,9 @@ class Observing:
         cells = self._group.cells if query.queue is None else self._group.of_queue(query.queue)
         ordered = sorted((cell for cell in cells if cell.number >= cell_of(after)), key=lambda cell: cell.number)
         page = Page([], None)
-        for cell, following in zip(ordered, [*ordered[1:], None], strict=True):
+        for cell in ordered:
             found = cell.browse(query, after, limit - len(page.jobs))
-            goes_on = found.next if found.next is not None or following is None else following.number << LOCAL_BITS
+            goes_on = found.next if found.next is not None or cell is ordered[-1] else (cell.number + 1) << LOCAL_BITS
             page = Page([*page.jobs, *found.jobs], goes_on)
             if found.next is not None or len(page.jobs) == limit:
                 break
