@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connections, transaction
 from django.test import override_settings
 from django.utils.safestring import mark_safe
@@ -73,8 +74,11 @@ def test_async_tasks_use_the_orm_and_close_their_connections(where: str, request
     request.getfixturevalue(where)
 
     async def enqueue() -> TaskResult[Any]:
-        result: TaskResult[Any] = await tasks.aadd.aenqueue(2, second=3)
-        assert (await tasks.aadd.aget_result(result.id)).status is TaskResultStatus.READY
+        # In a thread of this test: the one that asgiref shares has the connection of the test before.
+        async with ThreadSensitiveContext():
+            result: TaskResult[Any] = await tasks.aadd.aenqueue(2, second=3)
+            assert (await tasks.aadd.aget_result(result.id)).status is TaskResultStatus.READY
+            await sync_to_async(connections.close_all)()
         return result
 
     assert run(asyncio.run(enqueue())).return_value == 5
