@@ -150,7 +150,7 @@ def _pauses(output: IO[str], count: int) -> list[float]:
     reasons = 0
     for line in output:
         reasons += "cannot start: sqlite " in line and "the disk " in line
-        if "exited with code 3: it could not open its store; restarting in " in line:
+        if "exited with code 3: it could not open its store, or a start-up hook failed; restarting in " in line:
             found.append(float(line.rpartition("restarting in ")[2].removesuffix(" s\n")))
         if len(found) == count:
             break
