@@ -98,7 +98,7 @@ class Lockstep:
                 break
             require(page.next > after, "pages go forward", page.next)
             after = page.next
-        wanted = {name: getattr(query, name) for name in query.__struct_fields__ if getattr(query, name) is not None}
+        wanted = {name: value for name in query.__struct_fields__ if (value := getattr(query, name)) not in (None, ())}
         items = [item.job for item in self.model.jobs.in_state(*State)]
         expected = [job for job in items if all(getattr(job, name) == value for name, value in wanted.items())]
         require(jobs == expected, "browse", expected, jobs)
