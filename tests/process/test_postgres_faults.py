@@ -95,7 +95,7 @@ def test_many_ended_sessions(load: Load) -> None:
 def test_what_a_stopped_worker_held_is_run_by_another_and_its_late_word_does_not_count(load: Load) -> None:
     """A run of several jobs at once, as a batch is stored."""
     first = load.workers(1, lease=1)
-    ids = load.enqueue("told_when", 6)
+    ids = load.enqueue("reported_when", 6)
     stopped = {load.started(seq).pid for seq in range(1, 7)}
     (pid,) = stopped
     os.kill(pid, signal.SIGSTOP)
@@ -124,7 +124,7 @@ def test_an_outage_longer_than_the_lease_costs_no_life_and_little_is_said(load: 
     """Handlers that ran before it end during it or after it; their verdicts wait, and their workers live on."""
     fleet = load.workers(2, lease=1)
     load.until(lambda: len(load.workers_of(fleet)) == 2, "both workers")
-    ids = load.enqueue("told_when", 4) + load.enqueue("told_when", 4, word="later")
+    ids = load.enqueue("reported_when", 4) + load.enqueue("reported_when", 4, word="later")
     pids = {load.started(seq).pid for seq in range(1, 9)}
     booted = len(load.lines("boot"))
     printed_before = len(load.log.read_text().splitlines())

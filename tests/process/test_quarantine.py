@@ -80,7 +80,7 @@ def test_a_suspect_that_forks_is_answered_for_once(site: Site) -> None:
 
 def test_the_pool_does_not_stop_for_suspects(site: Site) -> None:
     """Two suspects take their time, one at each place; another waits. Everybody else goes on meanwhile."""
-    make_suspects(site, "told_when", "told_when", "told_when")
+    make_suspects(site, "reported_when", "reported_when", "reported_when")
     worker = site.worker(concurrency=2, lease_for=seconds(1))
     site.until(lambda: len(site.lines("start")) == 2, "two suspects run")
     others = site.enqueue("quick", 200)
@@ -91,12 +91,12 @@ def test_the_pool_does_not_stop_for_suspects(site: Site) -> None:
     assert [job.delivery for job in held] == [3, 3, 3], "and was not handed out again"
     site.make("go-3")
     site.until_ended()
-    assert {job.attempt for job in site.audit().values() if job.kind == "told_when"} == {3}
+    assert {job.attempt for job in site.audit().values() if job.kind == "reported_when"} == {3}
     assert site.end(worker) == 0
 
 
 def test_the_next_suspect_waits_until_the_verdict_of_the_last_one_is_durable(site: Site) -> None:
-    make_suspects(site, "told_when", "exits")
+    make_suspects(site, "reported_when", "exits")
     worker = site.worker(quarantine_processes=1)
     site.started(1, attempt=3)
     with locked(site.directory / DATABASE):
@@ -120,7 +120,7 @@ def test_a_drain_ends_suspects_and_releases_those_that_wait(site: Site) -> None:
 
 def test_a_suspect_whose_worker_is_killed_is_not_to_blame(site: Site) -> None:
     """It ran in a process of its own, with its last attempt; so did one that waited."""
-    ids = make_suspects(site, "told_when", "plain")
+    ids = make_suspects(site, "reported_when", "plain")
     fleet = site.fleet(1, lease_for=seconds(20), quarantine_processes=1)
     child = site.started(1, attempt=3).pid
     (worker,) = {line.pid for line in site.lines("boot") if alive(line.pid)} - {fleet.pid, child}

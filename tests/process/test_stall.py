@@ -32,7 +32,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_the_job_that_holds_the_interpreter_is_charged_alone(each_site: Site, holder: str) -> None:
     """Those beside it wait for the interpreter themselves, in threads and on the loop."""
     site = each_site
-    site.enqueue("told_when", 2)
+    site.enqueue("reported_when", 2)
     site.enqueue("told_on_the_loop", 2)
     fleet = site.fleet(1, lease_for=LEASE)
     site.until(lambda: len(site.lines("start")) == 4, "the others run")
@@ -95,7 +95,7 @@ def test_a_worker_without_a_supervisor_has_a_watchdog(site: Site) -> None:
     def lone() -> "subprocess.Popen[bytes]":
         return site.run("-m", "forebay", "worker", "tests.process.apps:fb", "--visibility-timeout", "3")
 
-    site.enqueue("told_when", 3)
+    site.enqueue("reported_when", 3)
     first = lone()
     site.until(lambda: len(site.lines("start")) == 3, "the others run")
     (killer,) = site.enqueue("holds_the_interpreter", lives=1)
@@ -114,7 +114,7 @@ def test_a_worker_without_a_supervisor_has_a_watchdog(site: Site) -> None:
 
 def test_a_worker_that_is_stopped_is_not_taken_for_one_that_is_held(site: Site) -> None:
     fleet = site.fleet(1, lease_for=LEASE)
-    site.enqueue("told_when")
+    site.enqueue("reported_when")
     worker = site.started(1).pid
     os.kill(worker, signal.SIGSTOP)
     time.sleep(3.5)

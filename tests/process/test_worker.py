@@ -116,7 +116,7 @@ def test_after_a_kill_between_effect_and_acknowledgement_the_effects_differ_by_t
 def test_a_handler_that_returned_before_the_kill_is_charged_like_any_that_started(site: Site) -> None:
     """The verdict cannot be written, because another process holds the file; then the worker dies with it."""
     fleet = site.fleet(1, lease_for=seconds(20))
-    (job_id,) = site.enqueue("told_when")
+    (job_id,) = site.enqueue("reported_when")
     victim = site.started(1)
     with locked(site.directory / DATABASE):
         site.make("go-1")
@@ -135,7 +135,7 @@ def test_a_handler_that_returned_before_the_kill_is_charged_like_any_that_starte
 
 def test_a_worker_that_was_stopped_past_its_lease_cannot_acknowledge_late(site: Site) -> None:
     first = site.worker(lease_for=seconds(1))
-    (job_id,) = site.enqueue("told_when")
+    (job_id,) = site.enqueue("reported_when")
     assert site.started(1).pid == first.pid
     first.send_signal(signal.SIGSTOP)
     second = site.worker(lease_for=seconds(1))
