@@ -127,7 +127,7 @@ def test_only_long_polls_count_as_waiting(method: str, path: str, query: bytes, 
     assert is_long_poll({"method": method, "path": path, "query_string": query}) is expected
 
 
-def test_a_key_over_its_rate_is_reported_when_to_come_again(site: Site) -> None:
+def test_a_key_over_its_rate_is_answered_with_when_to_come_again(site: Site) -> None:
     client = site.client(Role.VIEWER, rate=0.01, burst=2)
     answers = [client.get("/queues") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]

@@ -211,7 +211,7 @@ def test_a_batch_goes_in_one_statement_and_in_order(url: str, store: Store) -> N
     assert [job.payload for job in store.get(ids) if job] == list(range(1_000))
 
 
-def test_nobody_is_reported_when_that_is_not_wanted(url: str) -> None:
+def test_no_worker_is_notified_when_that_is_not_wanted(url: str) -> None:
     app = Forebay(url)
 
     @app.job
