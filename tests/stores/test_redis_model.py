@@ -4,15 +4,19 @@ How long it runs is the Hypothesis profile's say; see `tests/conftest.py`. Every
 """
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from forebay.core.job import Draft
+from forebay.store.protocol import Want
 from forebay.store.redis.store import RedisStore
 from forebay.testing.clock import ManualClock
 from forebay_proof.model.lockstep import Opened
 from forebay_proof.model.machine import StoreMachine
+from forebay_proof.model.strategies import SPECS
 from forebay_proof.servers.redis import RedisServer
 from tests.stores.keys import left_behind
 
@@ -55,3 +59,23 @@ def test_redis_answers_as_the_model_does(redis: RedisServer, delivery: str) -> N
         return Opened(last[0].store, last[0].reopen, None, last[0].residue)
 
     run_state_machine_as_test(StoreMachine.for_store(opener), settings=HISTORIES)
+
+
+@pytest.mark.parametrize("delivery", ["sets", "streams"])
+def test_queues_that_are_read_while_lanes_are_written_leave_none_out(redis: RedisServer, delivery: str) -> None:
+    """A shared gate brings other queues in, and the table of queues grew while it was gone through."""
+    redis.clear()
+    clock = ManualClock()
+    store = RedisStore(redis.url(delivery=delivery), clock=clock)
+    for spec in SPECS:
+        if spec.name in ("until", "dear", "stock"):
+            store.put_spec(spec)
+    ids = [store.enqueue([Draft("k", 2, queue=queue)])[0].id for queue in ("until", "dear", "dear")]
+    store.cancel([ids[0], ids[2]])
+    with redis.client() as client:
+        assert client.keys("*:at:*") == []
+    later = store.enqueue([Draft("k", 2, queue="until")])[0].id
+    assert store.claim([Want("until", 1)], "me", timedelta(seconds=9)) == []
+    assert store.release("go", 1) == 1
+    assert [lease.job.id for lease in store.claim([Want("until", 1)], "me", timedelta(seconds=9))] == [later]
+    store.close()

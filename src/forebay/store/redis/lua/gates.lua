@@ -46,7 +46,7 @@ local cost_of, gate_of, gates_of, state_of, used_of, opens_at, is_open, room_of,
     local state = states[name]
     if not state then
       local kept, f = call('HGETALL', P .. 'g:' .. name), {}
-      state = { by = {}, whole = string.match(name, '^cap/[^/]+$') ~= nil, stored = #kept > 0 }
+      state = { name = name, by = {}, whole = string.match(name, '^cap/[^/]+$') ~= nil, stored = #kept > 0 }
       for i = 1, #kept, 2 do
         if sub(kept[i], 1, 1) == '@' then
           state.by[sub(kept[i], 2)] = tonumber(kept[i + 1])
@@ -59,7 +59,7 @@ local cost_of, gate_of, gates_of, state_of, used_of, opens_at, is_open, room_of,
       end
       state.tat, state.queue, state.had = tonumber(f.tat or 0), f.queue, f.queue
       state.given = any_given and tonumber(call('HGET', P .. 'limits', name)) or nil
-      states[name] = state
+      states[name], states[#states + 1] = state, state
     end
     return state
   end
@@ -169,9 +169,9 @@ local cost_of, gate_of, gates_of, state_of, used_of, opens_at, is_open, room_of,
   end
 
   function write_gates()
-    for name, state in pairs(states) do
+    for state in every(states) do
       if state.changed then
-        write_gate(name, state)
+        write_gate(state.name, state)
       end
     end
   end

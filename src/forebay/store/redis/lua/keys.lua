@@ -146,6 +146,15 @@ local function write_hash(key, values)
   call_all('HDEL', key, gone)
 end
 
+-- All of a list, also what is added on the way: to go through a table by `pairs` while it grows leaves some out.
+local function every(list)
+  local i = 0
+  return function()
+    i = i + 1
+    return list[i]
+  end
+end
+
 local function first_score(key)
   return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
 end

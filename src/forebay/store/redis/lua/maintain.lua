@@ -99,8 +99,8 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
     for _, name in ipairs(call('ZRANGE', P .. 'crowded', 0, -1)) do
       names[name] = true
     end
-    for name, q in pairs(queues) do
-      names[name] = names[name] or q.changed
+    for q in every(queues) do
+      names[q.name] = names[q.name] or q.changed
     end
     for name in pairs(names) do
       local q = queue_of(name)

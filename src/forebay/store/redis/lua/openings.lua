@@ -6,7 +6,8 @@ local wake_gates, tick, write_lanes
 (function()
   -- Gates with more room, and rates that moved on: wake the lanes parked there, and queues that they hold as a whole.
   function wake_gates()
-    for name, state in pairs(states) do
+    for state in every(states) do
+      local name = state.name
       if state.moved then
         for _, queue in ipairs(call('SMEMBERS', P .. 'parks:' .. name)) do
           wake(queue_of(queue), name)
@@ -51,7 +52,7 @@ local wake_gates, tick, write_lanes
 
   -- Write lanes and classes. Queues whose jobs are all held notify no waiters.
   function write_lanes()
-    for _, q in pairs(queues) do
+    for q in every(queues) do
       local places = {}
       for key, lane in pairs(q.at) do
         if lane.moved then

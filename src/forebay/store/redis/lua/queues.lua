@@ -26,7 +26,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
       for state = WAITING, CANCELLED do
         q[state] = tonumber(f[STATES[state + 1]] or 0)
       end
-      queues[name] = q
+      queues[name], queues[#queues + 1] = q, q
     end
     return q
   end
@@ -305,7 +305,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
   end
 
   function write_queues()
-    for _, q in pairs(queues) do
+    for q in every(queues) do
       if q.changed then
         write_queue(q)
       end
