@@ -278,6 +278,18 @@ def wait_is_woken_by_all_that_makes_room(h: Harness) -> None:
 
 
 @case
+def no_job_is_held_where_a_gate_has_room_again(h: Harness) -> None:
+    h.spec(eligibility=AtMost(1, per="subject") & AtMost(1, per="tenant"))
+    for tenant in "abab":
+        h.one(tenant=tenant, subject="s")
+    lease = h.take()
+    assert h.claim(9) == []
+    assert h.store.backlog(["q"])[0].held == 3
+    h.ack(lease)
+    assert h.store.backlog(["q"])[0].held == 0
+
+
+@case
 def thousands_of_lanes_that_close_at_once_hold_up_nothing_for_long(h: Harness) -> None:
     """A claim meets a bounded number of closed lanes and returns; the next ones go on, and nothing is stuck."""
     count = LANES_MET + 500

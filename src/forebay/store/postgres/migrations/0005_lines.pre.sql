@@ -196,11 +196,22 @@ BEGIN
         );
     END IF;
     RETURN (
+        -- A lane may be parked still where there is room again: room for one opens one lane.
+        WITH parked AS MATERIALIZED (
+            SELECT l.lane, l.at FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT most
+        ), closed AS MATERIALIZED (
+            SELECT g.name, g.room
+            FROM forebay.lane_gates(v_now, v_queue, (SELECT array_agg(DISTINCT p.at) FROM parked AS p)) AS g
+        )
         SELECT least(most, coalesce(sum(f.n), 0)) FROM (
-            SELECT r.n FROM forebay.lane AS l CROSS JOIN LATERAL (
-                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = l.lane LIMIT most
+            SELECT r.n FROM parked AS p JOIN closed AS c ON c.name = p.at CROSS JOIN LATERAL (
+                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane LIMIT most
             ) AS r
-            WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT most
+            WHERE c.room < (
+                SELECT r.cost FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane
+                ORDER BY r.rank, r.last_id LIMIT 1
+            )
+            LIMIT most
         ) AS f
     );
 END
