@@ -171,7 +171,7 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a stream outlives its session",
         f"{HOME}/live.py",
-        "            if session_of(request, touch=False) != actor:\n",
+        "            if await _user_now(request) != actor:\n",
         "            if False:\n",
         pages("a_stream_changes_with_the_store_and_ends_with_the_session"),
     ),

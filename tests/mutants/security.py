@@ -271,7 +271,13 @@ SECURITY_MUTANTS = [
     Mutant(
         "forged forms", f"{HOME}/sessions.py", "            await check_csrf(request)\n", "            pass\n", FORGED
     ),
-    Mutant("forms of other sites", f"{HOME}/sessions.py", "    if not own:\n", "    if False:\n", FORGED),
+    Mutant(
+        "forms of other sites",
+        f"{HOME}/sessions.py",
+        "    if not is_same_origin(request):\n",
+        "    if False:\n",
+        FORGED,
+    ),
     Mutant(
         "sessions for ever",
         f"{HOME}/sessions.py",
