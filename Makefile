@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite helm typescript demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite helm typescript demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ bench-metrics: setup ## measure what counting and watching cost a store
 
 bench-prices: setup ## measure what each guarantee costs on each store, beside a plain queue
 	@$(PY) -m forebay_proof.bench.prices $(ARGS)
+
+bench-trees: setup ## measure this tree beside an older one: OLD=path/to/checkout
+	@$(PY) -m forebay_proof.bench.trees --old $(OLD) $(ARGS)
 
 bench-dashboard: setup ## measure the dashboard's pages on a million jobs
 	@$(PY) -m forebay_proof.bench.dashboard $(ARGS)

@@ -29,6 +29,7 @@ BENCHMARKS: Final = {
     "flood": "flood",
     "http-frameworks": "http_frameworks",
     "lines": "lines",
+    "trees": "trees",
 }
 """The module of each, by its name."""
 
