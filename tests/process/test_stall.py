@@ -33,7 +33,7 @@ def test_the_job_that_holds_the_interpreter_is_charged_alone(each_site: Site, ho
     """Those beside it wait for the interpreter themselves, in threads and on the loop."""
     site = each_site
     site.enqueue("reported_when", 2)
-    site.enqueue("told_on_the_loop", 2)
+    site.enqueue("called_on_the_loop", 2)
     fleet = site.fleet(1, lease_for=LEASE)
     site.until(lambda: len(site.lines("start")) == 4, "the others run")
     (killer,) = site.enqueue(holder, lives=1)

@@ -67,7 +67,7 @@ def test_every_event_once_over_restarts_until_a_gap_stops_it_with_the_way_out(
     first = trimmed(url)
     with pytest.raises(StreamingQueryException) as caught:
         run(spark, url, tmp_path, table="events")
-    assert f"offset 12 was trimmed, it begins at {first} now; nothing was skipped" in str(caught.value)
+    assert f"offset 12 was trimmed; it begins at {first}; nothing was skipped" in str(caught.value)
     assert "say .option('on_gap', 'skip')" in str(caught.value)
     progress = run(spark, url, tmp_path, table="events", on_gap="skip")
     assert json.loads(progress[-1]["sources"][0]["endOffset"])["skipped"] == first - 12
@@ -159,7 +159,7 @@ def test_an_offset_of_another_store_is_not_believed(url: str) -> None:
 def test_what_was_trimmed_between_plan_and_read_is_told(url: str) -> None:
     some_work(url, 80, size=3)
     first = trimmed(url)
-    with pytest.raises(ForebayError, match=f"offset 0 was trimmed, it begins at {first} now"):
+    with pytest.raises(ForebayError, match=f"offset 0 was trimmed; it begins at {first};"):
         list(reader(url).read(ReadRange(0, 0, first + 1)))
     rows = [row for batch in reader(url, on_gap="skip").read(ReadRange(0, 0, first + 1)) for row in batch.to_pylist()]
     assert {row["offset"] for row in rows} == {first}
