@@ -20,6 +20,8 @@ import pytest
 import yaml
 
 from forebay import Draft, Store
+from forebay.cli.parser import build
+from forebay.cli.plugins import all_commands
 from forebay.serve.actor import Role
 from tests.serve.site import Serving
 
@@ -142,6 +144,23 @@ def test_the_image_is_not_root_and_has_extras_that_exist() -> None:
     assert set(extras.split(",")) <= set(known) - {"dev"}
     for copied in re.findall(r"^COPY (?!--)(.+) \S+$", recipe, re.MULTILINE):
         assert all((ROOT / each).exists() for each in copied.split())
+
+
+def test_compose_starts_commands_that_exist_and_lets_a_worker_drain() -> None:
+    (compose,) = documents(ROOT / "compose.yaml")
+    parser = build(all_commands())
+    parsed = {}
+    for name in ("server", "worker"):
+        service = compose["services"][name]
+        program, *words = service["command"]
+        assert (program, service["read_only"], service["profiles"]) == ("forebay", True, ["app"])
+        parsed[name] = parser.parse_args(words)
+        assert (ROOT / service["build"]["dockerfile"]).exists()
+    grace = int(compose["services"]["worker"]["stop_grace_period"].removesuffix("s"))
+    assert grace > parsed["worker"].drain_timeout.total_seconds()
+    ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    assert len(ports) == 3
+    assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
 def test_units_have_no_rights_that_they_do_not_need() -> None:
