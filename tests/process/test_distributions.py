@@ -13,7 +13,7 @@ import pytest
 from tests.process.release import ReleaseError, build, check_metadata, try_wheel
 
 ROOT = Path(__file__).parents[2]
-PROOF = ("bench", "chaos", "conformance", "evidence", "lab", "sim")
+PROOF = ("bench", "chaos", "conformance", "evidence", "lab", "power-cuts", "sim")
 DEPENDENCIES = ("cronsim", "google_crc32c", "msgspec", "tzdata")
 
 

@@ -64,7 +64,7 @@ def no_arguments(parser: ArgumentParser) -> None:
 
 
 class Command(Struct, frozen=True):
-    """`examples` are command lines, one per line, shown by --help and in docs/cli.md."""
+    """`examples` are command lines, one per line, shown by --help and in docs/reference/cli.md."""
 
     name: str
     summary: str

@@ -1,8 +1,12 @@
-"""`conformance` and `sim`."""
+"""`conformance`, `sim` and `power-cuts`."""
 
 from argparse import ArgumentParser
 
 from forebay.cli.command import Call, Command
+from forebay.cli.exits import FAILED, OK, USAGE
+
+_NAMED = 5
+_STORES = ("memory", "sqlite", "postgres", "redis")
 
 
 def _conformance_arguments(parser: ArgumentParser) -> None:
@@ -39,6 +43,40 @@ def _sim(call: Call) -> int:
     return main([*words, *(["--json"] if args.json else [])])
 
 
+def _power_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--kind", choices=_STORES, action="append", help="only this kind of store (default: each)")
+    parser.add_argument("--cuts", type=int, default=20, metavar="N", help="of each kind (default: 20)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="decides how long the store works before a cut"
+    )
+    parser.add_argument("--relaxed", action="store_true", help="without syncs: losses are expected, exit code 1")
+
+
+def _power(call: Call) -> int:
+    from forebay_proof.power_cuts import PowerCuts
+    from forebay_proof.servers.process import ServerUnavailable
+
+    args, answer = call.args, OK
+    for kind in args.kind or _STORES:
+        try:
+            result = PowerCuts(kind, args.cuts, args.seed, relaxed=args.relaxed).run(call.screen.note)
+        except ServerUnavailable as error:
+            call.screen.note(f"{kind}: {error}")
+            return USAGE
+        if args.json:
+            call.screen.emit(result)
+        for text in result.lost[:_NAMED]:
+            call.screen.note(f"{kind}: {text}")
+        if result.lost:
+            answer = FAILED
+        elif not result.passed and answer == OK:
+            call.screen.note(
+                f"{kind}: only {result.bit} of {result.cuts} cuts dropped unsynced data: that proves nothing"
+            )
+            answer = USAGE
+    return answer
+
+
 COMMANDS = (
     Command(
         "conformance",
@@ -57,6 +95,18 @@ forebay conformance sqlite:///trial --only 'leases/*'
         _sim,
         "forebay sim --seed 7\nforebay sim --seeds 0:300",
         _sim_arguments,
+        takes_store=False,
+    ),
+    Command(
+        "power-cuts",
+        "cut the power of stores under load: what was acknowledged must be there afterwards (root, Linux)",
+        _power,
+        """
+forebay power-cuts --kind sqlite --cuts 5
+forebay power-cuts --cuts 200
+forebay power-cuts --kind redis --relaxed
+""",
+        _power_arguments,
         takes_store=False,
     ),
 )
