@@ -83,7 +83,7 @@ def test_too_few_faults_or_jobs_prove_nothing(tmp_path: Path) -> None:
     assert "10000" in "".join(outcome.reasons)
 
 
-MATRIX = [(name, kept) for name in names() if name[1:].isdigit() for kept in find(name).stores]
+MATRIX = [(name, kept) for name in names() if name[1:].isdigit() or name == "storm" for kept in find(name).stores]
 
 
 @pytest.mark.nightly

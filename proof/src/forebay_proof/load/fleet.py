@@ -86,20 +86,24 @@ class Fleet:
         """Every supervisor that does not run is started; returns when each has its workers."""
         self.effects.mkdir(parents=True, exist_ok=True)
         self._watchdog = self._watchdog or Watchdog()
-        for number, child in enumerate(self._supervisors):
-            if child is None or not alive(child.pid):
-                log = str(self.directory / f"fleet-{number}.log")
-                started = self._watchdog.run(self._command, log, env=self._env)
-                self._supervisors[number] = started
-                self._watchdog_pid = parent_of(started.pid) or self._watchdog_pid
+        self._start_missing(self._watchdog)
         deadline = time.monotonic() + patience
         while not self._complete():
             self.check()
+            self._start_missing(self._watchdog)
             if time.monotonic() > deadline:
                 raise FleetFailed(f"no workers after {patience:g} s: {self.log()}")
             time.sleep(_STEP)
 
     restart = start
+
+    def _start_missing(self, watchdog: Watchdog) -> None:
+        for number, child in enumerate(self._supervisors):
+            if child is None or not alive(child.pid):
+                log = str(self.directory / f"fleet-{number}.log")
+                started = watchdog.run(self._command, log, env=self._env)
+                self._supervisors[number] = started
+                self._watchdog_pid = parent_of(started.pid) or self._watchdog_pid
 
     def _complete(self) -> bool:
         return all(len(self._below(child)) >= max(1, self.processes) for child in self._supervisors)
@@ -145,6 +149,10 @@ class Fleet:
         child.signal(signal.SIGKILL)
         child.wait(_BESIDES)
         return child.pid
+
+    def commands(self) -> list[Child]:
+        """The commands that run now."""
+        return [child for child in self._supervisors if child is not None and alive(child.pid)]
 
     def pause(self, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)

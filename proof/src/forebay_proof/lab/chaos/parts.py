@@ -66,6 +66,7 @@ def fleet_of(scene: Scene, name: str, *, processes: int, env: Mapping[str, str])
         scene.way,
         directory,
         processes=processes,
+        supervisors=plan.commands,
         concurrency=plan.concurrency,
         claim_batch=plan.claim_batch,
         lease=plan.lease,

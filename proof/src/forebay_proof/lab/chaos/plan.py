@@ -23,6 +23,9 @@
     restart_p50 = 0.5                                 seconds until jobs that were interrupted start again: FAIL
     restart_p99 = 6.0
     max_unstarted = 3                                 hand-outs of one job without a start: FAIL
+    release_p99 = 1.0                                 seconds until jobs that a drain released are claimed again: FAIL
+    max_late_claim = 0.2                              seconds after its signal in which a command may claim: FAIL
+    attempts_are_starts = true                        a job's attempts are the starts of its handler: FAIL
 
 What can go wrong: everything that is not as above is `Invalid`, which names the key and the way out.
 """
@@ -80,6 +83,9 @@ class LoadPlan(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetPlan(Struct, frozen=True, forbid_unknown_fields=True):
+    """`commands` of `processes` workers each; 0 processes: each command does the work itself."""
+
+    commands: int = 1
     processes: int = 2
     concurrency: int = 16
     claim_batch: int = 32
@@ -98,6 +104,9 @@ class ProofPlan(Struct, frozen=True, forbid_unknown_fields=True):
     restart_p50: float | None = None
     restart_p99: float | None = None
     max_unstarted: int | None = None
+    release_p99: float | None = None
+    max_late_claim: float | None = None
+    attempts_are_starts: bool = False
 
 
 class Timed(Struct, frozen=True):
@@ -191,7 +200,7 @@ def parse(text: str, name: str) -> Plan:
     except tomllib.TOMLDecodeError as error:
         raise Invalid(f"plan {name}", f"it is no TOML: {error}", "mend that line") from None
     except msgspec.ValidationError as error:
-        raise Invalid(f"plan {name}", str(error), "see docs/chaos.md for what a plan may say") from None
+        raise Invalid(f"plan {name}", str(error), "see docs/internals/chaos.md for what a plan may say") from None
     if not written.fault:
         raise Invalid(f"plan {name}: fault", "there is none", "add a [[fault]]")
     faults = tuple(_timed(name, number, fault) for number, fault in enumerate(written.fault, 1))
@@ -237,7 +246,8 @@ def _check(plan: Plan) -> None:
         "load.rate": (plan.load.rate, 0, 1_000_000),
         "load.batch": (plan.load.batch, 1, 1_000),
         "load.processes": (plan.load.processes, 1, 64),
-        "fleet.processes": (plan.fleet.processes, 1, 256),
+        "fleet.commands": (plan.fleet.commands, 1, 64),
+        "fleet.processes": (plan.fleet.processes, 0, 256),
         "fleet.concurrency": (plan.fleet.concurrency, 1, 10_000),
         "fleet.claim_batch": (plan.fleet.claim_batch, 1, 1_000),
         "fleet.lease": (plan.fleet.lease, 0.1, 3_600),
@@ -248,6 +258,8 @@ def _check(plan: Plan) -> None:
         "proof.restart_p50": (plan.proof.restart_p50, 0.01, 3_600),
         "proof.restart_p99": (plan.proof.restart_p99, 0.01, 3_600),
         "proof.max_unstarted": (plan.proof.max_unstarted, 0, 1_000),
+        "proof.release_p99": (plan.proof.release_p99, 0.01, 3_600),
+        "proof.max_late_claim": (plan.proof.max_late_claim, 0.01, 60),
     }
     for key, (value, least, most) in bounds.items():
         if value is not None:

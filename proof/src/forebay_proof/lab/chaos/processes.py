@@ -3,18 +3,23 @@
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from random import Random
-from typing import Final
+from threading import Thread
+from typing import Final, Literal
 
 from forebay_proof.lab.chaos.fault import Fault
 from forebay_proof.lab.chaos.scene import Bite, Scene, now, pause
 from forebay_proof.load.handler_log import read_last_records, read_records
 from forebay_proof.processes import alive
+from forebay_proof.servers.process import Child
 
 _TICK_SECONDS: Final = 0.05
 _RECENT: Final = 500_000
+_STEP: Final = 0.05
+_END_SECONDS: Final = 10.0
+"""That a command gets besides its drain timeout."""
 
 
 class KillWorker(Fault, frozen=True):
@@ -96,6 +101,66 @@ class EndFleet(Fault, frozen=True):
         for pid in workers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+class SignalCommand(Fault, frozen=True):
+    """One of several commands gets the signals of a deploy, in one of these `ways`, and is started again after its end.
+
+    term  SIGTERM;  terms  SIGTERM twice;  kill  SIGKILL;  stop  SIGSTOP past its leases, SIGTERM, SIGCONT
+
+    A strike does not wait for the end: others go on meanwhile.
+    """
+
+    ways: tuple[Literal["term", "terms", "kill", "stop"], ...] = ("term", "terms", "kill", "stop")
+    stopped: float = 1.5
+    """Of a lease."""
+
+    def prepare(self, scene: Scene) -> None:
+        scene.memo["signals"], scene.memo["ending"] = [], {}
+
+    def strike(self, scene: Scene, rng: Random) -> Bite:
+        ending: dict[int, Thread] = scene.memo["ending"]
+        scene.fleet.restart()
+        command = rng.choice(scene.until(lambda: self._at_work(scene, ending), "a command has begun jobs"))
+        way, between, at = rng.choice(self.ways), rng.uniform(0.05, 0.3), now()
+        thread = ending[command.pid] = Thread(target=self._end, args=(scene, command, way, between), daemon=True)
+        thread.start()
+        return Bite(True, f"{way} to {command.pid}", (command.pid,) if way == "kill" else (), at=at)
+
+    @staticmethod
+    def _at_work(scene: Scene, ending: Container[int]) -> list[Child]:
+        """Those that have begun jobs: an interpreter that has just started ends by SIGTERM before it runs any code."""
+        begun = {int(file.name.partition("-")[0]) for file in scene.starts.iterdir()}
+        return [each for each in scene.fleet.commands() if each.pid in begun and each.pid not in ending]
+
+    def finish(self, scene: Scene) -> None:
+        for thread in scene.memo["ending"].values():
+            thread.join()
+        scene.fleet.restart()
+
+    def _end(self, scene: Scene, command: Child, way: str, between: float) -> None:
+        if way == "stop":
+            command.signal(signal.SIGSTOP)
+            pause(scene.plan.fleet.lease * self.stopped)
+        scene.memo["signals"].append((command.pid, now()))
+        command.signal(signal.SIGKILL if way == "kill" else signal.SIGTERM)
+        if way == "stop":
+            command.signal(signal.SIGCONT)
+        if way == "terms":
+            pause(between)
+            command.signal(signal.SIGTERM)
+        code = _ended(command, scene.plan.fleet.drain + _END_SECONDS)
+        expected = -signal.SIGKILL if way == "kill" else 0
+        if code != expected:
+            scene.blame(f"a command that got {way} ended with {code}, not with {expected}")
+
+
+def _ended(command: Child, patience: float) -> int | None:
+    """Its exit code. Each look is short, since all children of a watchdog are waited for one at a time."""
+    deadline = time.monotonic() + patience
+    while (code := command.wait(0)) is None and time.monotonic() < deadline:
+        pause(_STEP)
+    return code
 
 
 class SkewClock(Fault, frozen=True):

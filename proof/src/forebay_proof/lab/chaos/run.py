@@ -28,6 +28,7 @@ from forebay.store.protocol import Query, Store
 from forebay_proof.checkers import ledger
 from forebay_proof.histogram import percentile
 from forebay_proof.lab.audit import EXITS, Answer, AuditFailed, AuditResult, audit, audit_quickly
+from forebay_proof.lab.chaos import deploys
 from forebay_proof.lab.chaos.faults import Fault, fault_of
 from forebay_proof.lab.chaos.parts import build
 from forebay_proof.lab.chaos.plan import Kept, Plan, Scale
@@ -202,6 +203,7 @@ class Runner:
         self._judge_lives(entries)
         self._judge_acks(entries)
         self._judge_restarts(entries, starts)
+        self._judge_deploys(entries, starts)
         if kind := scene.memo.get("innocent"):
             self._judge_innocent(kind)
         least = plan.acks(scene.scale)
@@ -235,6 +237,27 @@ class Runner:
             if limit is not None and found[percent] > limit:
                 took = f"{found[percent]:.2f} s (p{percent})"
                 scene.blame(f"jobs that were interrupted started again after {took}, {limit:g} s is allowed")
+
+    def _judge_deploys(self, entries: list[LedgerEntry], starts: list[HandlerRecord]) -> None:
+        """What a drain promises: no claim after the signal, what is released starts soon, attempts are starts."""
+        scene, proof = self.scene, self._plan.proof
+        waits = deploys.release_waits(entries)
+        if waits:
+            p99 = percentile(waits, 99)
+            scene.say(f"{len(waits):,} jobs released, claimed again after p99 {p99:.2f} s, at most {waits[-1]:.2f} s")
+            if proof.release_p99 is not None and p99 > proof.release_p99:
+                scene.blame(
+                    f"released jobs were claimed again after {p99:.2f} s (p99), {proof.release_p99:g} s is allowed"
+                )
+        if proof.max_late_claim is not None:
+            signals = scene.memo.get("signals", [])
+            for owner, late in deploys.late_claims(entries, signals, proof.max_late_claim)[:_NAMED]:
+                scene.blame(f"{owner} claimed {late:.2f} s after its signal, {proof.max_late_claim:g} s is allowed")
+        if proof.attempts_are_starts:
+            wrong = deploys.miscounted(entries, starts)
+            for job, attempts, began in wrong[:_NAMED]:
+                scene.blame(f"job {job} has {attempts} attempts and began {began} times")
+            self._keep_lives(entries, {job for job, _, _ in wrong[:_NAMED]})
 
     def _judge_lives(self, entries: list[LedgerEntry]) -> None:
         """The whole ledger: fences grow by one, one holder at a time, one end, lives counted. Ticks go on."""
