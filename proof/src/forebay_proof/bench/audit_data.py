@@ -166,7 +166,7 @@ def write_events(spark: SparkSession, lake: Lake, jobs: int, stride: int = BLOCK
     for part in (F.col("offset") < cut, F.col("offset") >= cut):
         rows = made.filter(part).repartitionByRange(_FILES, "offset").sortWithinPartitions("offset", "place")
         files = write_table(lake, "events", rows)
-        lake.table("events").commit(files, 1 + max(file.most["offset"] for file in files))
+        lake.table("events").commit(files, 1 + max(file.max_values["offset"] for file in files))
     return before
 
 

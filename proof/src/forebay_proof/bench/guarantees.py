@@ -5,14 +5,15 @@
 
 Rounds alternate, so that other load on the machine affects both alike; the result is the median of the ratios, with
 their spread. Only ratios of one run mean anything: jobs a second are those of this machine at this moment. All limits
-are wide enough to hold nothing: what is measured is the bookkeeping, not the waiting.
+are wide enough to hold nothing: what is measured is the bookkeeping, not the waiting. Beside the time, where `pids` are
+given, the CPU time of these processes: of a store's server, which other load on the machine affects less.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from secrets import token_hex
 from statistics import median
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -24,6 +25,7 @@ from forebay.core.policy import AtMost, Bounded, Fair, InOrder, Priority, Rate, 
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Store, Want
 from forebay_proof.histogram import percentile
+from forebay_proof.processes import running_seconds
 
 _LEASE: Final = minutes(10)
 _TENANTS: Final = 10
@@ -86,17 +88,29 @@ GUARANTEES: Final[dict[str, Guarantee]] = {
 
 
 class Rounds(Struct, frozen=True):
-    """`jobs` in each round, `pairs` of a round without and a round with the guarantee, `batch` jobs in a call."""
+    """`jobs` in each round, `pairs` of a round without and a round with the guarantee, `batch` jobs in a call.
+
+    `pids`: processes whose CPU time is measured beside the time.
+    """
 
     jobs: int = 2_000
     pairs: int = 5
     batch: int = 100
+    pids: tuple[int, ...] = ()
+
+
+class Cost(NamedTuple):
+    """Of one round: seconds by the clock, and seconds of CPU time."""
+
+    took: float
+    cpu: float
 
 
 class Price(Struct, frozen=True):
     """How much longer the same jobs take with the guarantee than without: the median of the pairs, least and most.
 
-    `base`: over which jobs, `plain` ones that are all alike or `unlike` ones.
+    `base`: over which jobs, `plain` ones that are all alike or `unlike` ones. `cpu`: microseconds of CPU time a job
+    without and with the guarantee; None where it was not measured.
     """
 
     store: str
@@ -107,6 +121,11 @@ class Price(Struct, frozen=True):
     most: float
     plain_rate: float
     rate: float
+    cpu: tuple[float, float] | None = None
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        return None if self.cpu is None else self.cpu[1] / self.cpu[0]
 
     @property
     def name(self) -> str:
@@ -124,6 +143,8 @@ class Price(Struct, frozen=True):
             "spread": spread,
             "baseline": baseline,
             "ratio": self.ratio,
+            "cpu": self.cpu,
+            "cpu_ratio": self.cpu_ratio,
         }
 
 
@@ -181,19 +202,22 @@ def parked_price(store: Store, parked: int, rounds: Rounds) -> Price:
     return _price_of(name, f"{parked} parked", PLAIN.name, list(zip(alone, beside, strict=True)), rounds)
 
 
-def _price_of(store: str, guarantee: str, base: str, pairs: Sequence[tuple[float, float]], rounds: Rounds) -> Price:
-    ratios = [with_it / without for without, with_it in pairs]
-    rates = [rounds.jobs / median(each) for each in zip(*pairs, strict=True)]
-    return Price(store, guarantee, base, median(ratios), min(ratios), max(ratios), *rates)
+def _price_of(store: str, guarantee: str, base: str, pairs: Sequence[tuple[Cost, Cost]], rounds: Rounds) -> Price:
+    ratios = [with_it.took / without.took for without, with_it in pairs]
+    each = list(zip(*pairs, strict=True))
+    plain_rate, rate = (rounds.jobs / median(cost.took for cost in costs) for costs in each)
+    without, with_it = (median(cost.cpu for cost in costs) * 1e6 / rounds.jobs for costs in each)
+    cpu = (without, with_it) if rounds.pids else None
+    return Price(store, guarantee, base, median(ratios), min(ratios), max(ratios), plain_rate, rate, cpu)
 
 
-def _round(store: Store, queue: str, guarantees: Sequence[Guarantee], rounds: Rounds, first: int) -> float:
-    """Seconds from the first enqueue to the last settle, of jobs with the fields that all of these need."""
+def _round(store: Store, queue: str, guarantees: Sequence[Guarantee], rounds: Rounds, first: int) -> Cost:
+    """From the first enqueue to the last settle, of jobs with the fields that all of these need."""
     drafts = []
     for number in range(first, first + rounds.jobs):
         fields = {field: value for each in guarantees for field, value in each.fields(number).items()}
         drafts.append(Draft("bench", queue=queue, **fields))
-    began = perf_counter()
+    began, spent = perf_counter(), running_seconds(rounds.pids)
     for start in range(0, len(drafts), rounds.batch):
         store.enqueue(drafts[start : start + rounds.batch])
     left = len(drafts)
@@ -203,4 +227,4 @@ def _round(store: Store, queue: str, guarantees: Sequence[Guarantee], rounds: Ro
         left -= len(leases)
         if not leases:
             store.promote(MAX_BATCH)
-    return perf_counter() - began
+    return Cost(perf_counter() - began, running_seconds(rounds.pids) - spent)

@@ -4,16 +4,20 @@ forebay bench run prices            memory, SQLite, and a private Postgres that 
 forebay bench run prices --quick    a first look
 
 The ratio is time with the guarantee over time without, alternating rounds: over plain jobs, which are all alike, and
-(`…/unlike`) over jobs no two neighbours of which are. Beside them: what 100,000 jobs behind a closed gate cost those
+(`…/unlike`) over jobs no two neighbours of which are; beside it, the ratio of the CPU time of the Postgres server, or
+of this process where the store is in it. Beside them: what 100,000 jobs behind a closed gate cost those
 that are claimed beside them, and how long a claim takes from 100,000 lanes.
 """
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+
+from msgspec.structs import replace
 
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
@@ -35,10 +39,15 @@ GOALS: Final = {"parked": 1.1, "cap": 1.2, "rate": 1.2, "fair": 1.3, "order": 2.
 
 
 @contextmanager
-def stores() -> Iterator[Iterator[Store]]:
-    with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory, PostgresServer(durable=True) as server:
-        urls = ("memory://", f"sqlite:///{directory}/jobs.db", server.create_database())
-        yield (open_store(url) for url in urls)
+def stores() -> Iterator[Iterator[tuple[Store, int]]]:
+    """Each with the process that does its work."""
+    with (
+        tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory,
+        PostgresServer(durable=True, private=True) as server,
+    ):
+        urls = {"memory://": os.getpid(), f"sqlite:///{directory}/jobs.db": os.getpid()}
+        urls[server.create_database()] = server.pid
+        yield ((open_store(url), pid) for url, pid in urls.items())
 
 
 def measured(store: Store, only: str, rounds: Rounds, many: int) -> Iterator[Price]:
@@ -54,11 +63,11 @@ def measured(store: Store, only: str, rounds: Rounds, many: int) -> Iterator[Pri
 
 def main() -> None:
     args = arguments(__doc__)
-    rounds = Rounds(jobs=500, pairs=2) if args.quick else Rounds(jobs=5_000, pairs=7)
+    rounds = Rounds(jobs=1_000, pairs=3) if args.quick else Rounds(jobs=5_000, pairs=7)
     many = MANY // 10 if args.quick else MANY
     with stores() as opened:
-        for store in opened:
-            for price in measured(store, args.only, rounds, many):
+        for store, pid in opened:
+            for price in measured(store, args.only, replace(rounds, pids=(pid,)), many):
                 show(price, as_json=args.json)
             if args.only in f"{store.capabilities.name}/lanes":
                 show_lanes(store.capabilities.name, *lanes_latency(store, many, rounds), as_json=args.json)
@@ -70,7 +79,10 @@ def show(price: Price, *, as_json: bool) -> None:
         print(json.dumps({**price.figure(), "goal": GOALS.get(price.name.split("/")[1], 2.0)}))
     else:
         ratio = f"{price.ratio:6.2f} × {price.base} [{price.least:.2f} … {price.most:.2f}]"
-        print(f"{price.name:26} {ratio:34} {price.rate:12,.0f} jobs/s, {price.base} {price.plain_rate:,.0f}")
+        cpu = (
+            "" if price.cpu is None else f"   CPU {price.cpu_ratio:.2f} × ({price.cpu[1]:.1f} by {price.cpu[0]:.1f} µs)"
+        )
+        print(f"{price.name:26} {ratio:34} {price.rate:12,.0f} jobs/s, {price.base} {price.plain_rate:,.0f}{cpu}")
     sys.stdout.flush()
 
 

@@ -7,9 +7,10 @@ make bench-redis ARGS="--json --only cycle"    one object a figure
 drain/        a backlog put and worked off, everysec; over-…: ours by theirs
 end_to_end/   a producer and a worker together, batches of 100; 80-percent: at four fifths of that
 
-The server is a real one, started for this (see docs/servers.md). "always" is the store as it comes: every answer is
-synced to disk. "everysec" is what an operator may choose instead. The bound of a design is a bare one of the same kind
-that keeps nothing else; that of the server is XADD in pipelines of 100, by the driver and by redis-benchmark.
+The server is a real one, started for this (see docs/internals/servers.md). "always" is the default of the store: every
+response is synced to disk. "everysec" is what an operator may choose instead. The bound of a design is a bare one of
+the same kind that keeps nothing else; that of the server is XADD in pipelines of 100, by the driver and by
+redis-benchmark.
 """
 
 import os

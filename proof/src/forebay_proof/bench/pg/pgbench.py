@@ -22,7 +22,7 @@ from psycopg import sql
 
 from forebay import Want, open_store
 from forebay.core.outcome import Ack
-from forebay.store.postgres.runs import Held
+from forebay.store.postgres.runs import PackLease
 from forebay_proof.bench.crew.cell import RATE, Values, costs
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.pg import backlog
@@ -118,7 +118,7 @@ def record(url: str) -> Script:
             store.settle([(lease, Ack()) for lease in leases])
     finally:
         store.close()
-    (pack,) = {lease.ref.pack for lease in leases if isinstance(lease, Held)}
+    (pack,) = {lease.ref.pack for lease in leases if isinstance(lease, PackLease)}
     variables: dict[str, str] = {}
     parts = (calls[:enqueues], calls[enqueues:claims], calls[claims:])
     enqueue, claim, settle = ("".join(_rendered(call, pack, variables) for call in part) for part in parts)
