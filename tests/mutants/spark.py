@@ -3,24 +3,24 @@
 from tests.mutants.guards import Mutant
 
 SPARK = "src/forebay/spark"
-SINK = ("tests/spark/test_sink.py", "-k", "tries or order or missing or stopped")
+SINK = ("tests/spark/test_sink.py", "-k", "attempt or order or missing or stopped")
 STREAM = ("tests/spark/test_stream.py", "-k", "available_now_ends or under_way or bound_counts")
 PLANTED = ("tests/spark/test_audit_planted.py", "-k", "every_anomaly")
 TASKS = ("tests/spark/test_audit_planted.py", "-k", "too_many_for_the_driver")
 INCREMENTAL = ("tests/spark/test_audit_incremental.py", "-k", "wherever_they_are_cut")
-LANDING = ("tests/spark/test_landing.py", "-k", "not say_what")
+LANDING = ("tests/spark/test_landing.py", "-k", "not agree")
 LAKE = ("tests/spark/test_pipeline_lake.py",)
 
 SPARK_MUTANTS = [
     Mutant(
         "spark: the sink has no fence",
         f"{SPARK}/sink.py",
-        "self._store.ingest(self._share.source, self._known, after, drafts)",
-        "self._store.ingest(self._share.source, self._store.ingested(self._share.source), after, drafts)",
+        "self._store.ingest(self._attempt.source, self._known, after, drafts)",
+        "self._store.ingest(self._attempt.source, self._store.ingested(self._attempt.source), after, drafts)",
         SINK,
     ),
     Mutant(
-        "spark: rows of the try before are not compared",
+        "spark: rows of the earlier attempt are not compared",
         f"{SPARK}/sink.py",
         "if known is None or digest != known.digest[:DIGEST_BYTES]:",
         "if known is None:",
@@ -29,7 +29,7 @@ SPARK_MUTANTS = [
     Mutant(
         "spark: a partition that vanished is not missed",
         f"{SPARK}/retries.py",
-        "    if head.digest == share.trial:\n",
+        "    if head.digest == task.attempt:\n",
         "    if head is not None:\n",
         SINK,
     ),
@@ -48,14 +48,14 @@ SPARK_MUTANTS = [
         STREAM,
     ),
     Mutant(
-        "spark: a commit does not say how far the table is",
+        "spark: a commit does not move the offset of the table",
         f"{SPARK}/lake.py",
         "commit_properties=CommitProperties(app_transactions=transactions),",
         "commit_properties=CommitProperties(app_transactions=[]),",
         LAKE,
     ),
     Mutant(
-        "spark: a refresh passes over files that hold touched jobs",
+        "spark: a refresh skips files with changed jobs",
         f"{SPARK}/frames.py",
         "        return first < len(self.buckets) and self.buckets[first] <= most\n",
         "        return False\n",
@@ -69,7 +69,7 @@ SPARK_MUTANTS = [
         LAKE,
     ),
     Mutant(
-        "spark: a job that gave way may run",
+        "spark: a replaced job may run",
         f"{SPARK}/audit/job_checks.py",
         "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)",
         "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED)",
@@ -83,7 +83,7 @@ SPARK_MUTANTS = [
         PLANTED,
     ),
     Mutant(
-        "spark: an id that was given again hides who had it",
+        "spark: an id that was assigned again hides the first seq",
         f"{SPARK}/audit/job_checks.py",
         "for seq in sent if seq != last)",
         "for seq in sent if seq is None)",
@@ -97,14 +97,14 @@ SPARK_MUTANTS = [
         PLANTED,
     ),
     Mutant(
-        "spark: an effect by the job of another seq is let pass",
+        "spark: an effect by the job of another seq passes",
         f"{SPARK}/audit/seq_checks.py",
-        'elif each.named and job_id not in told and "unknown" not in answers:',
+        'elif each.named and job_id not in named and "unknown" not in answers:',
         "elif False:",
         PLANTED,
     ),
     Mutant(
-        "spark: a delivery may be handed out again",
+        "spark: a delivery may be claimed again",
         f"{SPARK}/audit/job_checks.py",
         "if (now.delivery or 0) != delivery + 1:",
         "if (now.delivery or 0) > delivery + 1:",
@@ -125,7 +125,7 @@ SPARK_MUTANTS = [
         PLANTED,
     ),
     Mutant(
-        "spark: tasks judge a seq without all that is said of it",
+        "spark: tasks judge a seq without all its mentions",
         f"{SPARK}/audit/examine.py",
         'by_seq = by_seq.repartition("seq").sortWithinPartitions("seq")',
         "by_seq = by_seq.repartition(3)",
@@ -146,21 +146,21 @@ SPARK_MUTANTS = [
         ("tests/spark/test_audit_files.py",),
     ),
     Mutant(
-        "spark: executors are not asked what they have",
+        "spark: the executors' packages are not checked",
         f"{SPARK}/session.py",
         "                check_executors(session)\n",
         "                pass\n",
         ("tests/spark/test_cluster.py", "-k", "lack"),
     ),
     Mutant(
-        "spark: the app of the working directory stays at home",
+        "spark: the app of the working directory is not shipped",
         f"{SPARK}/executors.py",
         "    spark.sparkContext.addPyFile(str(file))\n",
         "",
         ("tests/spark/test_cluster.py", "-k", "burst"),
     ),
     Mutant(
-        "spark: an audit is quick unless it is told otherwise",
+        "spark: an audit is quick by default",
         f"{SPARK}/audit/checks.py",
         "    quick: bool = False\n",
         "    quick: bool = True\n",
@@ -190,8 +190,8 @@ SPARK_MUTANTS = [
     Mutant(
         "spark: earlier events of jobs that return are not read",
         f"{SPARK}/recent.py",
-        'file.least["offset"] < end and jobs.meets(file)]',
-        'file.least["offset"] < 0]',
+        'file.min_values["offset"] < end and jobs.meets(file)]',
+        'file.min_values["offset"] < 0]',
         INCREMENTAL,
     ),
     Mutant(
@@ -230,21 +230,21 @@ SPARK_MUTANTS = [
         ("tests/spark/test_audit_small.py",),
     ),
     Mutant(
-        "spark: those who follow are told of jobs that the lake does not have yet",
+        "spark: --follow judges jobs that the lake does not have yet",
         f"{SPARK}/proof.py",
         "        if self._until is not None:\n            rows = {",
         "        if self._until == -1:\n            rows = {",
-        ("tests/spark/test_audit_incremental.py", "-k", "under_way"),
+        ("tests/spark/test_audit_incremental.py", "-k", "running_jobs"),
     ),
     Mutant(
-        "spark: a torn record is let in",
+        "spark: a torn record is added",
         f"{SPARK}/landing.py",
         "    if len(torn):\n",
         "    if len(torn) > len(offsets):\n",
         LANDING,
     ),
     Mutant(
-        "spark: a report believes what it shows",
+        "spark: a report does not escape its values",
         f"{SPARK}/document.py",
         '{escape(shown)}</td>" if figure else f"<td>{escape(shown)}</td>"',
         '{shown}</td>" if figure else f"<td>{shown}</td>"',

@@ -1,4 +1,4 @@
-"""docs/audit.md, followed by hand: its app, its worker as a real command on Spark, its audit."""
+"""docs/guides/audit.md, followed by hand: its app, its worker as a real command on Spark, its audit."""
 
 import os
 import re
@@ -13,12 +13,12 @@ from forebay.demo.proof import SMALL_DATA
 from tests.command_result import Run
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "audit.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "audit.md").read_text()
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_an_app_that_writes_down_its_evidence_passes(run: Run, tmp_path: Path) -> None:
+def test_the_app_of_the_page_passes(run: Run, tmp_path: Path) -> None:
     (app,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
     produce, work, audit = re.findall(r"^\$ (\S.*?)(?:  +#.*)?$", PAGE, re.MULTILINE)
     (tmp_path / "app.py").write_text(app)

@@ -22,7 +22,7 @@ __all__ = ["missed"]
 def proven(lake: Lake, jobs: int) -> bool:
     """Whether an audit that passed has seen this many jobs."""
     for table in lake.tables(["proof"]).values():
-        for file in (each for each in table.files if each.partition["part"] == "proof"):
+        for file in (each for each in table.files if each.partition["content"] == "proof"):
             (text,) = pq.ParquetFile(f"{lake.uri}/proof/{file.path}").read()["proof"].to_pylist()
             if json.loads(text)["totals"]["jobs"] == jobs:
                 return True
@@ -61,4 +61,4 @@ def test_a_verdict_each_turn_until_a_signal_or_a_broken_promise(run: Run, tmp_pa
     broken = run(*words)
     assert (broken.code, missed) == (1, []), broken.err
     assert broken.out.splitlines()[-1] == "FAIL"
-    assert "seq 99 job 999999: a producer was told of it, and it is not in the ledger" in broken.out
+    assert "seq 99 job 999999: a receipt names it, and it is not in the ledger" in broken.out

@@ -88,7 +88,7 @@ def test_lies_of_every_kind_are_found_wherever_they_are_cut(
     assert played.straddling > 20
 
 
-def test_what_evidence_says_of_jobs_under_way_is_left_for_the_next_audit(spark: SparkSession, tmp_path: Path) -> None:
+def test_evidence_of_running_jobs_is_left_for_the_next_audit(spark: SparkSession, tmp_path: Path) -> None:
     """Offsets 0 … 2 are a job that is done, 3 … 5 one that is accepted, claimed and done while the audit looks."""
     story = Story()
     for hour in range(2):
@@ -140,9 +140,9 @@ def test_the_command_relies_on_an_earlier_audit_and_whole_does_not(
     second = run(*words, "--store", url)
     assert second.code == 0, second.out
     assert "offsets 0 … 2 were proven by the audit of 20" in second.out
-    assert "it looked at 15 new events" in second.out
+    assert "it checked 15 new events" in second.out
     with monkeypatch.context() as without:
-        without.setattr("forebay.cli.sparking.spark_of", _refused)
+        without.setattr("forebay.cli.spark_commands.spark_of", _refused)
         (verdict,) = run(*words, "--json").json
     assert (verdict["answer"], verdict["facts"]["jobs"], verdict["facts"]["effects"]) == ("PASS", 35, 35)
     assert (verdict["earlier"]["end"], verdict["earlier"]["new_events"]) == (6, 0)
@@ -156,9 +156,9 @@ def test_the_command_relies_on_an_earlier_audit_and_whole_does_not(
     (found,) = [each for each in whole.json[0]["results"] if each["outcome"] == "failed"]
     assert (found["check"], found["count"]) == ("early_claim", 30)
     lake = Lake.at("lake").table("events")
-    lake.commit([], removed=[file for file in lake.files if file.least["offset"] == 0])
+    lake.commit([], removed=[file for file in lake.files if file.min_values["offset"] == 0])
     fewer = run(*words, "--json")
-    assert "the earlier proof up to offset 5 is not relied on: the lake has " in fewer.err
+    assert "the earlier proof up to offset 5 is not used: the lake has " in fewer.err
     assert (fewer.code, json.loads(fewer.out)["earlier"]) == (1, None)
 
 

@@ -211,7 +211,7 @@ def test_what_a_store_leaves_passes_every_check(run: Run, url: str, turns: int, 
     (verdict,) = answer.json
     results = {each["check"]: each for each in verdict["results"]}
     assert verdict["answer"] == "PASS", answer.out
-    assert {name for name, each in results.items() if each["outcome"] == "not asked"} == {"log_gap"}
+    assert {name for name, each in results.items() if each["outcome"] == "not run"} == {"log_gap"}
     changes = set(read["change"].to_pylist())
     assert changes == {*Change} - {Change.MERGED} | {None}
     assert results["duplicated"]["outcome"] == "ok"

@@ -42,7 +42,7 @@ def test_a_small_clean_history_passes(spark: SparkSession, good: Story) -> None:
     assert verdict.result("lost").outcome == "ok"
     assert verdict.result("early_claim").outcome == "ok"
     assert verdict.skipped == []
-    assert verdict.result("unfinished").outcome == "not asked"
+    assert verdict.result("unfinished").outcome == "not run"
     assert verdict.text().endswith("\nPASS")
     assert msgspec.json.decode(verdict.json())["answer"] == "PASS"
 
@@ -67,7 +67,7 @@ def test_no_events_and_no_receipts_are_named(frames: Frames) -> None:
     assert verdict.answer == "INVALID"
     assert [reason.split(":")[0] for reason in verdict.reasons] == [
         "there are no events",
-        "0 jobs were accepted, 1 is the least that proves something",
+        "0 jobs were accepted, at least 1 are required",
         "the receipts are empty",
     ]
 
@@ -78,9 +78,9 @@ def test_too_little_coverage_is_named(frames: Frames) -> None:
     verdict = audit(events, *part, options=Options(min_jobs=6))
     assert verdict.answer == "INVALID"
     assert verdict.reasons == [
-        "5 jobs were accepted, 6 is the least that proves something",
+        "5 jobs were accepted, at least 6 are required",
         "3 of 5 enqueued jobs have a receipt, less than 90%",
-        "effects have no effect_at: one that was repeated is not told from a line that was",
+        "effects have no effect_at: a repeated effect cannot be distinguished from a repeated line",
     ]
     assert audit(events, part[0], options=Options(coverage=0.5)).answer == "PASS"
 
@@ -96,7 +96,7 @@ def test_a_ledger_that_begins_late_or_was_off_proves_nothing_of_before(spark: Sp
     assert late.answer == "FAIL"
     assert [each.seq for each in late.result("lost").offenders] == [0]
     known = audit(events.filter("offset >= 2"), receipts, effects, options=Options(drained=True, from_offset=2))
-    assert (known.answer, known.result("unborn").outcome) == ("INVALID", "not asked")
+    assert (known.answer, known.result("unborn").outcome) == ("INVALID", "not run")
     assert known.reasons[0].startswith("the ledger was switched off 1 times")
     assert all(result.count == 0 for result in known.results)
 
@@ -119,7 +119,7 @@ def test_options_turn_notes_into_failures(spark: SparkSession) -> None:
     assert [each.job_id for each in strict.result("died_early").offenders] == [3]
 
 
-def test_every_check_is_asked_unless_told_otherwise(spark: SparkSession) -> None:
+def test_every_check_runs_by_default(spark: SparkSession) -> None:
     """In one audit: that each kind makes a suspect of its own job, `test_audit_profile.py` shows."""
     planted = {
         "_unfenced": "unfenced_effect",
@@ -137,7 +137,7 @@ def test_every_check_is_asked_unless_told_otherwise(spark: SparkSession) -> None
     )
 
 
-def test_lawful_oddities_are_noted_and_pass(spark: SparkSession) -> None:
+def test_allowed_oddities_are_notes_and_pass(spark: SparkSession) -> None:
     garden = clean(seed=5, lives=2, redrives=False)
     for plant in (each for each in KINDS if each.__name__ in {"_effect_of_dead", "_taken_back_early"}):
         plant(garden)
@@ -189,7 +189,7 @@ def test_a_torn_record_is_a_gap(frames: Frames) -> None:
     assert (extent.ragged, gap.check, gap.offset, gap.note) == (1, "ledger_gap", 1, "4 jobs of 5")
 
 
-def test_a_record_that_lost_its_last_places_is_a_gap_where_records_tell_their_size(frames: Frames) -> None:
+def test_a_record_that_lost_its_last_places_is_a_gap_if_records_have_sizes(frames: Frames) -> None:
     events, receipts, effects = frames
     short = events.filter("NOT (change = 'claimed' AND place >= 3)")
     (gap,) = audit(short, receipts, effects).result("ledger_gap").offenders
@@ -205,8 +205,8 @@ def test_the_text_names_offenders(spark: SparkSession) -> None:
     story = Story()
     Life(story, START, n=7).accept().claim().after(SECOND).ack(effect=False)
     text = judged(spark, story).text()
-    assert "undone             I1    FAIL          7  the ledger says acked, and no handler left an effect" in text
-    assert "  seq 0 job 1: acked, and no handler left an effect\n" in text
+    assert "undone             I1    FAIL          7  the job was acked, and there is no effect" in text
+    assert "  seq 0 job 1: acked, and there is no effect\n" in text
     assert "  … and 2 more" in text
     assert text.endswith("\nFAIL")
 
@@ -239,7 +239,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object], comp
 
 
 def test_the_page_defines_every_check() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "audit.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.) \| (I\d+) \| (\*note:|\*INVALID:)?", page, re.MULTILINE)
     weights = {"failure": "", "note": "*note:", "doubt": "*INVALID:"}
     marks = {Tier.PROOF: "●", Tier.EVERY: "○"}

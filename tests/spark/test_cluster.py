@@ -127,7 +127,7 @@ def test_a_python_that_is_not_there_is_named(cluster: Cluster, tmp_path: Path) -
 
 
 @pytest.mark.nightly
-def test_a_python_that_goes_along_as_an_archive_is_run(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_python_shipped_as_an_archive_is_used(cluster: Cluster, tmp_path: Path) -> None:
     worked(f"sqlite:///{tmp_path}/forebay.db", tmp_path, JOBS)
     (tmp_path / "python").write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec {sys.executable} "$@"\n')
     (tmp_path / "python").chmod(0o755)

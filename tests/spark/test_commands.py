@@ -48,7 +48,7 @@ def test_from_a_store_to_a_verdict_and_a_page(run: Run, tmp_path: Path) -> None:
     assert page.count("<svg") >= 6
 
 
-def test_an_evidence_file_that_comes_twice_or_is_missing_is_named(run: Run, tmp_path: Path) -> None:
+def test_an_evidence_file_that_is_doubled_or_missing_is_named(run: Run, tmp_path: Path) -> None:
     worked(f"sqlite:///{tmp_path}/forebay.db", tmp_path, JOBS)
     Path("effects").mkdir()
     Path("effects.ndjson").rename("effects/1.ndjson")
@@ -118,7 +118,7 @@ def test_jobs_are_made_into_a_store_or_into_files(run: Run, spark: SparkSession,
         (("worker", "app:fb", "--tasks", "2"), 2, "--on-spark"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+def test_bad_input_is_one_line(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
     Path("app.py").write_text("from forebay import Forebay\nfb = Forebay()\n")
     answer = run(*words)
     assert (answer.code, answer.out) == (code, "")
@@ -135,7 +135,7 @@ def test_what_cannot_be_is_said_in_a_line(run: Run, words: tuple[str, ...], code
         ("", "there is nothing in it"),
     ],
 )
-def test_receipts_that_say_nothing_are_refused(run: Run, tmp_path: Path, lines: str, said: str) -> None:
+def test_receipts_without_an_answer_are_refused(run: Run, tmp_path: Path, lines: str, said: str) -> None:
     from forebay.spark.lake import Lake
 
     Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")

@@ -1,4 +1,4 @@
-"""The figures of docs/findings.md are those of the results that lie beside it."""
+"""The figures of docs/internals/findings.md are those of the results that lie beside it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,10 +14,10 @@ _DOCS: Final = Path(__file__).parents[2] / "docs"
 _RESULTS: Final = _DOCS / "results"
 
 
-def test_findings_say_what_the_results_say(spark: "SparkSession") -> None:
+def test_findings_agree_with_the_results(spark: "SparkSession") -> None:
     told = judged(read(spark, _RESULTS / "full"))
     assert [each.number for each, _ in told] == [each.number for each in EXPERIMENTS]
-    text = (_DOCS / "findings.md").read_text()
+    text = (_DOCS / "internals" / "findings.md").read_text()
     sentences = [finding.sentence for _, findings in told for finding in findings]
     assert [sentence for sentence in sentences if f"| {sentence} |" not in text] == []
     broken = [finding.sentence for _, findings in told for finding in findings if finding.holds is False]
@@ -32,5 +32,5 @@ def test_the_headline_is_that_of_the_results(spark: "SparkSession") -> None:
     assert accepted
     for name in ("lost, by Spark", "doubled, by Spark", "unfinished, by Spark"):
         assert {found.of(name)[case].most for case in accepted} == {0}
-    assert "| 12,000,000;" in (_DOCS / "findings.md").read_text()
+    assert "| 12,000,000;" in (_DOCS / "internals" / "findings.md").read_text()
     assert HEADLINE.title() in page(read(spark, _RESULTS / "full"), measured, "forebay lab report")

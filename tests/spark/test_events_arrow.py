@@ -92,7 +92,7 @@ def random_entries(seed: int, count: int) -> list[LedgerEntry]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_columns_say_what_the_records_say(seed: int) -> None:
+def test_columns_agree_with_the_records(seed: int) -> None:
     entries = random_entries(seed, 60)
     table = flatten(entries, EVENTS)
     assert table.schema.equals(arrow_schema(EVENTS))
@@ -109,7 +109,7 @@ def test_batches_never_cut_a_record_and_leave_nothing_out() -> None:
     assert sum(map(len, offsets)) == len(entries)
 
 
-def test_only_the_columns_that_are_asked_for() -> None:
+def test_only_requested_columns_are_built() -> None:
     narrow = narrowed(schema_of("job_id long\nchange string\noffset long!"), EVENTS, "events")
     table = flatten(random_entries(2, 10), narrow)
     assert table.schema.names == ["job_id", "change", "offset"]

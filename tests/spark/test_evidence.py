@@ -74,7 +74,7 @@ def test_of_a_file_that_has_grown_only_the_new_lines_are_decoded(
         read_receipts(lambda: spark, [str(file)], lake)
 
 
-def test_a_file_that_was_written_anew_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_rewritten_file_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "receipts.ndjson"
     lake = Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")
     for first, last in ((0, 9), (20, 33)):

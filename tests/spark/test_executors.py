@@ -8,7 +8,7 @@ import pytest
 
 from forebay.core.errors import Invalid
 from forebay.spark import executors
-from forebay.spark.executors import is_local, own_file, why_not
+from forebay.spark.executors import is_local, own_file, start_failure
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ from forebay.spark.executors import is_local, own_file, why_not
         ("java.lang.OutOfMemoryError: Java heap space", None),
     ],
 )
-def test_a_python_that_does_not_start_is_told_from_other_faults(said: str, reason: str | None) -> None:
-    assert why_not(said) == reason
+def test_a_python_that_does_not_start_is_distinguished_from_other_faults(said: str, reason: str | None) -> None:
+    assert start_failure(said) == reason
 
 
-def test_tasks_of_a_cluster_in_one_process_are_on_no_cluster() -> None:
+def test_a_local_master_is_no_cluster() -> None:
     assert [is_local(master) for master in ("local[2]", "local-cluster[1,1,1024]", "spark://host:7077", None)] == [
         *(True, False, False, False)
     ]
 
 
-def test_modules_and_packages_of_the_working_directory_go_along_and_nothing_else(
+def test_only_modules_and_packages_of_the_working_directory_are_shipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, scratch = tmp_path / "home", tmp_path / "scratch"

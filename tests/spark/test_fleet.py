@@ -34,9 +34,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return an_app(tmp_path, KILLED)
 
 
-def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
-    spark: SparkSession, app: str, tmp_path: Path
-) -> None:
+def test_a_killed_task_is_retried_and_no_job_is_lost(spark: SparkSession, app: str, tmp_path: Path) -> None:
     spark.sparkContext.addPyFile(str(tmp_path / f"{app.partition(':')[0]}.py"))
     url = f"sqlite:///{tmp_path}/jobs.db"
     with opened(url) as store:
@@ -60,7 +58,7 @@ def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
     assert effects.rows(spark).select("seq").distinct().count() == JOBS
 
 
-def test_a_fleet_leaves_when_its_time_is_over(spark: SparkSession, app: str, tmp_path: Path) -> None:
+def test_a_fleet_ends_after_its_time_limit(spark: SparkSession, app: str, tmp_path: Path) -> None:
     spark.sparkContext.addPyFile(str(tmp_path / f"{app.partition(':')[0]}.py"))
     url = f"sqlite:///{tmp_path}/jobs.db"
     with opened(url) as store:

@@ -51,6 +51,6 @@ def test_a_store_is_seeded_once(spark: SparkSession, tmp_path: Path) -> None:
     assert all(0 <= seeded.jobs <= 5_000 for seeded in heard)
 
 
-def test_a_count_that_cannot_be_is_refused(spark: SparkSession) -> None:
+def test_an_invalid_count_is_refused(spark: SparkSession) -> None:
     with pytest.raises(Invalid, match="count: -1 is not an integer in 0"):
         jobs(spark, -1, 7)

@@ -58,7 +58,7 @@ def test_a_source_may_move_on_with_nothing(store: Any) -> None:
     assert store.ledger(-1, 10) == []
 
 
-def test_rows_with_keys_gates_and_bounds_go_the_same_way(store: Any) -> None:
+def test_rows_with_keys_gates_and_bounds_are_ingested_alike(store: Any) -> None:
     store.put_spec(QueueSpec(name="few", capacity=Bounded(4)))
     store.put_spec(QueueSpec(name="line", eligibility=InOrder()))
     keyed = [Draft("k", {"n": 1}, key="x"), Draft("k", {"n": 1}, key="x"), Draft("k", 2, queue="few")]
@@ -71,20 +71,20 @@ def test_rows_with_keys_gates_and_bounds_go_the_same_way(store: Any) -> None:
     assert len(store.claim([Want("line", 10)], "w", timedelta(seconds=5))) == 1, "they stand in line"
 
 
-def test_of_two_who_come_at_once_one_is_taken(store: Any) -> None:
+def test_of_two_concurrent_ingests_one_succeeds(store: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda _: store.ingest("a", None, ONE, drafts(3)), range(8)))
     assert [tally for tally in taken if tally is not None] == [Tally(3)]
     assert len(every_job(store)) == 3
 
 
-def test_a_feed_has_a_bound(store: Any) -> None:
+def test_an_ingest_is_bounded(store: Any) -> None:
     with pytest.raises(BatchTooLarge, match=f"the limit is {MAX_INGEST}"):
         store.ingest("a", None, ONE, [Draft("k")] * (MAX_INGEST + 1))
     assert store.ingested("a") is None
 
 
-def test_a_dead_job_gives_way_to_another_in_one_step(store: Any) -> None:
+def test_a_dead_job_is_replaced_in_one_step(store: Any) -> None:
     ids = [receipt.id for receipt in store.enqueue(drafts(3))]
     leases = store.claim([Want("default", 2)], "w", timedelta(seconds=5))
     store.settle([(lease, DeadLetter(Failure("E"))) for lease in leases])
@@ -99,7 +99,7 @@ def test_a_dead_job_gives_way_to_another_in_one_step(store: Any) -> None:
     assert store.replace_dead([]) == []
 
 
-def test_a_draft_that_cannot_be_leaves_the_dead_job(store: Any) -> None:
+def test_an_invalid_draft_leaves_the_dead_job(store: Any) -> None:
     store.put_spec(QueueSpec(name="few", capacity=Bounded(1)))
     (receipt,) = store.enqueue(drafts(1))
     (lease,) = store.claim([Want("default", 1)], "w", timedelta(seconds=5))

@@ -37,7 +37,7 @@ def planted(tmp_path: Path) -> Path:
     return tmp_path / "lab-results"
 
 
-def test_the_report_says_what_was_found(planted: Path, run: Run) -> None:
+def test_the_report_has_the_findings(planted: Path, run: Run) -> None:
     answer = run("lab", "report", "--results", str(planted), "--out", "lab.html", "--json")
     assert answer.code == 0, answer.err
     said = msgspec.json.decode(answer.out)

@@ -89,7 +89,7 @@ def both(work: Callable[[], T]) -> list[T]:
 
 
 @pytest.mark.usefixtures("meeting")
-def test_two_pipelines_that_race_bring_every_event_once(spark: SparkSession, url: str, lake: Lake) -> None:
+def test_two_pipelines_that_race_add_every_event_once(spark: SparkSession, url: str, lake: Lake) -> None:
     done = both(lambda: Pipeline(spark, lake, url).run(tables=False))
     assert sorted(each.records for each in done) == [0, head(url)]
     found = places(lake)
@@ -105,7 +105,7 @@ def test_two_refreshes_that_race_change_a_table_once(spark: SparkSession, url: s
     files = landed(lake, url, 0, head(url))
     both(lambda: _add(lake, files, head(url)))
     lake.create("jobs", arrow_schema(TABLES["jobs"].schema), ["day"])
-    done = both(lambda: _Refresh(spark, lake).bring(TABLES["jobs"]))
+    done = both(lambda: _Refresh(spark, lake).refresh(TABLES["jobs"]))
     assert sorted(each.written for each in done) == [0, done[0].rows]
     assert {each.rows for each in done} == {len(plain(lake, "jobs"))} == {read_table(spark, lake.uri, "jobs").count()}
     assert lake.table("jobs").version == 1

@@ -38,19 +38,19 @@ def told(url: str) -> list[dict[str, Any]]:
         return list(flatten(store.ledger(-1, 1_000), EVENTS).to_pylist())
 
 
-def test_files_say_what_the_records_say(spark: SparkSession, url: str, lake: Lake) -> None:
+def test_files_agree_with_the_records(spark: SparkSession, url: str, lake: Lake) -> None:
     rows = told(url)
     end = rows[-1]["offset"] + 1
     files = landed(lake, url, 0, 3) + landed(lake, url, 3, end)
     lake.table("events").commit(files, end)
     assert {file.day for file in files} == {str(row["day"]) for row in rows}
-    assert (files[0].least["offset"], files[-1].most["offset"]) == (0, end - 1)
+    assert (files[0].min_values["offset"], files[-1].max_values["offset"]) == (0, end - 1)
     assert read_events(spark, lake).orderBy("offset", "place").toArrow().to_pylist() == rows
     source = spark.read.format("forebay").option("lake", lake.uri).option("table", "events")
     assert source.load().orderBy("offset", "place").toArrow().to_pylist() == rows
 
 
-def test_a_task_that_was_tried_twice_counts_once(url: str, lake: Lake) -> None:
+def test_a_task_that_ran_twice_counts_once(url: str, lake: Lake) -> None:
     end = told(url)[-1]["offset"] + 1
     lost = landed(lake, url, 0, end)
     brought(lake, url, end)

@@ -1,4 +1,4 @@
-"""docs/pipeline.md, the example and the notebook, run as they stand, in the session of all tests."""
+"""docs/guides/lake.md, the example and the notebook, run as they stand, in the session of all tests."""
 
 import ast
 import json
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from forebay.spark.tables import TABLES, VIEWS
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "pipeline.md"
+PAGE = ROOT / "docs" / "guides" / "lake.md"
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -59,6 +59,6 @@ def test_the_example_sends_back_what_it_chose(
         runpy.run_path(str(ROOT / "examples" / "dead_letters_to_table.py"), run_name="__main__")
     assert left.value.code == 0
     said = capsys.readouterr().out
-    assert "a dry run:  Redriven(redriven=5, mended=10, gone=0)" in said
-    assert "for real:   Redriven(redriven=5, mended=10, gone=0)" in said
+    assert "a dry run:  Redriven(redriven=5, replaced=10, gone=0)" in said
+    assert "for real:   Redriven(redriven=5, replaced=10, gone=0)" in said
     assert "in the end: 15 jobs live again, 0 are dead" in said

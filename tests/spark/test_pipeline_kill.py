@@ -51,7 +51,7 @@ def until_more(lake: Lake, process: "subprocess.Popen[bytes]", more: int) -> Non
 @pytest.mark.timeout(900)
 @pytest.mark.nightly
 @pytest.mark.parametrize("kills", [1, 6])
-def test_a_stream_that_is_killed_brings_every_event_once(spark: SparkSession, tmp_path: Path, kills: int) -> None:
+def test_a_stream_that_is_killed_adds_every_event_once(spark: SparkSession, tmp_path: Path, kills: int) -> None:
     url, rng, stop = f"sqlite:///{tmp_path}/jobs.db", random.Random(kills), Event()
     lake = Lake.of(tmp_path / "lake", url)
     words = ["pipeline", "stream", "--lake", lake.uri, "--store", url, "--every", "200ms", "--tables-every", "2s"]

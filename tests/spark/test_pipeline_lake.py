@@ -26,7 +26,7 @@ def url(tmp_path: Path) -> str:
     return url
 
 
-def test_a_store_is_known_by_its_place_not_by_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_is_identified_without_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert identity("sqlite:///jobs.db") == identity(f"sqlite:///{tmp_path}/jobs.db") == f"sqlite:{tmp_path}/jobs.db"
     assert identity("postgresql://ada:secret@db:5432/app") == identity("postgres://eve@db:5432/app?sslmode=require")
@@ -42,7 +42,7 @@ def test_a_lake_is_made_once_and_belongs_to_its_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["ftp://bucket/lake", "hdfs://name:8020/lake", "az://c/lake", "gcs://b/lake"])
-def test_a_scheme_that_no_client_knows_is_refused_by_name(
+def test_an_unsupported_scheme_is_refused_by_name(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -101,7 +101,7 @@ def test_without_the_client_there_is_one_clear_error(tmp_path: Path, monkeypatch
         Lake.at(tmp_path)
 
 
-def test_a_batch_that_was_brought_is_refused_by_the_format(url: str, tmp_path: Path) -> None:
+def test_a_batch_that_was_added_is_refused_by_the_format(url: str, tmp_path: Path) -> None:
     lake = Lake.of(tmp_path / "lake", url)
     late = lake.table("events")
     again = landed(lake, url, 0, 5)
@@ -128,7 +128,7 @@ def test_other_engines_find_what_they_filter_by(url: str, tmp_path: Path) -> Non
         assert counts != {0}
 
 
-def test_upkeep_joins_small_files_and_removes_what_nobody_names(url: str, tmp_path: Path) -> None:
+def test_maintenance_joins_small_files_and_removes_unreferenced_ones(url: str, tmp_path: Path) -> None:
     lake = Lake.of(tmp_path / "lake", url)
     for end in (1, 2, 3, 4, 5):
         brought(lake, url, end)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from forebay.cli.command import Call
-from forebay.cli.sparking import spark_of
+from forebay.cli.spark_commands import spark_of
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, State
 from forebay.core.ledger import LedgerRule
@@ -19,7 +19,7 @@ from forebay.core.outcome import Ack
 from forebay.spark import refresh as module
 from forebay.spark.frames import read_events, read_table
 from forebay.spark.lake import Lake, LakeTable
-from forebay.spark.pipeline import Done, Pipeline, check_ledger
+from forebay.spark.pipeline import Pipeline, PipelineRun, check_ledger
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Query, Want
 from tests.command_result import Run
@@ -39,8 +39,8 @@ class Begun(Struct):
 
     url: str
     lake: Path
-    first: Done
-    again: Done
+    first: PipelineRun
+    again: PipelineRun
 
     def copied(self, place: Path) -> Lake:
         shutil.copytree(self.lake, place)
@@ -125,7 +125,7 @@ def test_a_table_that_was_left_behind_catches_up(spark: SparkSession, begun: Beg
         assert plain(lake, name) == plain(once, name), name
 
 
-def test_a_crash_before_the_commit_is_made_good(
+def test_a_crash_before_the_commit_is_recovered(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake.of(tmp_path / "lake", url)
@@ -151,12 +151,12 @@ def test_a_ledger_that_was_trimmed_or_is_another_is_refused(url: str, tmp_path: 
     brought(lake, url, following)
     assert check_ledger(url, lake.contents()) == (first, following)
     lake.table("events").commit([], following + 1)
-    with pytest.raises(Invalid, match="is not the store it was; begin another lake"):
+    with pytest.raises(Invalid, match="was replaced or restored; start another lake"):
         check_ledger(url, lake.contents())
     with opened(url) as store:
         store.put_ledger_rule(LedgerRule(keep_bytes=1))
         store.trim_ledger(100)
-    with pytest.raises(Invalid, match=r"offsets 1 … \d+ were trimmed before the pipeline had read them; begin another"):
+    with pytest.raises(Invalid, match=r"offsets 1 … \d+ were trimmed before the pipeline had read them; start another"):
         check_ledger(url, behind)
 
 

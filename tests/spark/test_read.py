@@ -71,7 +71,7 @@ def test_options_choose_and_filters_of_one_query_stay_with_it(spark: SparkSessio
     assert df.count() == len(whole) + 1, "the same DataFrame sees what is new"
 
 
-def test_filters_are_the_stores_business_if_asked(spark: SparkSession, url: str) -> None:
+def test_pushdown_filters_in_the_store(spark: SparkSession, url: str) -> None:
     busy_day(url)
     df = read(spark, url, pushdown="true")
     picked = df.filter("kind = 'odd' and queue = 'default' and id > 5 and id <= 30 and payload like '%seq%'")
@@ -82,7 +82,7 @@ def test_filters_are_the_stores_business_if_asked(spark: SparkSession, url: str)
     assert read(spark, url, pushdown="true").filter("state = 'nonsense'").count() == 0
 
 
-def test_the_dead_letters_tell_why(spark: SparkSession, url: str) -> None:
+def test_dead_letters_have_their_errors(spark: SparkSession, url: str) -> None:
     busy_day(url)
     dead = read(spark, url, table="dead").select("id", "error_kind", "error", "state")
     assert [tuple(row.values()) for row in rows(dead)] == [
@@ -91,7 +91,7 @@ def test_the_dead_letters_tell_why(spark: SparkSession, url: str) -> None:
     ]
 
 
-def test_a_narrow_schema_is_all_that_is_made(spark: SparkSession, url: str) -> None:
+def test_only_columns_of_a_narrow_schema_are_built(spark: SparkSession, url: str) -> None:
     busy_day(url)
     df = spark.read.format("forebay").schema("state string, id bigint").option("url", url).load()
     assert df.columns == ["state", "id"]
@@ -123,12 +123,12 @@ def test_a_log_is_read_whole(spark: SparkSession, url: str) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"url": ""}, 'option url: it is not given; say .option("url", "postgresql://…"), or set FOREBAY_URL'),
+        ({"url": ""}, 'option url: it is not given; add .option("url", "postgresql://…"), or set FOREBAY_URL'),
         ({"table": "job"}, "option table: there is no table 'job'; use jobs, dead, events or log:<name>"),
-        ({"tabel": "jobs"}, "option tabel: the source forebay does not know it; did you mean table?"),
+        ({"tabel": "jobs"}, "option tabel: the source forebay has no such option; did you mean table?"),
         ({"partitions": "many"}, "option partitions: 'many' is not a number in 1 … 10000"),
-        ({"on_gap": "shrug"}, "option on_gap: 'shrug' is none of its values; use fail or skip"),
-        ({"url": "memory://"}, "a memory store lives in one process"),
+        ({"on_gap": "shrug"}, "option on_gap: 'shrug' is not one of its values; use fail or skip"),
+        ({"url": "memory://"}, "a memory store exists in one process"),
         ({"state": "lost"}, "option state: 'lost' cannot be chosen of jobs; read jobs, with waiting, ready, running"),
     ],
 )
@@ -142,14 +142,14 @@ def test_a_wrong_option_is_named(
     assert complaint in str(caught.value)
 
 
-def test_a_mistake_is_told_by_the_driver(spark: SparkSession, url: str) -> None:
+def test_a_wrong_option_fails_on_the_driver(spark: SparkSession, url: str) -> None:
     with pytest.raises(
-        AnalysisException, match="option tabel: the source forebay does not know it; did you mean table"
+        AnalysisException, match="option tabel: the source forebay has no such option; did you mean table"
     ):
         read(spark, url, tabel="jobs")
 
 
-def test_a_store_that_is_not_there_is_named_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_store_is_named_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException, match="no store has the scheme 'mysql'"):
         read(spark, "mysql://x").count()
     with pytest.raises(AnalysisException, match=r"there is no file .*nothing\.db"):

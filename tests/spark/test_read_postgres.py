@@ -111,7 +111,7 @@ def test_seeded_streamed_and_redriven(spark: SparkSession, postgres_url: str, tm
     fast = sum(lease.job.kind == "fast" for lease in leases)
     assert redrive(dead.filter("kind = 'fast'"), postgres_url) == Redriven(redriven=fast)
     others = dead.selectExpr("id", "'{\"seq\":-1}' as payload")
-    assert redrive(others, postgres_url) == Redriven(mended=100 - fast)
+    assert redrive(others, postgres_url) == Redriven(replaced=100 - fast)
     with opened(postgres_url) as store:
         found = Counter(job.state for job in every_job(store))
     assert found == {State.READY: 3_000}

@@ -38,19 +38,19 @@ def patched(dead: DataFrame) -> DataFrame:
     return dead.withColumn("payload", F.regexp_replace("payload", '"bad":true', '"bad":false'))
 
 
-def test_a_dry_run_tells_and_changes_nothing(spark: SparkSession, url: str) -> None:
+def test_a_dry_run_counts_and_changes_nothing(spark: SparkSession, url: str) -> None:
     with opened(url) as store:
         before, extent = every_job(store), store.ledger_extent()
-    assert redrive(patched(letters(spark, url)), url, dry_run=True) == Redriven(redriven=20, mended=10)
+    assert redrive(patched(letters(spark, url)), url, dry_run=True) == Redriven(redriven=20, replaced=10)
     with opened(url) as store:
         assert every_job(store) == before
         assert store.ledger_extent() == extent
 
 
-def test_a_filtered_and_patched_set_goes_back_once(spark: SparkSession, url: str) -> None:
+def test_a_filtered_and_patched_set_is_redriven_once(spark: SparkSession, url: str) -> None:
     chosen = patched(letters(spark, url).filter("id <= 20")).cache()
     assert chosen.count() == 20
-    assert redrive(chosen, url) == Redriven(redriven=13, mended=7)
+    assert redrive(chosen, url) == Redriven(redriven=13, replaced=7)
     assert redrive(chosen, url) == Redriven(gone=20), "what lives again is left alone"
     chosen.unpersist()
     with opened(url) as store:
@@ -88,7 +88,7 @@ def test_a_payload_that_is_no_json_moves_nothing_of_its_call(spark: SparkSession
         assert len(every_job(store, Query(state=State.DEAD))) == 30
 
 
-def test_columns_and_partitions_that_cannot_be_are_named(spark: SparkSession, url: str) -> None:
+def test_wrong_columns_and_partitions_are_named(spark: SparkSession, url: str) -> None:
     dead = letters(spark, url)
     with pytest.raises(AnalysisException, match="columns to redrive: there is no id"):
         redrive(dead.select("payload"), url)

@@ -23,7 +23,7 @@ def a_java(folder: Path, version: str) -> None:
     program.chmod(0o755)
 
 
-def test_the_session_of_a_process_is_one(spark: SparkSession) -> None:
+def test_a_process_has_one_session(spark: SparkSession) -> None:
     assert spark_session("local[7]") is spark
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.master == "local[2,3]"

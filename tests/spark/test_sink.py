@@ -20,7 +20,7 @@ from forebay.core.errors import Invalid, QueueFull
 from forebay.core.policy import Bounded, Retained
 from forebay.core.spec import QueueSpec
 from forebay.spark.options import Writing
-from forebay.spark.retries import Share
+from forebay.spark.retries import PartitionAttempt
 from forebay.spark.sink import Written, write_rows
 from forebay.store.protocol import Checkpoint
 from tests.spark.ground import every_job, opened
@@ -49,7 +49,7 @@ def depth(url: str) -> int:
         return sum(queue.ready for queue in store.backlog())
 
 
-def test_a_row_says_all_that_a_draft_can_say(spark: SparkSession, url: str) -> None:
+def test_a_row_has_every_field_of_a_draft(spark: SparkSession, url: str) -> None:
     row = spark.sql("""
         select 'mail' as kind, named_struct('to', 'ada', 'tries', array(1, 2)) as payload, 'post' as queue,
             'once' as key, timestamp '2100-01-01 00:00:00' as run_at, timestamp '2101-01-01 00:00:00' as deadline,
@@ -84,23 +84,23 @@ def test_nulls_are_defaults_and_options_are_for_all_rows(spark: SparkSession, ur
     [
         ("select 'k' as kind, 1 as payload", "payload is int, not JSON text, a struct, a map or an array"),
         ("select 'k' as kind, 'soon' as run_at", "run_at is string, not a timestamp"),
-        ("select 'k' as kind, 1 as speed", "speed is no part of a job"),
+        ("select 'k' as kind, 1 as speed", "a job has no field speed"),
         ("select '1' as payload", "kind is missing; select some of kind, payload, queue, key"),
     ],
 )
-def test_columns_that_cannot_be_are_named_on_the_driver(
-    spark: SparkSession, url: str, select: str, complaint: str
-) -> None:
+def test_wrong_columns_are_named_on_the_driver(spark: SparkSession, url: str, select: str, complaint: str) -> None:
     with pytest.raises(AnalysisException) as caught:
         write(spark.sql(select), url)
     assert complaint in str(caught.value)
 
 
-def test_other_mistakes_of_writing_are_named(spark: SparkSession, url: str) -> None:
+def test_wrong_options_of_a_write_are_named(spark: SparkSession, url: str) -> None:
     row = spark.sql("select 'k' as kind")
     with pytest.raises(AnalysisException, match="write mode: a queue cannot be overwritten"):
         row.write.format("forebay").option("url", url).mode("overwrite").save()
-    with pytest.raises(AnalysisException, match="option action: 'burn' is none of its values; use enqueue or redrive"):
+    with pytest.raises(
+        AnalysisException, match="option action: 'burn' is not one of its values; use enqueue or redrive"
+    ):
         write(row, url, action="burn")
 
 
@@ -143,14 +143,14 @@ def broken_after(numbers: list[int], batch: int) -> Iterator[pa.RecordBatch]:
 
 
 def task(url: str, rows: Iterator[pa.RecordBatch], batch: int = 0, **options: str) -> Written:
-    return share_of(url, rows, Share("source", 0, batch, TRY), **options)
+    return share_of(url, rows, PartitionAttempt("source", 0, batch, TRY), **options)
 
 
-def share_of(url: str, rows: Iterator[pa.RecordBatch], share: Share, **options: str) -> Written:
+def share_of(url: str, rows: Iterator[pa.RecordBatch], share: PartitionAttempt, **options: str) -> Written:
     return write_rows(rows, Writing.of({"url": url, "chunk": "8", "patience": "0.01", **options}), share)
 
 
-def test_a_task_goes_on_where_the_one_before_stopped(url: str) -> None:
+def test_a_task_continues_where_the_one_before_stopped(url: str) -> None:
     for cut in (0, 1, 3, 3, 4):
         with pytest.raises(OSError, match="cut"):
             task(url, broken_after(list(range(50)), cut))
@@ -164,13 +164,15 @@ def test_rows_in_another_order_are_refused_and_nothing_is_added(url: str) -> Non
         task(url, broken_after(list(range(50)), 3))
     before = seqs(url)
     for other in (list(range(49, -1, -1)), list(range(10)), [*range(20), 99, *range(21, 50)]):
-        with pytest.raises(Invalid, match=r"rows of spark:source:0: they are not those.*sortWithinPartitions"):
+        with pytest.raises(
+            Invalid, match=r"rows of spark:source:0: they, or their order, differ.*sortWithinPartitions"
+        ):
             task(url, batches(other))
     assert seqs(url) == before
     assert task(url, batches(list(range(50)))).taken == 50 - len(before)
 
 
-def test_batches_that_are_done_are_passed_over(url: str) -> None:
+def test_finished_batches_are_skipped(url: str) -> None:
     assert task(url, batches([1, 2]), batch=4) == Written(taken=2)
     assert task(url, batches([1, 2]), batch=4) == Written(repeated=2)
     assert task(url, batches([7, 8, 9]), batch=3) == Written(repeated=3)
@@ -178,7 +180,7 @@ def test_batches_that_are_done_are_passed_over(url: str) -> None:
     assert seqs(url) == Counter([1, 2, 3])
 
 
-def test_two_tries_at_once_write_together_what_one_would(url: str) -> None:
+def test_two_attempts_at_once_write_each_row_once(url: str) -> None:
     """As with speculation: the second one starts when the first has not ended."""
     first = batches(list(range(40)))
 
@@ -192,38 +194,44 @@ def test_two_tries_at_once_write_together_what_one_would(url: str) -> None:
     assert seqs(url) == Counter(range(40))
 
 
-def test_a_partition_that_is_missing_in_the_next_try_keeps_the_others_from_putting_its_rows(url: str) -> None:
+def test_a_partition_that_is_missing_in_the_next_attempt_keeps_the_others_from_adding_its_rows(url: str) -> None:
     """Four partitions, of which the last has put rows; then two, with the same rows between them."""
-    assert share_of(url, batches([30, 31]), Share("w", 3, 7, TRY)).taken == 2
-    with pytest.raises(Invalid, match=r"earlier try of batch 7 put rows of partition 3, of which .* nothing was added"):
-        share_of(url, batches([0, 1, 30]), Share("w", 0, 7, AGAIN))
+    assert share_of(url, batches([30, 31]), PartitionAttempt("w", 3, 7, TRY)).taken == 2
+    with pytest.raises(
+        Invalid, match=r"earlier attempt of batch 7 added rows of partition 3, unconfirmed .* nothing was added"
+    ):
+        share_of(url, batches([0, 1, 30]), PartitionAttempt("w", 0, 7, AGAIN))
     assert seqs(url) == Counter([30, 31])
 
 
-def test_a_try_in_the_same_partitions_goes_on_once_those_that_had_begun_are_seen(url: str) -> None:
+def test_an_attempt_in_the_same_partitions_continues_when_the_started_ones_are_confirmed(url: str) -> None:
     for number in (1, 2):
         with pytest.raises(OSError, match="cut"):
-            share_of(url, broken_after(list(range(number * 100, number * 100 + 30)), 2), Share("w", number, 7, TRY))
+            share_of(
+                url,
+                broken_after(list(range(number * 100, number * 100 + 30)), 2),
+                PartitionAttempt("w", number, 7, TRY),
+            )
     before = len(seqs(url))
 
     def rows_of_zero() -> Iterator[pa.RecordBatch]:
         for number in (1, 2):
             rows = batches(list(range(number * 100, number * 100 + 30)))
             if number == 1:
-                with pytest.raises(Invalid, match="partition 2, of which"):
-                    share_of(url, rows, Share("w", number, 7, AGAIN))
+                with pytest.raises(Invalid, match="partition 2, unconfirmed"):
+                    share_of(url, rows, PartitionAttempt("w", number, 7, AGAIN))
             else:
-                share_of(url, rows, Share("w", number, 7, AGAIN))
+                share_of(url, rows, PartitionAttempt("w", number, 7, AGAIN))
         yield from batches(list(range(5)))
 
-    assert share_of(url, rows_of_zero(), Share("w", 0, 7, AGAIN)).taken == 5
-    assert share_of(url, batches(list(range(100, 130))), Share("w", 1, 7, AGAIN)).taken > 0
+    assert share_of(url, rows_of_zero(), PartitionAttempt("w", 0, 7, AGAIN)).taken == 5
+    assert share_of(url, batches(list(range(100, 130))), PartitionAttempt("w", 1, 7, AGAIN)).taken > 0
     assert seqs(url) == Counter([*range(5), *range(100, 130), *range(200, 230)])
     assert before < 60
-    assert share_of(url, batches([1]), Share("w", 0, 8, TRY)).taken == 1, "the next batch asks nobody"
+    assert share_of(url, batches([1]), PartitionAttempt("w", 0, 8, TRY)).taken == 1, "the next batch asks nobody"
 
 
-def test_a_full_queue_is_waited_for_and_then_told(url: str) -> None:
+def test_a_full_queue_is_waited_for_and_then_an_error(url: str) -> None:
     with opened(url) as store:
         store.put_spec(QueueSpec(name="few", capacity=Bounded(10)))
     with pytest.raises(QueueFull):

@@ -68,7 +68,7 @@ def test_every_event_once_over_restarts_until_a_gap_stops_it_with_the_way_out(
     with pytest.raises(StreamingQueryException) as caught:
         run(spark, url, tmp_path, table="events")
     assert f"offset 12 was trimmed; it begins at {first}; nothing was skipped" in str(caught.value)
-    assert "say .option('on_gap', 'skip')" in str(caught.value)
+    assert "set .option('on_gap', 'skip')" in str(caught.value)
     progress = run(spark, url, tmp_path, table="events", on_gap="skip")
     assert json.loads(progress[-1]["sources"][0]["endOffset"])["skipped"] == first - 12
     offsets = {row.offset for row in spark.read.parquet(str(tmp_path / "table")).select("offset").collect()}
@@ -150,13 +150,13 @@ def test_available_now_ends_although_work_goes_on(url: str) -> None:
     stream.stop()
 
 
-def test_an_offset_of_another_store_is_not_believed(url: str) -> None:
+def test_an_offset_of_another_store_is_refused(url: str) -> None:
     some_work(url, 3)
-    with pytest.raises(ForebayError, match="the ledger ends before offset 3, 9 was promised"):
+    with pytest.raises(ForebayError, match="the ledger ends before offset 3, 9 was its end before"):
         list(reader(url).read(ReadRange(0, 0, 9)))
 
 
-def test_what_was_trimmed_between_plan_and_read_is_told(url: str) -> None:
+def test_a_trim_between_plan_and_read_is_an_error(url: str) -> None:
     some_work(url, 80, size=3)
     first = trimmed(url)
     with pytest.raises(ForebayError, match=f"offset 0 was trimmed; it begins at {first};"):

@@ -50,7 +50,7 @@ def ends(lake: Lake, tables: bool) -> set[int]:
     return {contents.end, *(held.end for held in contents.tables.values() if tables)}
 
 
-def test_a_stream_follows_until_a_signal_and_a_second_start_goes_on(
+def test_a_stream_follows_until_a_signal_and_a_second_start_continues(
     run: Run, url: str, tmp_path: Path, missed: list[int]
 ) -> None:
     lake = Lake.of(tmp_path / "lake", url)

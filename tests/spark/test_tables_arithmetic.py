@@ -155,7 +155,7 @@ def test_what_differs_from_case_to_case_is_left_out(normal: dict[str, str], one:
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
-def test_what_tells_causes_apart_stays(normal: dict[str, str], one: str, other: str) -> None:
+def test_what_distinguishes_causes_stays(normal: dict[str, str], one: str, other: str) -> None:
     assert normal[one] != normal[other]
 
 

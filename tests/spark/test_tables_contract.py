@@ -50,7 +50,7 @@ def test_parts_of_a_history_merge_to_the_whole(table: Table, events: DataFrame) 
     assertDataFrameEqual(merged.drop(*sketches), built(table, events).drop(*sketches))
 
 
-def test_the_lake_knows_the_tables_by_name() -> None:
+def test_the_lake_lists_every_table() -> None:
     assert tuple(TABLES) == lake.TABLES
 
 

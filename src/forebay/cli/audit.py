@@ -1,11 +1,10 @@
-"""`audit`: is every promise kept? Receipts of producers and effects of handlers, compared with the ledger, on Spark.
+"""`audit`: receipts of producers and effects of handlers, compared with the ledger, on Spark.
 
-Exit codes: 0 PASS · 1 FAIL, a promise was broken · 2 INVALID, there was too little to judge by. What keeps the audit
-from running at all is never a 0 or a 1.
+Exit codes: 0 PASS · 1 FAIL, a promise was broken · 2 INVALID, the evidence does not suffice. An audit
+that could not run never exits with 0 or 1.
 
-With `--follow` each turn judges the events that were there two turns ago by the evidence that was there one turn ago,
-held against the ledger of now. So a receipt or an effect may be written a turn later than its event comes into the
-lake, or a turn sooner.
+With `--follow` each turn judges the events of two turns ago by the evidence of one turn ago and the ledger of now. So a
+receipt or an effect may be written a turn before or after its event is added to the lake.
 """
 
 from argparse import ArgumentParser, ArgumentTypeError
@@ -22,11 +21,11 @@ import msgspec
 from forebay.cli.argtypes import duration, fraction
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK, UNREACHABLE, CommandFailed
-from forebay.cli.pipeline import remarks
+from forebay.cli.pipeline import progress_of
 from forebay.cli.report import check_place
-from forebay.cli.sparking import (
+from forebay.cli.spark_commands import (
+    absolute_url,
     ending_by_signal,
-    everywhere,
     lake_argument,
     lasting_spark,
     master_argument,
@@ -66,7 +65,7 @@ def _schedule(text: str) -> tuple[str, timedelta]:
 
 def _arguments(parser: ArgumentParser) -> None:
     lake_argument(parser)
-    for name, what in (("--receipts", "what producers were told"), ("--effects", "what handlers did")):
+    for name, what in (("--receipts", "answers to producers"), ("--effects", "effects of handlers")):
         help_ = f"{what}: a file or directory of NDJSON or Parquet; may be repeated"
         parser.add_argument(name, metavar="PATH", action="append", default=[], help=help_)
     parser.add_argument(
@@ -75,26 +74,37 @@ def _arguments(parser: ArgumentParser) -> None:
         help="leave out the checks that compare each job's events; the verdict names them",
     )
     parser.add_argument(
-        "--whole", action="store_true", help="rely on no earlier audit: look at all events and all evidence again"
+        "--whole", action="store_true", help="rely on no earlier audit: check all events and all evidence again"
     )
-    parser.add_argument("--drained", action="store_true", help="all was worked off: a job without an end is a failure")
+    parser.add_argument(
+        "--drained", action="store_true", help="the queues were empty: a job without an end is a failure"
+    )
     parser.add_argument("--exactly-once", action="store_true", help="effects by two deliveries are a failure")
-    parser.add_argument("--dropped", metavar="KIND", action="append", help="errors by which handlers give up at once")
+    parser.add_argument(
+        "--dropped", metavar="KIND", action="append", help="kinds of errors by which handlers drop a job"
+    )
     parser.add_argument(
         "--ordered", type=_line, action="append", default=[], metavar="QUEUE:FIELD", help="jobs of a line run in order"
     )
     parser.add_argument(
-        "--schedule", type=_schedule, action="append", default=[], metavar="NAME=LENGTH", help="it leaves out no slot"
+        "--schedule",
+        type=_schedule,
+        action="append",
+        default=[],
+        metavar="NAME=LENGTH",
+        help="no slot of it is missing",
     )
-    parser.add_argument("--from-offset", type=int, default=0, metavar="OFFSET", help="what was before it is not judged")
-    parser.add_argument("--min-jobs", type=number, default=1, metavar="N", help="fewer prove nothing (default: 1)")
+    parser.add_argument("--from-offset", type=int, default=0, metavar="OFFSET", help="earlier events are not judged")
+    parser.add_argument("--min-jobs", type=number, default=1, metavar="N", help="fewer jobs are INVALID (default: 1)")
     parser.add_argument(
-        "--coverage", type=fraction, default=0.9, metavar="SHARE", help="so many jobs have a receipt (default: 0.9)"
+        "--coverage", type=fraction, default=0.9, metavar="SHARE", help="share of jobs with a receipt (default: 0.9)"
     )
-    parser.add_argument("--store", metavar="URL", help="bring the lake up to date from this store first")
-    parser.add_argument("--log", metavar="NAME", action="append", default=[], help="a retained log of --store as well")
+    parser.add_argument("--store", metavar="URL", help="run the pipeline from this store first")
     parser.add_argument(
-        "--follow", action="store_true", help="a verdict every so often, until one is not PASS, ctrl-c or SIGTERM"
+        "--log", metavar="NAME", action="append", default=[], help="check a retained log of --store, too"
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="a verdict per --every, until one is not PASS, ctrl-c or SIGTERM"
     )
     parser.add_argument(
         "--every", type=duration, default="1m", metavar="LENGTH", help="with --follow: how often (default: 1m)"
@@ -110,11 +120,11 @@ def _audit(call: Call) -> int:
     if args.report is not None:
         check_place(Path(args.report))
         if args.follow:
-            raise Invalid("--report", "a report is about one verdict, --follow gives many", "leave out one of them")
+            raise Invalid("--report", "a report shows one verdict, --follow gives many", "omit one of them")
     with _nothing_proved(), needing_spark():
         from forebay.spark.lake import Lake
 
-        url = None if args.store is None else everywhere(args.store)
+        url = None if args.store is None else absolute_url(args.store)
         lake = Lake.at(args.lake) if url is None else Lake.of(args.lake, url)
         options = _options(call)
         if args.follow:
@@ -124,12 +134,12 @@ def _audit(call: Call) -> int:
             if url is not None:
                 from forebay.spark.pipeline import Pipeline
 
-                Pipeline(start(), lake, url, remarks(call)).run()
-            verdict = _judged(call, start, lake, _evidence(call, start, lake, url), options)
+                Pipeline(start(), lake, url, progress_of(call)).run()
+            verdict = _judge(call, start, lake, _evidence(call, start, lake, url), options)
             if args.report is not None:
                 from forebay.spark.report import write_report
 
-                write_report(start(), lake, Path(args.report), verdict, said=_said(call))
+                write_report(start(), lake, Path(args.report), verdict, command=_command_line(call))
     if call.screen.as_json:
         call.screen.say(verdict.json())
     else:
@@ -161,7 +171,7 @@ def _follow(call: Call, start: "Start", lake: "Lake", url: str | None, options: 
             pipeline.run(tables=False)
         ends.append(lake.table(EVENTS).end)
         if len(ends) > _LAG and evidence is not None:
-            verdict = _judged(call, start, lake, evidence, options, until=ends.pop(0))
+            verdict = _judge(call, start, lake, evidence, options, until=ends.pop(0))
             passed = verdict.answer == "PASS"
             line = verdict.json() if call.screen.as_json else verdict.line() if passed else verdict.text()
             call.screen.write(f"{line}\n")
@@ -173,7 +183,7 @@ def _follow(call: Call, start: "Start", lake: "Lake", url: str | None, options: 
 
 
 def _keep(lake: "Lake", verdict: "Verdict") -> None:
-    """The last verdict stays in its lake, in a few words, for the dashboard."""
+    """A summary of the last verdict stays in the lake, for the dashboard."""
     failed = [f"{each.check}: {each.count:,}. {each.what}" for each in verdict.results if each.outcome == "failed"]
     summary = {"answer": verdict.answer, "at": SystemClock().now(), "reasons": [*verdict.reasons, *failed]}
     lake.write("verdict.json", msgspec.json.encode(summary))
@@ -181,7 +191,7 @@ def _keep(lake: "Lake", verdict: "Verdict") -> None:
 
 @contextmanager
 def _nothing_proved() -> Iterator[None]:
-    """What fails on the way must not look like a broken promise."""
+    """An error must not look like a broken promise."""
     try:
         yield
     except Invalid:
@@ -190,7 +200,7 @@ def _nothing_proved() -> Iterator[None]:
         raise CommandFailed(str(error), UNREACHABLE) from error
 
 
-def _said(call: Call) -> str:
+def _command_line(call: Call) -> str:
     """The options of the audit, shown on the page."""
     args = call.args
     words = [f"--lake {args.lake}"]
@@ -237,7 +247,7 @@ def _evidence(call: Call, start: "Start", lake: "Lake", url: str | None) -> "Lak
     return LakeEvidence(receipts, effects, logs, doubts)
 
 
-def _judged(
+def _judge(
     call: Call,
     start: "Start",
     lake: "Lake",
@@ -261,7 +271,7 @@ COMMANDS = (
         """
 forebay audit --lake lake --receipts receipts.ndjson --effects effects/ --drained
 forebay audit --lake lake --receipts receipts.parquet --quick --json | jq .answer
-forebay audit --lake lake --store sqlite:///jobs.db --receipts told.ndjson --report report.html
+forebay audit --lake lake --store sqlite:///jobs.db --receipts receipts.ndjson --report report.html
 forebay audit --lake lake --store sqlite:///jobs.db --receipts receipts/ --effects effects/ --follow --every 1m
 """,
         _arguments,

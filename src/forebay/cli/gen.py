@@ -9,7 +9,7 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
 from forebay.cli.resolve_store import masked
 from forebay.cli.screen import Progress
-from forebay.cli.sparking import everywhere, master_argument, needing_spark, number, spark_of
+from forebay.cli.spark_commands import absolute_url, master_argument, needing_spark, number, spark_of
 from forebay.core.errors import Invalid
 from forebay.core.humanize import many
 from forebay.core.names import check_name
@@ -69,7 +69,7 @@ def _seeded(call: Call, made: "DataFrame") -> tuple[int, float]:
         progress.show(so_far.jobs, f"{so_far.jobs:,} jobs")
 
     try:
-        done = seed_store(made, everywhere(call.args.to), write_id=call.args.write_id, progress=show)
+        done = seed_store(made, absolute_url(call.args.to), write_id=call.args.write_id, progress=show)
     finally:
         progress.close()
     return done.jobs, done.seconds

@@ -1,4 +1,4 @@
-"""`pipeline`: the ledger of a store becomes events and tables in a lake, once or all the time."""
+"""`pipeline`: stream the ledger of a store into the events and tables of a lake, once or continuously."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from forebay.cli.argtypes import duration
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.resolve_store import masked
-from forebay.cli.sparking import (
+from forebay.cli.spark_commands import (
+    absolute_url,
     ending_by_signal,
-    everywhere,
     lake_argument,
     lasting_spark,
     master_argument,
@@ -20,10 +20,10 @@ from forebay.cli.sparking import (
 from forebay.core.humanize import many
 
 if TYPE_CHECKING:
-    from forebay.spark.pipeline import Done
+    from forebay.spark.pipeline import PipelineRun
 
 _MAX_SHORT: Final = 10_000
-"""Records that are brought before the optimizing compiler of Java is worth its CPU."""
+"""Up to so many records the optimizing compiler of Java is not worth its CPU."""
 
 
 def _run_arguments(parser: ArgumentParser) -> None:
@@ -33,20 +33,22 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 def _stream_arguments(parser: ArgumentParser) -> None:
     _run_arguments(parser)
-    parser.add_argument("--every", type=duration, default="5s", metavar="LENGTH", help="look so often (default: 5s)")
+    parser.add_argument(
+        "--every", type=duration, default="5s", metavar="LENGTH", help="interval between batches (default: 5s)"
+    )
     parser.add_argument(
         "--tables-every",
         type=duration,
         default="1m",
         metavar="LENGTH",
-        help="bring the tables up to date (default: 1m)",
+        help="interval between refreshes of the tables (default: 1m)",
     )
     parser.add_argument(
         "--maintain-every",
         type=duration,
         default="1h",
         metavar="LENGTH",
-        help="join small files (default: 1h)",
+        help="interval between compactions (default: 1h)",
     )
     _keep_argument(parser)
 
@@ -68,13 +70,13 @@ def _run(call: Call) -> int:
         from forebay.spark.lake import Lake, behind
         from forebay.spark.pipeline import Pipeline, check_ledger
 
-        url = everywhere(call.url)
+        url = absolute_url(call.url)
         lake = Lake.of(call.args.lake, url)
         contents = lake.contents()
         first, following = check_ledger(url, contents)
         new = following - max(first, contents.end)
         with spark_of(call, short=new <= _MAX_SHORT and not behind(contents)) as spark:
-            _tell(call, Pipeline(spark, lake, url, remarks(call)).run())
+            _show(call, Pipeline(spark, lake, url, progress_of(call)).run())
     return OK
 
 
@@ -84,15 +86,15 @@ def _stream(call: Call) -> int:
         from forebay.spark.maintenance import Maintenance
         from forebay.spark.pipeline import Pipeline, check_ledger
 
-        url = everywhere(call.url)
+        url = absolute_url(call.url)
         maintenance = Maintenance(call.args.maintain_every.total_seconds(), call.args.keep)
         lake = Lake.of(call.args.lake, url)
         check_ledger(url, lake.contents())
         with lasting_spark(call) as spark:
-            pipeline = Pipeline(spark, lake, url, remarks(call))
+            pipeline = Pipeline(spark, lake, url, progress_of(call))
             call.screen.note(f"following {masked(call.url)}; ctrl-c or SIGTERM ends it")
             every, tables = call.args.every.total_seconds(), call.args.tables_every.total_seconds()
-            _tell(call, pipeline.stream(every, stop, tables, maintenance))
+            _show(call, pipeline.stream(every, stop, tables, maintenance))
     return OK
 
 
@@ -138,19 +140,19 @@ def _maintain(call: Call) -> int:
     return OK
 
 
-def remarks(call: Call) -> Callable[[str], None] | None:
-    """A line on stderr for each step, unless a program reads."""
+def progress_of(call: Call) -> Callable[[str], None] | None:
+    """A line on stderr for each step, except with --json."""
     return None if call.screen.as_json else call.screen.note
 
 
-def _tell(call: Call, done: "Done") -> None:
+def _show(call: Call, done: "PipelineRun") -> None:
     if call.screen.as_json:
         call.screen.emit(done)
         return
     call.screen.say(f"{many(done.records, 'record')}, {many(done.events, 'event')} in {done.seconds:.1f} s")
     if done.tables:
         rows = [(name, f"{rows:,}", f"{done.written[name]:,}") for name, rows in done.tables.items()]
-        call.screen.table(("table", "rows", "written anew"), rows, "rows")
+        call.screen.table(("table", "rows", "rewritten"), rows, "rows")
 
 
 COMMANDS = (
@@ -160,7 +162,7 @@ COMMANDS = (
         (
             Command(
                 "run",
-                "bring all that the ledger holds by now, and end",
+                "add all records that the ledger has now, and exit",
                 _run,
                 """
 forebay pipeline run --lake lake
@@ -180,7 +182,7 @@ forebay pipeline stream --lake lake --every 2s --tables-every 5m
             ),
             Command(
                 "status",
-                "say what a lake holds, and whether it is whole",
+                "show what a lake contains, and whether it is whole",
                 _status,
                 "forebay pipeline status --lake lake\nforebay pipeline status --lake lake --json",
                 lake_argument,
@@ -188,7 +190,7 @@ forebay pipeline stream --lake lake --every 2s --tables-every 5m
             ),
             Command(
                 "maintain",
-                "join small files, drop old days, remove files that no table names",
+                "join small files, drop old days, remove unreferenced files",
                 _maintain,
                 "forebay pipeline maintain --lake lake\nforebay pipeline maintain --lake s3://bucket/lake --keep 90d",
                 _maintain_arguments,

@@ -11,7 +11,16 @@ from typing import Final
 from forebay.cli.finding import Finding
 from forebay.core.humanize import SECOND, format_duration, many
 from forebay.store.postgres.connect import Server
-from forebay.store.postgres.health import HELD_SECONDS, MIN_VERSION, Health, Open, Step, hears, look, steps
+from forebay.store.postgres.health import (
+    HELD_SECONDS,
+    MIN_VERSION,
+    Health,
+    Open,
+    Step,
+    inspect,
+    receives_notifications,
+    steps,
+)
 from forebay.store.postgres.migrate import Migration, migrate, pending
 
 _DEAD_ROWS: Final = 200_000
@@ -44,14 +53,14 @@ def apply(url: str, phase: str | None) -> list[Migration]:
 def findings(url: str) -> Iterator[Finding]:
     """All checks of the server."""
     with _server(url) as server:
-        health = look(server)
+        health = inspect(server)
         yield _version(health)
         yield from _durable(health)
         yield from _role(health)
         yield from _held(health)
         yield from _vacuum(health)
         yield _connections(health)
-        if hears(server):
+        if receives_notifications(server):
             yield Finding("ok", "notifies", "notifications arrive: workers are notified of new jobs at once")
         else:
             remedy = "connect to the server itself, or through a pooler in session mode"
@@ -130,7 +139,7 @@ def _vacuum(health: Health) -> Iterator[Finding]:
 
 
 def _connections(health: Health) -> Finding:
-    fact = f"{health.connections} of {health.connections_most} connections are in use"
-    if health.connections >= health.connections_most * _CONNECTIONS_SHARE:
+    fact = f"{health.connections} of {health.max_connections} connections are in use"
+    if health.connections >= health.max_connections * _CONNECTIONS_SHARE:
         return Finding("warn", "sessions", fact, "raise max_connections, or put a pooler in front")
     return Finding("ok", "sessions", fact)

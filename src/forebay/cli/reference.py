@@ -1,6 +1,6 @@
-"""The reference of all commands as Markdown, generated from the parsers; docs/cli.md holds it between two markers.
+"""The reference of all commands as Markdown, generated from the parsers: docs/reference/cli.md, between two markers.
 
-`python -m forebay.cli.reference docs/cli.md` updates it; a test compares the two.
+`python -m forebay.cli.reference docs/reference/cli.md` updates it; a test compares the two.
 """
 
 import sys

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
-from forebay.cli.sparking import lake_argument, master_argument, needing_spark, spark_of
+from forebay.cli.spark_commands import lake_argument, master_argument, needing_spark, spark_of
 from forebay.core.errors import Invalid
 
 
@@ -25,7 +25,7 @@ def _report(call: Call) -> int:
         with spark_of(call) as spark:
             from forebay.spark.report import write_report
 
-            write_report(spark, lake, out, None, said=f"forebay report --lake {call.args.lake}")
+            write_report(spark, lake, out, None, command=f"forebay report --lake {call.args.lake}")
     if call.screen.as_json:
         call.screen.emit({"report": str(out), "bytes": out.stat().st_size})
     else:
@@ -34,7 +34,7 @@ def _report(call: Call) -> int:
 
 
 def check_place(out: Path) -> None:
-    """Before Spark starts: it takes a while."""
+    """Checked before Spark starts."""
     if not out.parent.is_dir() or out.is_dir():
         raise Invalid("report", f"{out} cannot be written", "name a file in a directory that exists")
 

@@ -153,7 +153,7 @@ def _work(target: str, app: Forebay, options: Options, processes: int | None) ->
 
 def _on_spark(call: Call, app: Forebay, options: Options) -> int:
     """Workers as Spark tasks; exit code 1 when jobs were left."""
-    from forebay.cli.sparking import everywhere, needing_spark, spark_of
+    from forebay.cli.spark_commands import absolute_url, needing_spark, spark_of
 
     args = call.args
     before = sum(queue.depth for queue in app.backlog(*options.queues))
@@ -164,7 +164,7 @@ def _on_spark(call: Call, app: Forebay, options: Options) -> int:
 
         limit = 3600.0 if args.limit is None else args.limit.total_seconds()
         with spark_of(call) as spark:
-            shifts = drain(spark, args.app, everywhere(app.url), options, tasks=args.tasks, limit=limit)
+            shifts = drain(spark, args.app, absolute_url(app.url), options, tasks=args.tasks, limit=limit)
     after = sum(queue.depth for queue in app.backlog(*options.queues))
     app.close()
     seconds = max(shift.seconds for shift in shifts)

@@ -12,7 +12,7 @@ __all__ = ["create_views", "read_table"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when they are used: commands that only look at a lake need no Spark."""
+    """Imported on first use: commands that only read a lake need no Spark."""
     if name in __all__:
         from forebay.spark import frames
 

@@ -1,7 +1,7 @@
-"""Records of the ledger as Arrow columns: `EVENTS`, one row a job and change. Work is per span, not per job.
+"""Records of the ledger as Arrow columns: `EVENTS`, one row a job and change. Work is per range of jobs, not per job.
 
-What a span says of all its jobs is written once and repeated by Arrow; only jobs with traits are looked at one by one.
-Columns that nobody asked for are not made.
+A value that all jobs of a range share is built once and repeated by Arrow; only jobs with traits are processed one by
+one. Columns that were not requested are not built.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,12 +27,12 @@ _TRAITS: Final = ("kind", "tenant", "subject", "key", "error_kind", "error", "pr
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark expects it of a source that reads this schema."""
+    """The Arrow schema that Spark expects of a source with this schema."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def narrowed(schema: StructType, whole: StructType, what: str) -> StructType:
-    """The schema that the user asks for, once it is known to be a part of the whole one."""
+    """The requested schema; `Invalid` if it is not a subset of the full one."""
     known = {field.name: field.dataType for field in whole}
     wrong = [
         f"{field.name} {field.dataType.simpleString()}" for field in schema if known.get(field.name) != field.dataType
@@ -44,7 +44,7 @@ def narrowed(schema: StructType, whole: StructType, what: str) -> StructType:
 
 
 def instants(values: NDArray[np.int64]) -> pa.Array:
-    """Microseconds as timestamps; 0 is none."""
+    """Microseconds as timestamps; 0 is null."""
     return pa.array(values, pa.timestamp("us", tz="UTC"), mask=values == 0)
 
 
@@ -68,14 +68,14 @@ def flatten(entries: Sequence[LedgerEntry], schema: StructType) -> pa.RecordBatc
 
 
 class _Events:
-    """Columns by the span, and which span each row comes from."""
+    """The job ranges of some records, and the range of each row."""
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
         self._entries = entries
-        told = [entry.record.spans or (_NO_SPAN,) for entry in entries]
-        self._spans: list[JobRange] = list(chain.from_iterable(told))
+        ranges = [entry.record.spans or (_NO_SPAN,) for entry in entries]
+        self._spans: list[JobRange] = list(chain.from_iterable(ranges))
         sizes = np.fromiter((span.n for span in self._spans), np.int64, len(self._spans))
-        self._owner = np.repeat(np.arange(len(told)), list(map(len, told)))
+        self._owner = np.repeat(np.arange(len(ranges)), list(map(len, ranges)))
         self._span_of = np.repeat(np.arange(len(sizes)), sizes)
         self._entry_of = self._owner[self._span_of]
         self._starts = np.cumsum(sizes) - sizes
@@ -97,7 +97,7 @@ class _Events:
         return self._trait(name) if name in _TRAITS else self._repeated(name)
 
     def _note(self, start: int, traits: Sequence[Trait | None]) -> None:
-        """What jobs have of their own, by column, with their rows."""
+        """Collect the values of single jobs, by column, with their rows."""
         kinds, kind_values = self._own["kind"]
         for row, trait in enumerate(traits, start):
             if trait is None:
@@ -114,7 +114,7 @@ class _Events:
                     self._own[name][1].append(value)
 
     def _repeated(self, name: str) -> pa.Array:
-        """What the spans say, for each of their jobs; 0 and "" are nothing."""
+        """A value of the ranges, repeated for each of their jobs; 0 and "" are null."""
         values = list(map(attrgetter(name), self._spans))
         if name in _TEXTS:
             return pa.array([value or None for value in values], pa.string()).take(pa.array(self._span_of))
@@ -130,7 +130,7 @@ class _Events:
         return instants(np.array(values, np.int64)[self._span_of])
 
     def _trait(self, name: str) -> pa.Array:
-        """A column that is null but for the jobs that have it."""
+        """A column that is null except for jobs with a value of their own."""
         rows, values = self._own[name]
         if not rows:
             return pa.nulls(self._rows, pa.string())
@@ -160,7 +160,7 @@ class _Events:
         return pa.array(firsts + np.arange(self._rows) - self._starts[self._span_of], mask=none)
 
     def _kinds(self) -> pa.Array:
-        """The span's, but for the jobs that have their own. They are few, so rows are numbers until the end."""
+        """The kind of the range, except for jobs with their own. Kinds are few: rows are indices until the end."""
         rows, values = self._own["kind"]
         common = pa.array([span.kind or None for span in self._spans], pa.string())
         own = pa.array(values, pa.string()).dictionary_encode()
@@ -169,7 +169,7 @@ class _Events:
         return pa.concat_arrays([common, own.dictionary]).take(pa.array(numbers))
 
     def _priorities(self) -> pa.Array:
-        """Known of new jobs alone."""
+        """Recorded for new jobs only."""
         born = np.array([span.change == Change.ACCEPTED for span in self._spans], bool)[self._span_of]
         column = np.zeros(self._rows, np.int64)
         rows, values = self._own["priority"]
@@ -177,7 +177,7 @@ class _Events:
         return pa.array(column, mask=~born)
 
     def _enqueued(self) -> pa.Array:
-        """A job is enqueued when it is accepted, whether or not its span repeats it."""
+        """A job is enqueued when it is accepted, whether or not its range repeats it."""
         column = np.array([span.enqueued_at for span in self._spans], np.int64)[self._span_of]
         born = np.array([span.change == Change.ACCEPTED for span in self._spans], bool)[self._span_of]
         return instants(np.where(born & (column == 0), self._ats(), column))

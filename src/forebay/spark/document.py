@@ -1,7 +1,7 @@
 """The HTML page of a report: it needs no network, and nothing on it runs.
 
-Its policy forbids both. All that is put into it is text and nothing else, but for what is made here
-and by `plots`.
+Its content security policy forbids both. Everything is escaped as text, except the markup from this module and from
+`plots`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ def document(title: str, *sections: str) -> str:
 
 
 def save(text: str, out: Path) -> None:
-    """Whole or not at all."""
+    """Write the file atomically."""
     draft = out.with_name(f".{out.name}.new")
     draft.write_text(text, "utf-8")
     draft.replace(out)

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as drafts: which columns there may be, checked on the driver; rows, checked where they are read.
+"""Rows of a DataFrame as drafts. Columns are checked on the driver, rows in the task that reads them.
 
 kind          string; or the option `kind` for all rows         queue       string; or the option, or "default"
 payload       JSON text, or a struct, map or array; null: null  key         string, an idempotency key
@@ -59,12 +59,12 @@ _WORDS: Final[dict[Kinds, str]] = {
 
 
 def check_columns(schema: StructType, writing: Writing) -> None:
-    """`Invalid` names every column that cannot be, and what it can be."""
+    """`Invalid` names every column that is not allowed, and the types that are."""
     wrong = []
     for field in schema:
         kinds = _COLUMNS.get(field.name)
         if kinds is None:
-            wrong.append(f"{field.name} is no part of a job")
+            wrong.append(f"a job has no field {field.name}")
         elif not isinstance(field.dataType, kinds):
             may = _WORDS.get(kinds, "JSON text, a struct, a map or an array")
             wrong.append(f"{field.name} is {field.dataType.simpleString()}, not {may}")
@@ -76,7 +76,7 @@ def check_columns(schema: StructType, writing: Writing) -> None:
 
 
 def drafts_of(batch: pa.RecordBatch, writing: Writing) -> Iterator[Draft]:
-    """A draft for each row, in their order."""
+    """One draft a row, in order."""
     columns = [
         _VALUES.get(name, _plain)(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]

@@ -1,13 +1,13 @@
 """Receipts and effects from files into tables of a lake: each line is read once, however often it is audited.
 
-Files are NDJSON or Parquet, told apart by what is in them, one or a directory of them. The lake's tables `receipts` and
-`effects` keep them in segments: a segment is the part of a file between two of its sizes, and it is known by the digest
-of everything up to its end. A file that has grown since it was last read begins with segments that the table has, so
+Files are NDJSON or Parquet, recognised by their first bytes, one or a directory of them. The lake's tables `receipts`
+and `effects` store them in segments: a segment is the part of a file between two of its sizes, identified by the digest
+of everything up to its end. A file that has grown since it was last read starts with segments that the table has, so
 only its new lines are decoded. The digest is an application transaction of the commit that adds the segment, so it is
-in the table once. A Parquet file is one segment. A file with the contents of another one is read once, and named.
+in the table once. A Parquet file is one segment. A copy of another file is read once, and reported.
 
 A process that was killed may have left half a line at the end of its file; such ends are left out and counted. Any
-other line that cannot be read is refused by file and number: an audit must not overlook what it was given.
+other line that cannot be decoded is refused by file and number: an audit must not overlook evidence.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _PARQUET: Final = b"PAR1"
 _CHUNK_BYTES: Final = 16 * 2**20
 _BLOCK_BYTES: Final = 2**20
 MAX_DRIVER_BYTES: Final = 64 * 2**20
-"""New lines that are decoded on the driver, sooner than Spark would have started."""
+"""Up to so many new bytes are decoded on the driver, before Spark could have started."""
 
 Start = Callable[[], SparkSession]
 """Starts Spark at its first call, and returns the session."""
@@ -45,7 +45,7 @@ _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class ReceiptLine(Struct, frozen=True):
-    """What a producer wrote down of one enqueue."""
+    """A producer's record of one enqueue."""
 
     seq: _Long
     answer: Literal["accepted", "duplicate", "merged", "refused", "unknown"]
@@ -54,7 +54,7 @@ class ReceiptLine(Struct, frozen=True):
 
 
 class EffectLine(Struct, frozen=True):
-    """What a handler wrote down of one run."""
+    """A handler's record of one run."""
 
     seq: _Long
     job_id: _Long
@@ -107,7 +107,7 @@ class Decoded(Struct, frozen=True):
     fault: str | None = None
 
 
-class _Given(Struct, frozen=True):
+class _GivenFile(Struct, frozen=True):
     """A file of evidence, and the digest of all its bytes. `known`: the digests of its segments that the lake has.
     `new`: the rest of it. `torn`: its last line was cut off."""
 
@@ -120,12 +120,12 @@ class _Given(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """What a table of the lake holds of the files that were given: `files`.
+    """The rows of the given files in a table of the lake: `files`.
 
-    kept      all files of the table, with what earlier audits were given
+    kept      all files of the table, with the evidence of earlier audits
     torn      how many of the given files end in the middle of a line
-    doubled   files that are copies of another one, each with it
-    absent    files that an earlier audit was given, and this one is not
+    doubled   copies of other files, each with its original
+    absent    files that were given to an earlier audit, and not to this one
     """
 
     name: str
@@ -142,19 +142,19 @@ class Evidence(Struct, frozen=True):
 
 
 def read_receipts(start: Start, paths: Sequence[str], lake: Lake) -> Evidence:
-    """What producers were told, as RECEIPTS; the lake keeps it for the next time."""
+    """Answers to producers, as RECEIPTS; the lake keeps them for the next audit."""
     return _read(start, paths, lake, "receipts")
 
 
 def read_effects(start: Start, paths: Sequence[str], lake: Lake) -> Evidence:
-    """What handlers did, as EFFECTS."""
+    """Effects of handlers, as EFFECTS."""
     return _read(start, paths, lake, "effects")
 
 
 def _read(start: Start, paths: Sequence[str], lake: Lake, name: str) -> Evidence:
     schema = _LINES[name][1]
     files = [file for path in paths for file in _files(path, name)]
-    given, doubled, kept = _take_in(start, files, lake, name)
+    given, doubled, kept = _ingest(start, files, lake, name)
     digests = {digest for each in given for digest in each.known}
     digests |= {each.new.digest for each in given if each.new is not None}
     own = [file for file in kept if file.partition["digest"] in digests]
@@ -163,9 +163,9 @@ def _read(start: Start, paths: Sequence[str], lake: Lake, name: str) -> Evidence
     return Evidence(name, schema, lake, own, kept, torn, doubled, absent)
 
 
-def _once(files: Iterable[_Given]) -> tuple[list[_Given], list[str]]:
+def _distinct(files: Iterable[_GivenFile]) -> tuple[list[_GivenFile], list[str]]:
     """Files of different contents, and those that repeat one of them."""
-    kept: dict[str, _Given] = {}
+    kept: dict[str, _GivenFile] = {}
     doubled = []
     for each in files:
         first = kept.setdefault(each.digest, each)
@@ -180,7 +180,7 @@ def _hasher() -> hashlib.blake2b:
 
 
 def _files(path: str, name: str) -> list[Path]:
-    """Empty ones say nothing."""
+    """All files at a path, without empty ones."""
     place = Path(path).resolve()
     if place.is_dir():
         every = (file for file in sorted(place.rglob("*")) if file.is_file())
@@ -194,16 +194,16 @@ def _files(path: str, name: str) -> list[Path]:
     return files
 
 
-def _take_in(
+def _ingest(
     start: Start, files: Sequence[Path], lake: Lake, name: str
-) -> tuple[list[_Given], list[str], list[DataFile]]:
-    """Add what the table does not have yet in one commit; what was given, files that were given twice, and all files
-    of the table."""
+) -> tuple[list[_GivenFile], list[str], list[DataFile]]:
+    """Add new segments in one commit. Returns the given files, those that were given twice, and all files of the
+    table."""
     lake.create(name, pa.schema([*arrow_schema(_LINES[name][1]), *_ORIGIN]), _ORIGIN.names)
     table = lake.table(name)
     parents = {file.partition["digest"]: file.partition["parent"] for file in table.files}
     ends = sorted({int(file.partition["end"]) for file in table.files})
-    given, doubled = _once(_given(file, parents, ends) for file in files)
+    given, doubled = _distinct(_given(file, parents, ends) for file in files)
     new = [each for each in given if each.new is not None]
     if not new:
         return given, doubled, table.files
@@ -213,11 +213,11 @@ def _take_in(
         table.commit(added, apps={each.new.digest: each.new.end for each in new if each.new is not None})
     except Conflict:
         lake.discard(name, added)
-        return _take_in(start, files, lake, name)
+        return _ingest(start, files, lake, name)
     return given, doubled, [*table.files, *added]
 
 
-def _given(file: Path, parents: dict[str, str], ends: Sequence[int]) -> _Given:
+def _given(file: Path, parents: dict[str, str], ends: Sequence[int]) -> _GivenFile:
     """`parents`: of the digests that the table has. `ends`: where their segments end."""
     with file.open("rb") as opened:
         is_parquet = opened.read(len(_PARQUET)) == _PARQUET
@@ -230,7 +230,7 @@ def _given(file: Path, parents: dict[str, str], ends: Sequence[int]) -> _Given:
         known.append(at)
         at = parents[at]
     new = Segment(str(file), prefixes[-1][1], digest, reached, whole) if whole > reached else None
-    return _Given(file, contents, known, new, is_parquet, whole < size)
+    return _GivenFile(file, contents, known, new, is_parquet, whole < size)
 
 
 def _digests(file: Path, ends: Sequence[int]) -> Iterator[tuple[int, str]]:
@@ -244,7 +244,7 @@ def _digests(file: Path, ends: Sequence[int]) -> Iterator[tuple[int, str]]:
 
 
 def _whole_end(file: Path, size: int) -> int:
-    """Where the last whole line ends: one that needs no newline is JSON."""
+    """The end of the last whole line; a last line without a newline is whole if it is JSON."""
     with file.open("rb") as opened:
         begin, tail = size, b""
         while begin and b"\n" not in tail:
@@ -300,10 +300,10 @@ def decode_chunk(lake: Lake, chunk: Chunk) -> Decoded:
     except (msgspec.DecodeError, UnicodeDecodeError):
         number, fault = next(_faults(line, text))
         return Decoded(fault=f"line {_lines_before(chunk.segment.file, begin) + number + 1}: {fault}")
-    wanted = arrow_schema(schema)
-    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in wanted]
+    target = arrow_schema(schema)
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in target]
     path = f"{chunk.segment.digest}/{chunk.start}-{uuid4().hex}.parquet"
-    table = pa.table(columns, schema=wanted)
+    table = pa.table(columns, schema=target)
     return Decoded(write_file(lake.files(chunk.name), path, table, chunk.segment.origin))
 
 

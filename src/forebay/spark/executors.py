@@ -1,7 +1,7 @@
 """What executors of a cluster need of this machine: a Python that has Forebay, and the app of the working directory.
 
 Spark starts `PYSPARK_PYTHON` on every worker. That is the Python of the user's choice, one that was shipped as an
-archive, or, if nothing is said, the path of this very one. Before a command does anything, one small job looks whether
+archive, or, by default, the path of this one. Before a command does anything, one small job checks whether
 it is there and imports what is needed: what is missing is one error that names it and the way out.
 """
 
@@ -23,7 +23,7 @@ from forebay.core.errors import Invalid
 NEEDED: Final = ("forebay", "msgspec", "pyarrow", "pandas", "numpy", "deltalake")
 WAY_OUT: Final = (
     "name a Python that has forebay[spark] on every worker by PYSPARK_PYTHON, or ship one by spark.archives "
-    "(docs/pipeline.md, On a cluster)"
+    "(docs/guides/lake.md, On a cluster)"
 )
 _MAX_PACKAGE_BYTES: Final = 64 * 2**20
 _ARRIVAL_SECONDS: Final = 10.0
@@ -41,13 +41,13 @@ def is_local(master: str | None) -> bool:
 
 
 def check_executors(spark: SparkSession) -> None:
-    """`Invalid` if they lack something; when it returns, those that come at once have come."""
+    """`Invalid` if a package is missing. Returns when no further executor has registered for a moment."""
     context = spark.sparkContext
     slots = context.defaultParallelism
     try:
         seen = context.parallelize(range(slots), slots).map(_probe(NEEDED)).collect()
     except Exception as error:
-        reason = why_not(str(error))
+        reason = start_failure(str(error))
         if reason is None:
             raise
         raise Invalid(f"executors of {context.master}", reason, WAY_OUT) from None
@@ -58,30 +58,30 @@ def check_executors(spark: SparkSession) -> None:
     _wait_for_others(spark)
 
 
-def why_not(said: str) -> str | None:
-    """Why Python did not start on an executor, if that is what Spark says."""
+def start_failure(message: str) -> str | None:
+    """Why Python did not start on an executor; None if the message is about something else."""
     for pattern, words in _STARTS:
-        found = re.search(pattern, said)
+        found = re.search(pattern, message)
         if found:
             return words.format(*found.groups())
     return None
 
 
 def _probe(needed: tuple[str, ...]) -> Callable[[int], tuple[str, str, tuple[str, ...]]]:
-    """A function that Spark carries by value: where it runs there may be no Forebay."""
+    """A function that Spark pickles by value: Forebay may not be installed where it runs."""
 
-    def look(_: int) -> tuple[str, str, tuple[str, ...]]:
+    def installed(_: int) -> tuple[str, str, tuple[str, ...]]:
         import platform
         import sys
         from importlib.util import find_spec
 
         return platform.node(), sys.executable, tuple(name for name in needed if find_spec(name) is None)
 
-    return look
+    return installed
 
 
 def _wait_for_others(spark: SparkSession) -> None:
-    """The first executor has answered. How many tasks there will be is decided by those that are there."""
+    """The number of tasks follows from the executors that are registered; the first one has answered."""
     until = monotonic() + _ARRIVAL_SECONDS
     slots, since = 0, monotonic()
     while monotonic() < until and monotonic() - since < _QUIET_SECONDS:
@@ -93,8 +93,8 @@ def _wait_for_others(spark: SparkSession) -> None:
 
 @contextmanager
 def shipped(spark: SparkSession, module: str) -> Iterator[list[str]]:
-    """For a time: what this module and those it imported are made of, as far as it lies in the working directory, is
-    importable on the executors. Yields the names."""
+    """Make this module, and those it imported, importable on the executors if they are in the working directory. Yields
+    their names."""
     if is_local(spark.sparkContext.master):
         yield []
         return
@@ -110,7 +110,7 @@ def _send(spark: SparkSession, file: Path) -> bool:
 
 
 def own_file(name: str, scratch: Path) -> Path | None:
-    """The module's file in the working directory, or its package as an archive; None: it comes from elsewhere."""
+    """The module's file in the working directory, or its package as an archive; None: it is installed elsewhere."""
     loaded: Any = sys.modules.get(name)
     here = Path.cwd().resolve()
     if name == "__main__" or loaded is None:

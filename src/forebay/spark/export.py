@@ -1,7 +1,7 @@
-"""Jobs of a store that exports, as Arrow columns. A row of the export may be a run of many jobs: it is taken apart.
+"""Jobs of a store that exports, as Arrow columns. A row of the export may be a run of many jobs, which is split.
 
-What the jobs of a run share is repeated by Arrow. Payloads are cut out of their list without being understood. Only the
-columns that are asked for are parsed, and only jobs with facts of their own are looked at one by one.
+Values that the jobs of a run share are repeated by Arrow. Payloads are cut out of their list undecoded. Only requested
+columns are parsed, and only jobs with facts of their own are processed one by one.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ _NUMBERS: Final = frozenset(
     "finished_at".split()
 )
 _OWN: Final = ("kind", "tenant", "subject", "key", "priority", "deadline", "meta")
-"""What a job may have of its own, in `facts`."""
+"""Columns whose values are in `facts` if a job has its own."""
 
 _LAST: Final = {"error_kind": "kind", "error": "message"}
 _MAX_ROWS: Final = 50_000
@@ -73,7 +73,7 @@ def _parsed(columns: list[str], block: bytes) -> pa.Table:
 
 
 class _Rows(ABC):
-    """Rows of an export, and which of them each job comes from."""
+    """Rows of an export, and the row of each job."""
 
     states: Sequence[State]
 
@@ -85,7 +85,7 @@ class _Rows(ABC):
         self._take = None if len(sizes) == self.jobs else pa.array(self.row_of)
 
     def wanted(self, query: Query, first: int, last: int) -> NDArray[np.bool_]:
-        """Which jobs are meant; the store has seen to queue and state."""
+        """Which jobs match; the store has filtered by queue and state."""
         wanted = (self.ids >= first) & (self.ids <= last) & self.present
         for name in ("kind", "tenant", "subject"):
             value = getattr(query, name)
@@ -121,14 +121,14 @@ class _Rows(ABC):
 
     @property
     @abstractmethod
-    def asked(self) -> pa.Array: ...
+    def cancel_requested(self) -> pa.Array: ...
 
     @abstractmethod
     def facts_of(self, text: str, row: int) -> list[dict[str, Any] | None]:
-        """Of each job of a row."""
+        """The facts of each job of a row."""
 
     def repeated(self, name: str, none: int) -> NDArray[np.int64]:
-        """Numbers, for each job."""
+        """A number of the row, repeated for each of its jobs."""
         numbers: NDArray[np.int64] = self._plain(name).fill_null(none).to_numpy()
         return numbers[self.row_of]
 
@@ -141,7 +141,7 @@ class _Rows(ABC):
 
     @cached_property
     def _facts(self) -> list[tuple[int, dict[str, Any]]]:
-        """The jobs that have some, with their places."""
+        """Jobs with facts of their own, with their indices."""
         starts = np.cumsum(self.sizes) - self.sizes
         return [
             (int(starts[row]) + place, facts)
@@ -184,7 +184,7 @@ class _Runs(_Rows):
 
     @cached_property
     def _place(self) -> NDArray[np.int64]:
-        """Of a job in its run."""
+        """The index of each job in its run."""
         return np.arange(self.jobs) - (np.cumsum(self.sizes) - self.sizes)[self.row_of]
 
     @cached_property
@@ -193,7 +193,7 @@ class _Runs(_Rows):
 
     @cached_property
     def present(self) -> NDArray[np.bool_]:
-        return np.logical_not(self._bits("gone"))
+        return np.logical_not(self._bits("settled"))
 
     @property
     def bodies(self) -> pa.Array:
@@ -205,8 +205,8 @@ class _Runs(_Rows):
         return pa.array(map(bytes, found), pa.binary(), size=len(found))
 
     @property
-    def asked(self) -> pa.Array:
-        return pa.array(self._bits("asked"))
+    def cancel_requested(self) -> pa.Array:
+        return pa.array(self._bits("cancel_requests"))
 
     def facts_of(self, text: str, row: int) -> list[dict[str, Any] | None]:
         return _many(text)[-int(self.sizes[row]) :]
@@ -237,7 +237,7 @@ class _Ended(_Rows):
         return self._plain("body")
 
     @property
-    def asked(self) -> pa.Array:
+    def cancel_requested(self) -> pa.Array:
         return self._plain("cancel_requested")
 
     def facts_of(self, text: str, row: int) -> list[dict[str, Any] | None]:
@@ -248,5 +248,5 @@ _SPECIAL: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "id": lambda rows: pa.array(rows.ids),
     "state": lambda rows: pa.array(map(str, rows.states), pa.string()).take(pa.array(rows.repeated("state", 0))),
     "payload": lambda rows: rows.bodies,
-    "cancel_requested": lambda rows: rows.asked,
+    "cancel_requested": lambda rows: rows.cancel_requested,
 }

@@ -1,4 +1,4 @@
-"""What Spark says when something failed, without the traces of three languages around it."""
+"""Errors of Spark without the stack traces of three languages."""
 
 import re
 
@@ -10,15 +10,15 @@ _OURS = re.compile(r"forebay\.core\.errors\.\w+: (.+)")
 _MAX_LINE = 400
 
 
-def plain(error: Exception) -> Exception:
-    """What Forebay said on the far side of Spark, where it was Forebay that refused; else the error itself."""
-    said = _OURS.findall(str(error))
-    return ForebayError(said[-1].strip()) if said else error
+def unwrapped(error: Exception) -> Exception:
+    """The error that Forebay raised in a task, if that is the cause; else the error itself."""
+    ours = _OURS.findall(str(error))
+    return ForebayError(ours[-1].strip()) if ours else error
 
 
-def in_a_line(error: Exception) -> str:
-    """For people: the condition and its first line."""
-    own = plain(error)
+def one_line(error: Exception) -> str:
+    """The error condition and its first line."""
+    own = unwrapped(error)
     if own is not error:
         return str(own)
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)

@@ -1,5 +1,5 @@
-"""The figures of a report, worked out on Spark from the tables of a lake: a few hundred plain numbers, however long the
-history is.
+"""The figures of a report, computed by Spark from the tables of a lake: a few hundred numbers, however long the history
+is.
 
 A short history is shown by seconds, from its events; a longer one by minutes or more, from `service_levels`, whose
 sketches give the percentiles of any stretch of time.
@@ -103,7 +103,7 @@ def _steps(levels: DataFrame, step: int) -> list[Row]:
 
 
 def _depths(levels: DataFrame, step: int) -> list[Row]:
-    """The depth at the end of each stretch; a queue without news is as deep as before."""
+    """The depth at the end of each stretch; a queue without events keeps its depth."""
     largest = levels.groupBy("queue").agg(F.sum("accepted").alias("n")).orderBy(F.desc("n"), "queue").limit(MAX_DEPTHS)
     rows = (
         levels.join(largest, "queue", "left_semi")

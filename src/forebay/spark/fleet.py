@@ -1,9 +1,8 @@
 """A burst of workers on Spark: each task is a whole worker, with claims, renewals and reaper, until nothing is left.
 
-Spark only starts the processes. What keeps it correct is what always does: leases. A task that is lost, tried again or
-run twice by speculation is a worker that fell silent, or one worker more; its jobs come back when their leases run out,
-and the tasks stay until nobody holds a job any more. Jobs are never rows: a row that Spark repeats would be a job that
-ran twice.
+Spark only starts the processes; leases keep it correct. A task that is lost, retried or run twice by speculation is a
+worker that stopped, or one worker more: its jobs become ready again when their leases expire, and tasks run until no
+job is leased. Jobs are never rows: a row that Spark computes again would be a job that ran twice.
 """
 
 import os
@@ -25,16 +24,16 @@ from forebay.work.app import find_app
 from forebay.work.options import Options
 from forebay.work.worker import Worker
 
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 _QUIET_SECONDS: Final = 1.0
-"""So long must nothing be ready, running or about to fall due before a task believes that all is done."""
+"""A task ends when nothing has been ready, running or due soon for this long."""
 
 _SOON_SECONDS: Final = 60.0
-"""Retries that fall due within it are waited for; what is planned for later is left to others."""
+"""Tasks wait for jobs that are due within it; later ones are left to other workers."""
 
 
-class Shift(Struct, frozen=True):
-    """What became of one task. `attempt`: how often Spark started it anew. `empty`: it left because all is done."""
+class WorkerRun(Struct, frozen=True):
+    """The result of one task. `attempt`: Spark's attempt number. `empty`: it ended because no job was left."""
 
     task: int
     attempt: int
@@ -45,11 +44,11 @@ class Shift(Struct, frozen=True):
 
 def drain(
     spark: SparkSession, target: str, url: str, options: Options, *, tasks: int | None = None, limit: float = 3600.0
-) -> list[Shift]:
+) -> list[WorkerRun]:
     """Run workers of the app `module:name` in so many tasks (default: one a slot) until its queues are empty.
 
-    After `limit` seconds each stops claiming, lets what runs finish, and leaves the rest. What of the app lies in the
-    working directory goes along; all else must be importable on the executors, and the store reachable from them.
+    After `limit` seconds each stops claiming, finishes what runs, and leaves the rest. Modules of the app in the
+    working directory are shipped; all others must be importable on the executors, and the store reachable from them.
     """
     if url.startswith("memory:"):
         raise Invalid(
@@ -58,14 +57,14 @@ def drain(
     tasks = spark.sparkContext.defaultParallelism if tasks is None else tasks
     places = spark.sparkContext.parallelize(range(tasks), tasks)
     with shipped(spark, target.partition(":")[0]):
-        told = places.mapPartitions(partial(_work, target, url, options, limit)).collect()
-    return [Shift(*each) for each in told]
+        runs = places.mapPartitions(partial(_work, target, url, options, limit)).collect()
+    return [WorkerRun(*each) for each in runs]
 
 
 def _work(
     target: str, url: str, options: Options, limit: float, places: Iterable[int]
 ) -> Iterator[tuple[int, int, str, float, bool]]:
-    """One task. Plain tuples go back: what Spark carries, it pickles."""
+    """One task. It returns plain tuples, which Spark pickles."""
     os.environ["FOREBAY_URL"] = url
     try:
         app = find_app(target)
@@ -90,16 +89,16 @@ def _work(
 
 
 def _wait(worker: Worker, store: Store, until: float) -> bool:
-    """Whether all was done before the time was over."""
+    """Whether the queues became empty in time."""
     quiet_since = monotonic()
     while not worker.broken and monotonic() < until:
         if not _at_rest(worker, store):
             quiet_since = monotonic()
         elif monotonic() - quiet_since >= _QUIET_SECONDS:
             return True
-        Event().wait(_LOOK_SECONDS)
+        Event().wait(_POLL_SECONDS)
     if worker.broken:
-        raise RuntimeError("the worker is broken: no loop, hanging handlers, or no way to its store")
+        raise RuntimeError("the worker is broken: its loop ended, handlers hang, or the store is unreachable")
     return False
 
 

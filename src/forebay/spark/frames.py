@@ -1,4 +1,4 @@
-"""A lake as DataFrames: its events, its tables, the views that are worked out from the events, and SQL names for all.
+"""A lake as DataFrames: its events, its tables, the views computed from the events, and SQL names for all.
 
 Spark reads the files of a lake on a file system itself. Those of an object store are read by tasks of Python through
 delta-rs, so that no jar is needed.
@@ -21,19 +21,19 @@ from forebay.spark.schemas import EVENTS
 from forebay.spark.tables import TABLES, VIEWS
 
 _BUCKET_BITS: Final = 16
-"""Numbers that files are searched for are collected with so many bits of precision at most."""
+"""Precision of the numbers that files are searched for."""
 
 
 def read_events(spark: SparkSession, lake: Lake, since: int = 0, table: LakeTable | None = None) -> DataFrame:
-    """All events of a lake as EVENTS, or those from an offset on. `table`: as it was when that was read."""
+    """All events of a lake as EVENTS, or those from an offset on. `table`: the version to read."""
     held = lake.table(EVENTS_TABLE) if table is None else table
-    files = [file for file in held.files if file.most["offset"] >= since]
+    files = [file for file in held.files if file.max_values["offset"] >= since]
     rows = read_files(spark, lake, EVENTS_TABLE, files, EVENTS)
-    return rows if all(file.least["offset"] >= since for file in files) else rows.filter(F.col("offset") >= since)
+    return rows if all(file.min_values["offset"] >= since for file in files) else rows.filter(F.col("offset") >= since)
 
 
 def read_table(spark: SparkSession, lake: "Lake | str", name: str) -> DataFrame:
-    """A table of a lake, as it was when the tables were last brought up to date, or a view, as the events are now."""
+    """A table of a lake, as of its last refresh, or a view, computed from the events as they are now."""
     lake = Lake.at(lake) if isinstance(lake, str) else lake
     if name == EVENTS_TABLE:
         return read_events(spark, lake)
@@ -67,9 +67,9 @@ class Touched(NamedTuple):
 
     def meets(self, file: DataFile) -> bool:
         """Whether the file may hold one of them, by its statistics."""
-        if self.column not in file.most:
+        if self.column not in file.max_values:
             return False
-        least, most = file.least[self.column] >> self.shift, file.most[self.column] >> self.shift
+        least, most = file.min_values[self.column] >> self.shift, file.max_values[self.column] >> self.shift
         first = bisect_left(self.buckets, least)
         return first < len(self.buckets) and self.buckets[first] <= most
 

@@ -23,7 +23,7 @@ from forebay.spark.retries import source_of
 from forebay.store.open import open_store
 
 MAX_COUNT: Final = 2**48
-_LOOK_EVERY: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 POISON_ATTEMPTS: Final = 3
 FAST, SLOW, FLAPPING = 70, 90, 95
 """Of a hundred jobs, those below are of this kind or one before it."""
@@ -69,9 +69,10 @@ class Seeded:
 def seed_store(
     made: DataFrame, url: str, *, write_id: str | None = None, progress: Callable[[Seeded], object] | None = None
 ) -> Seeded:
-    """Put generated jobs into a store through the sink. Repeated with the same `write_id` it goes on, or adds nothing.
+    """Put generated jobs into a store through the sink. Repeated with the same `write_id` it continues, or adds
+    nothing.
 
-    `progress` is called about once a second with how far it has come, as the store knows it.
+    `progress` is called about once a second with the number of jobs that the store has.
     """
     write_id = write_id or uuid4().hex
     sources = [source_of(write_id, number) for number in range(made.rdd.getNumPartitions())]
@@ -84,7 +85,7 @@ def seed_store(
         return Seeded(sum(place.taken for place in places if place is not None), monotonic() - began)
 
     def report(progress: Callable[[Seeded], object]) -> None:
-        while not stop.wait(_LOOK_EVERY):
+        while not stop.wait(_POLL_SECONDS):
             with suppress(ForebayError):
                 progress(seen())
 

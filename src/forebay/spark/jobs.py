@@ -1,9 +1,9 @@
 """Jobs as a table: one row a job, in any state; what the store keeps of it, payload and errors as JSON.
 
 Read by ranges of ids, each range in one task. A store that exports (Postgres) sends whole runs; any other is browsed
-page by page. Options choose by queue, state, kind, tenant, subject and range of ids, which is the store's business;
-with the option `pushdown` so do filters of Spark. A job is in one range for ever, so each is read once, in a state that
-it had while the query ran.
+page by page. The store filters by the options queue, state, kind, tenant, subject and range of ids; with the option
+`pushdown` also by filters of Spark. A job never changes its range, so each is read once, in a state that it had while
+the query ran.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -128,7 +128,7 @@ class JobsReader(DataSourceReader):
 
 
 def narrow(chosen: JobFilter, given: Filter) -> JobFilter | None:
-    """The filter with one more condition, if the store can see to it exactly."""
+    """The filter with one more condition, if the store can apply it exactly."""
     if not isinstance(given, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
         return None
     (name, *deeper), value = given.attribute, given.value
@@ -168,7 +168,7 @@ def _by_field(chosen: JobFilter, name: str, value: str) -> JobFilter | None:
 
 
 def id_extent(store: Store) -> tuple[int, int]:
-    """The first and the last id that there is; (1, 0) where there is none."""
+    """The first and the last id; (1, 0) if there are no jobs."""
     if isinstance(store, Exporting):
         return store.id_extent()
     page = store.browse(Query(), 0, 1)

@@ -7,7 +7,7 @@
 
 The Delta log decides what is in a table. A task writes Parquet files, the driver adds them in one commit, and that
 carries the ledger offset that the table has reached as Delta's application transaction. Two writers that start from the
-same offset cannot both commit: the format refuses the second, which has added nothing. A file that no commit names is
+same offset cannot both commit: the format refuses the second, which has added nothing. A file that no commit adds is
 invisible, and `maintain` removes it.
 
 Nothing here needs Spark. Credentials and endpoints of object stores come from the environment of each process
@@ -49,16 +49,16 @@ class Conflict(ForebayError):
 
 
 class DataFile(Struct, frozen=True):
-    """A Parquet file of a table. `partition`: the values of the partition columns. `least`, `most`: of the columns that
-    have statistics."""
+    """A Parquet file of a table. `partition`: the values of the partition columns. `min_values`, `max_values`: of the
+    columns that have statistics."""
 
     path: str
     size: int
     rows: int
     partition: dict[str, str]
-    least: dict[str, Any]
-    most: dict[str, Any]
-    nulls: dict[str, int] = {}
+    min_values: dict[str, Any]
+    max_values: dict[str, Any]
+    null_counts: dict[str, int] = {}
 
     @property
     def day(self) -> str:
@@ -66,7 +66,7 @@ class DataFile(Struct, frozen=True):
 
 
 def identity(url: str) -> str:
-    """What a store is known by: its place, whoever asks for it."""
+    """What identifies a store: its location, without credentials."""
     parts = urlsplit(url)
     if parts.scheme in ("sqlite", "memory"):
         path = unquote(parts.path)
@@ -95,7 +95,7 @@ def lake_uri(location: str | Path) -> str:
 
 
 def lake_directory(location: str | Path) -> Path:
-    """For those who read the lake as a directory of this machine."""
+    """The directory of a lake on this machine."""
     uri = lake_uri(location)
     if "://" in uri:
         raise Invalid(f"lake {uri}", "it is not a directory of this machine", "name a path or a file: URI")
@@ -138,7 +138,7 @@ class LakeTable:
         removed: Iterable[DataFile] = (),
         apps: Mapping[str, int] | None = None,
     ) -> None:
-        """Add and remove files in one step; `Conflict` if another writer was quicker."""
+        """Add and remove files in one step; `Conflict` if another writer committed first."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
@@ -176,7 +176,7 @@ class LakeTable:
         return int(self._table.delete(predicate)["num_deleted_rows"] or 0)
 
     def vacuum(self, hours: int) -> int:
-        """Remove files that no version of the last hours names."""
+        """Remove files that no version of the last hours refers to."""
         return len(self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
 
 
@@ -189,7 +189,7 @@ class Contents(Struct, frozen=True):
 
     @property
     def first(self) -> int:
-        return min((file.least["offset"] for file in self.events.files), default=0)
+        return min((file.min_values["offset"] for file in self.events.files), default=0)
 
     @property
     def end(self) -> int:
@@ -208,20 +208,20 @@ class Lake:
 
     @classmethod
     def at(cls, location: str | Path) -> "Lake":
-        """The lake that is there."""
+        """An existing lake."""
         lake = cls(lake_uri(location))
         if not lake._is_table(EVENTS):
-            way_out = "name what `forebay pipeline run --lake` made, or an empty place to make it there"
+            way_out = "name what `forebay pipeline run --lake` made, or an empty location to create it there"
             raise Invalid(f"lake {lake.uri}", f"there is no Delta table {EVENTS}", way_out)
         settings = lake.table(EVENTS).settings
         if settings.get(_FORMAT) != FORMAT:
-            reason = f"it has the format {settings.get(_FORMAT)}, this Forebay knows {FORMAT}"
-            raise Invalid(f"lake {lake.uri}", reason, "use the Forebay that wrote it, or make another lake")
+            reason = f"it has the format {settings.get(_FORMAT)}, this Forebay reads {FORMAT}"
+            raise Invalid(f"lake {lake.uri}", reason, "use the Forebay that wrote it, or create another lake")
         return lake
 
     @classmethod
     def of(cls, location: str | Path, url: str) -> "Lake":
-        """The lake of a store, made if nothing is there yet."""
+        """The lake of a store, created if the location is empty."""
         from forebay.spark.arrow import arrow_schema
         from forebay.spark.schemas import EVENTS as SCHEMA
 
@@ -231,7 +231,7 @@ class Lake:
         owner = cls.at(lake.uri).store
         if owner != store:
             raise Invalid(
-                f"lake {lake.uri}", f"it belongs to {owner}, not to {store}", "name that store, or another place"
+                f"lake {lake.uri}", f"it belongs to {owner}, not to {store}", "name that store, or another location"
             )
         return lake
 
@@ -249,7 +249,7 @@ class Lake:
     def create(
         self, name: str, schema: "pa.Schema", partition_by: Sequence[str], settings: Mapping[str, str] | None = None
     ) -> None:
-        """Make an empty table, unless it is there."""
+        """Create an empty table, unless it exists."""
         from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -270,12 +270,12 @@ class Lake:
                 raise
 
     def table(self, name: str, revision: int = 1) -> LakeTable:
-        """As it is now."""
+        """Its current version."""
         with _reading(self.table_uri(name)):
             return LakeTable(_delta().DeltaTable(self.table_uri(name)), name, revision)
 
     def tables(self, names: Iterable[str], revision: int = 1) -> dict[str, LakeTable]:
-        """Those that are there."""
+        """Those that exist."""
         return {name: self.table(name, revision) for name in names if self._is_table(name)}
 
     def contents(self) -> Contents:
@@ -315,7 +315,7 @@ class Lake:
             return bool(_delta().DeltaTable.is_deltatable(self.table_uri(name)))
 
     def _is_empty(self) -> bool:
-        """Whether nothing is there, or what another process leaves that makes the same lake now."""
+        """Whether the location is empty, or another process is creating the same lake there."""
         if self._is_table(EVENTS):
             return False
         place = Path(self.uri)
@@ -326,14 +326,16 @@ class Lake:
 
 
 def behind(contents: Contents) -> list[str]:
-    """Tables that are missing, or that have not seen all events of the lake."""
+    """Tables that are missing, or that lag behind the events of the lake."""
     return [name for name in TABLES if name not in contents.tables or contents.tables[name].end < contents.end]
 
 
 def holes(contents: Contents) -> list[str]:
-    """Where the events are not what their offset promises; empty when the lake is whole."""
-    last = max((file.most["offset"] for file in contents.events.files), default=contents.end - 1)
-    return [] if last + 1 == contents.end else [f"events end at offset {last}, the table says {contents.end - 1}"]
+    """Where files of events are missing, by the offset of the table; empty when the lake is whole."""
+    last = max((file.max_values["offset"] for file in contents.events.files), default=contents.end - 1)
+    return (
+        [] if last + 1 == contents.end else [f"events end at offset {last}, the table's offset is {contents.end - 1}"]
+    )
 
 
 def _delta() -> Any:
@@ -348,7 +350,7 @@ def _delta() -> Any:
 
 @contextmanager
 def _reading(uri: str) -> Iterator[None]:
-    """What the client says of a table that it cannot read, in one line."""
+    """An error of the Delta client as one line."""
     try:
         yield
     except ForebayError:
@@ -368,7 +370,12 @@ def _milliseconds() -> int:
 
 def _stats(file: DataFile) -> str:
     return json.dumps(
-        {"numRecords": file.rows, "minValues": file.least, "maxValues": file.most, "nullCount": file.nulls}
+        {
+            "numRecords": file.rows,
+            "minValues": file.min_values,
+            "maxValues": file.max_values,
+            "nullCount": file.null_counts,
+        }
     )
 
 

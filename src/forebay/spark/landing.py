@@ -1,11 +1,11 @@
 """Rows become Parquet files of a lake in the task that has them; the driver commits what they wrote.
 
 Events go from the ledger's records to columns to a file in one process, without passing row by row through the JVM: a
-fraction of the CPU. Tables come from Spark as Arrow batches. Either way a file has a name that no other attempt of the
-task uses and counts once a commit names it, so a task that is tried again, or runs twice, adds nothing twice.
+fraction of the CPU. Tables come from Spark as Arrow batches. Either way a file has a unique name and is visible once a
+commit adds it, so a task that is retried, or runs twice, adds nothing twice.
 
-Files are partitioned by day: `day=2030-01-31/NAME.parquet`. Statistics let readers, ours and others, pass over files.
-Every column has some: a reader by pyarrow, such as DuckDB, takes a column without them for one that holds nothing.
+Files are partitioned by day: `day=2030-01-31/NAME.parquet`. Statistics let readers skip files. Every
+column has them: readers by pyarrow, such as DuckDB, take a column without statistics for an empty one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,35 +29,35 @@ from forebay.spark.reading import ReadRange, read_range
 from forebay.spark.schemas import EVENTS
 
 MAX_ROWS: Final = 500_000
-"""Of events in memory, and so in a file."""
+"""Events held in memory, and so in one file."""
 
 MAX_TABLE_ROWS: Final = 100_000
-"""Of a table in a file: what a refresh rewrites at least."""
+"""Rows of a table in one file: the unit that a refresh rewrites."""
 
 _MAX_TEXT: Final = 32
 _AFTER_ALL: Final = "\U0010ffff"
 _DENSE: Final = ("offset", "place", "job_id")
-"""Columns that mostly count up: a tenth of the space of any dictionary."""
+"""Columns that mostly increase: delta encoding takes a tenth of the space of a dictionary."""
 
 
-def land(lake: Lake, reading: Reading, share: ReadRange) -> list[DataFile]:
-    """What a task does with its offsets: all their events, in files; an error if something of them is missing."""
+def land(lake: Lake, reading: Reading, part: ReadRange) -> list[DataFile]:
+    """Write all events of a range of offsets as files; an error if some are missing."""
     files: list[DataFile] = []
     ready: list[pa.RecordBatch] = []
-    following = share.start
-    for batch in read_range(reading, share, EVENTS):
-        following = _checked(batch, following)
+    following = part.start
+    for batch in read_range(reading, part, EVENTS):
+        following = _next_offset(batch, following)
         ready.append(batch)
         if sum(map(len, ready)) >= MAX_ROWS:
             files += write_files(lake, "events", pa.Table.from_batches(ready))
             ready = []
-    if following != share.end:
-        raise ForebayError(f"offsets {share.start} … {share.end - 1}: {following} is missing; is the ledger whole?")
+    if following != part.end:
+        raise ForebayError(f"offsets {part.start} … {part.end - 1}: {following} is missing; is the ledger whole?")
     return files + (write_files(lake, "events", pa.Table.from_batches(ready)) if ready else [])
 
 
-def _checked(batch: pa.RecordBatch, following: int) -> int:
-    """The offset after this batch, whose records are whole and follow each other."""
+def _next_offset(batch: pa.RecordBatch, following: int) -> int:
+    """The offset after this batch; an error unless its records are whole and consecutive."""
     offsets, firsts, counts = np.unique(batch["offset"].to_numpy(), return_index=True, return_counts=True)
     wrong = np.flatnonzero(offsets != following + np.arange(len(offsets)))
     if len(wrong):
@@ -71,13 +71,13 @@ def _checked(batch: pa.RecordBatch, following: int) -> int:
     return following + len(offsets)
 
 
-def write_table(lake: Lake, name: str, rows: DataFrame, most: int = MAX_TABLE_ROWS) -> list[DataFile]:
-    """What Spark computes, as files of a table with so many rows at most; each task keeps the order of its rows."""
-    return _written(rows, partial(write_files, lake, name), most)
+def write_table(lake: Lake, name: str, rows: DataFrame, max_rows: int = MAX_TABLE_ROWS) -> list[DataFile]:
+    """Write a DataFrame as files of a table; each task keeps the order of its rows."""
+    return _written(rows, partial(write_files, lake, name), max_rows)
 
 
 def write_rows(lake: Lake, name: str, rows: DataFrame, folder: str, partition: dict[str, str]) -> list[DataFile]:
-    """Likewise for a table that is not partitioned by day: all of them are of one partition."""
+    """Write a DataFrame as files of one partition of a table that is not partitioned by day."""
     return _written(rows, partial(_write_one, lake, name, folder, partition), MAX_ROWS)
 
 
@@ -85,13 +85,13 @@ def _write_one(lake: Lake, name: str, folder: str, partition: dict[str, str], ta
     return [write_file(lake.files(name), f"{folder}/{uuid4().hex}.parquet", table, partition)]
 
 
-def _written(rows: DataFrame, write: Callable[[pa.Table], list[DataFile]], most: int) -> list[DataFile]:
-    described = rows.mapInArrow(partial(_write_batches, write, most), "file string").collect()
+def _written(rows: DataFrame, write: Callable[[pa.Table], list[DataFile]], max_rows: int) -> list[DataFile]:
+    described = rows.mapInArrow(partial(_write_batches, write, max_rows), "file string").collect()
     return [msgspec.json.decode(row.file, type=DataFile) for row in described]
 
 
 def _write_batches(
-    write: Callable[[pa.Table], list[DataFile]], most: int, batches: Iterable[pa.RecordBatch]
+    write: Callable[[pa.Table], list[DataFile]], max_rows: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     def described(table: pa.Table) -> pa.RecordBatch:
         files = write(table)
@@ -100,10 +100,10 @@ def _write_batches(
     ready: list[pa.RecordBatch] = []
     for batch in batches:
         ready.append(batch)
-        while sum(map(len, ready)) > most:
+        while sum(map(len, ready)) > max_rows:
             table = pa.Table.from_batches(ready)
-            yield described(table.slice(0, most))
-            ready = table.slice(most).to_batches()
+            yield described(table.slice(0, max_rows))
+            ready = table.slice(max_rows).to_batches()
     if any(map(len, ready)):
         yield described(pa.Table.from_batches(ready))
 
@@ -129,18 +129,19 @@ def write_file(place: Any, path: str, rows: pa.Table, partition: dict[str, str])
             column_encoding=dict.fromkeys(dense, "DELTA_BINARY_PACKED"),
             use_dictionary=[column for column in rows.column_names if column not in dense],
         )
-    least, most, nulls = {}, {}, {}
+    min_values, max_values, null_counts = {}, {}, {}
     for column in rows.schema:
-        nulls[column.name] = rows[column.name].null_count
+        null_counts[column.name] = rows[column.name].null_count
         if not (pa.types.is_nested(column.type) or pa.types.is_binary(column.type)):
             ends = pc.min_max(rows[column.name]).as_py()
             if ends["min"] is not None:
-                least[column.name], most[column.name] = _bound(ends["min"], ""), _bound(ends["max"], _AFTER_ALL)
-    return DataFile(path, place.get_file_info(path).size, len(rows), partition, least, most, nulls)
+                min_values[column.name] = _bound(ends["min"], "")
+                max_values[column.name] = _bound(ends["max"], _AFTER_ALL)
+    return DataFile(path, place.get_file_info(path).size, len(rows), partition, min_values, max_values, null_counts)
 
 
 def _bound(value: Any, rest: str) -> Any:
-    """As Delta writes it. Of a long text the beginning is enough."""
+    """As Delta writes a statistic. Long texts are cut."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + rest
     if isinstance(value, datetime):

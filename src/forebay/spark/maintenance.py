@@ -1,7 +1,6 @@
-"""Upkeep of a lake: small files are joined, old days are dropped, and files that no version names are removed.
+"""Upkeep of a lake: small files are joined, old days are dropped, and files that no version refers to are removed.
 
-Each step is a commit of the format, so readers and writers go on meanwhile; a writer that loses a race does its batch
-again.
+Each step is a Delta commit, so readers and writers continue meanwhile; a writer that loses a race repeats its batch.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,7 +12,7 @@ from forebay.spark.lake import EVENTS, TABLES, Lake, LakeTable
 from forebay.store.clock import SystemClock
 
 AUDIT = ("receipts", "effects", "proof")
-"""Tables that an audit keeps: their files are replaced, and never joined."""
+"""Tables of the audit: their files are replaced, never joined."""
 
 
 class Maintenance(Struct, frozen=True):
@@ -54,11 +53,11 @@ def maintain(lake: Lake, maintenance: Maintenance) -> Maintained:
 
 
 def _drop(lake: Lake, keep: timedelta) -> int:
-    """Events go by offset, so that those which stay are dense: up to the last one of the days that are too old."""
+    """Events are dropped by offset, up to the last one of the expired days, so that the rest stays dense."""
     now = datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
     first_day = (now - keep).date().isoformat()
     tables: dict[str, LakeTable] = lake.tables([EVENTS, *TABLES])
-    old = [file.most["offset"] for file in tables[EVENTS].files if file.day < first_day]
+    old = [file.max_values["offset"] for file in tables[EVENTS].files if file.day < first_day]
     dropped = tables[EVENTS].delete(f"offset <= {max(old)}") if old else 0
     for name in TABLES:
         if name in tables and any(file.day < first_day for file in tables[name].files):

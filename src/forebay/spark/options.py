@@ -1,6 +1,6 @@
 """The options of the data source `forebay`, read and checked in one place, on the driver.
 
-An option that nobody knows is refused with the nearest one that exists: a typing error must not become a default.
+An unknown option is refused with the nearest one that exists: a typing error must not become a default.
 """
 
 import os
@@ -34,7 +34,7 @@ _READING: Final = (
 _LAKE_READING: Final = "lake table files"
 _WRITING: Final = "url action queue kind write_id rate dry_run patience chunk report"
 _SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
-"""What Spark passes on to a source although it is not meant for it."""
+"""Options of Spark that it also passes to the source."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Reading:
     """How to read. `log`: the name behind `log:`; `table` is then "log".
 
     query, first_id, last_id   which jobs, for the tables jobs and dead
-    pushdown                   `df.filter` narrows the read itself. Off, because Spark 4.3 goes on with the filters of
-                               one query in the next one of the same DataFrame: good for one query after each `load`
+    pushdown                   `df.filter` narrows the read itself. Off, because Spark 4.3 keeps the filters of one
+                               query for the next one of the same DataFrame: use it for one query after each `load`
     """
 
     url: str
@@ -62,7 +62,7 @@ class Reading:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "Reading":
-        given = _Given(options, _READING)
+        given = _RawOptions(options, _READING)
         table, log = given.table()
         return cls(
             url=given.url(readable=table == "events", there=True),
@@ -91,7 +91,7 @@ class LakeReading:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "LakeReading":
-        given = _Given(options, _LAKE_READING)
+        given = _RawOptions(options, _LAKE_READING)
         return cls(
             lake_uri(given.text("lake") or ""), given.text("table") or "jobs", (given.text("files") or "").splitlines()
         )
@@ -99,7 +99,7 @@ class LakeReading:
 
 @dataclass(frozen=True)
 class Writing:
-    """How to write. `report`: a file on the driver that is told, as JSON, what became of the rows."""
+    """How to write. `report`: a file on the driver for the counts of rows, as JSON."""
 
     url: str
     action: str
@@ -114,7 +114,7 @@ class Writing:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "Writing":
-        given = _Given(options, _WRITING)
+        given = _RawOptions(options, _WRITING)
         write_id = given.text("write_id")
         return cls(
             url=given.url(),
@@ -130,8 +130,8 @@ class Writing:
         )
 
 
-class _Given:
-    """What the user wrote."""
+class _RawOptions:
+    """Options as the user wrote them."""
 
     def __init__(self, options: Mapping[str, str], known: str) -> None:
         self._options = {name.lower(): value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
@@ -140,7 +140,7 @@ class _Given:
             if name not in names:
                 near = get_close_matches(name, names, 1)
                 hint = f"did you mean {near[0]}? it has " if near else "it has "
-                raise Invalid(f"option {name}", "the source forebay does not know it", hint + ", ".join(names))
+                raise Invalid(f"option {name}", "the source forebay has no such option", hint + ", ".join(names))
 
     def text(self, name: str) -> str | None:
         return self._options.get(name)
@@ -153,11 +153,11 @@ class _Given:
         """`readable`: the ledger of a journal, which another process may own. `there`: the store must exist."""
         url = self.text("url") or os.environ.get("FOREBAY_URL")
         if not url:
-            raise Invalid("option url", "it is not given", 'say .option("url", "postgresql://…"), or set FOREBAY_URL')
+            raise Invalid("option url", "it is not given", 'add .option("url", "postgresql://…"), or set FOREBAY_URL')
         if url.startswith("memory:") and (not readable or url.strip("/") == "memory:"):
             raise Invalid(
                 "option url",
-                "a memory store lives in one process, Spark runs in many",
+                "a memory store exists in one process, Spark uses several",
                 "use sqlite:///…, postgresql://… or redis://…; of memory:///directory the table events can be read",
             )
         if there and url.startswith("sqlite:///") and not Path(unquote(url.removeprefix("sqlite:///"))).is_file():
@@ -171,9 +171,9 @@ class _Given:
             raise Invalid(
                 "option state", f"{state!r} cannot be chosen of {table}", f"read jobs, with {', '.join(State)}"
             )
-        wanted = State.DEAD if table == "dead" else None if state is None else State(state)
+        chosen = State.DEAD if table == "dead" else None if state is None else State(state)
         return Query(
-            state=wanted,
+            state=chosen,
             subject=self.text("subject"),
             queue=self.name("queue"),
             kind=self.name("kind"),
@@ -191,7 +191,7 @@ class _Given:
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         value = (self.text(name) or choices[0]).lower()
         if value not in choices:
-            raise Invalid(f"option {name}", f"{value!r} is none of its values", f"use {' or '.join(choices)}")
+            raise Invalid(f"option {name}", f"{value!r} is not one of its values", f"use {' or '.join(choices)}")
         return value
 
     def count(self, name: str, default: int, most: int) -> int:

@@ -1,9 +1,9 @@
 """The pipeline: the ledger streams into the events of a lake, and the tables follow.
 
-What is in the lake is known by the ledger's own dense offsets: each micro-batch takes what lies beyond the offset that
-the events have reached, tasks write it as files, and one commit adds the files and moves the offset. A batch that a
-crash cut off has added nothing, and of two pipelines that bring the same batch the second is refused by the format.
-There is no checkpoint besides: nothing can be lost with one, or disagree with it.
+The ledger's dense offsets identify what the lake has: each micro-batch reads from the offset that the events have
+reached, tasks write files, and one commit adds the files and moves the offset. A batch that a crash interrupted has
+added nothing, and of two pipelines that commit the same batch the second is refused by the format. There is no other
+checkpoint that could be lost, or disagree.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from forebay.core.errors import Invalid
-from forebay.spark.failures import plain
+from forebay.spark.failures import unwrapped
 from forebay.spark.lake import EVENTS, Conflict, Contents, Lake, identity
 from forebay.spark.landing import land
 from forebay.spark.maintenance import Maintenance, maintain
@@ -28,18 +28,18 @@ from forebay.spark.tails import open_tail
 
 _MAX_EVENTS: Final = 2_000_000
 _MAX_RECORDS: Final = 500_000
-"""Of a micro-batch."""
+"""Bounds of a micro-batch."""
 
 _MIN_RECORDS: Final = 8
-"""Of a task: a record may be thousands of events, and a stream in step with its store has few records a batch."""
+"""Of a task: a record may hold thousands of events, and a stream that keeps up reads few records a batch."""
 
 _TASKS_A_SLOT: Final = 4
-"""Records differ in size, and who is done first takes the next."""
+"""Records differ in size: small tasks balance the slots."""
 
 
-class Done(Struct, frozen=True):
-    """What a run brought: records and events of the ledger, and in how many seconds. `tables`: the rows of each.
-    `written`: rows of the files of each that were written anew."""
+class PipelineRun(Struct, frozen=True):
+    """Records and events that a run added, and its duration. `tables`: the rows of each. `written`: the rows of each
+    that were rewritten."""
 
     records: int
     events: int
@@ -49,8 +49,8 @@ class Done(Struct, frozen=True):
 
 
 class BatchTimes(Struct, frozen=True):
-    """Seconds of a micro-batch: for its bounds in the ledger, for the tasks that read it and write files, for the
-    commit."""
+    """Seconds of a micro-batch: to find its bounds in the ledger, for the tasks that read it and write files, and for
+    the commit."""
 
     bounds: float
     tasks: float
@@ -80,8 +80,8 @@ class Pipeline:
         self._records = self._events = 0
         self._tables: dict[str, Refreshed] = {}
 
-    def run(self, *, tables: bool = True) -> Done:
-        """Bring all that the ledger holds by now, then the tables, unless these can wait."""
+    def run(self, *, tables: bool = True) -> PipelineRun:
+        """Add all records that the ledger has now, then refresh the tables."""
         self._begin()
         began = monotonic()
         _, head = check_ledger(self._url, self._lake.contents())
@@ -91,8 +91,11 @@ class Pipeline:
             self._refresh()
         return self._done(began)
 
-    def stream(self, every: float, stop: Event, tables_every: float, maintenance: Maintenance | None = None) -> Done:
-        """Likewise, again and again, until `stop` is set; the tables so often, and at the end."""
+    def stream(
+        self, every: float, stop: Event, tables_every: float, maintenance: Maintenance | None = None
+    ) -> PipelineRun:
+        """Add records continuously until `stop` is set; refresh the tables every `tables_every` seconds, and at the
+        end."""
         self._begin()
         began = refreshed = maintained = monotonic()
         check_ledger(self._url, self._lake.contents())
@@ -110,7 +113,7 @@ class Pipeline:
         return self._done(began)
 
     def _batch(self, head: int | None) -> bool:
-        """Bring one micro-batch, not beyond `head`; whether there is more of it."""
+        """Add one micro-batch, not beyond `head`; whether there are more records."""
         began, table = monotonic(), self._lake.table(EVENTS)
         reading = Reading.of({"url": self._url, "table": "events"})
         start, end, following = self._bounds(reading, table.end, head)
@@ -118,18 +121,18 @@ class Pipeline:
             return False
         bounded = monotonic()
         slots = self._spark.sparkContext.defaultParallelism
-        shares = split(0, start, end, _TASKS_A_SLOT * slots, _MIN_RECORDS)
+        parts = split(0, start, end, _TASKS_A_SLOT * slots, _MIN_RECORDS)
         try:
-            landed = self._spark.sparkContext.parallelize(shares, len(shares))
+            landed = self._spark.sparkContext.parallelize(parts, len(parts))
             files = [file for each in landed.map(partial(land, self._lake, reading)).collect() for file in each]
         except PySparkException as error:
-            raise plain(error) from None
+            raise unwrapped(error) from None
         written = monotonic()
         try:
             table.commit(files, end)
         except Conflict:
             self._lake.discard(EVENTS, files)
-            self._say(f"offsets {start} … {end - 1}: another pipeline has brought them")
+            self._say(f"offsets {start} … {end - 1}: another pipeline has added them")
             return True
         self.last_batch = BatchTimes(bounded - began, written - bounded, monotonic() - written)
         events = sum(file.rows for file in files)
@@ -140,7 +143,7 @@ class Pipeline:
         return end < following
 
     def _bounds(self, reading: Reading, reached: int, head: int | None) -> tuple[int, int, int]:
-        """Where the next batch begins and ends, and where the ledger does, or what is wanted of it."""
+        """Start and end of the next batch, and the end of the ledger, or `head`."""
         tail = open_tail(reading)
         try:
             ((first, following),) = tail.extents()
@@ -167,14 +170,14 @@ class Pipeline:
         if self._progress is not None:
             self._progress(line)
 
-    def _done(self, began: float) -> Done:
+    def _done(self, began: float) -> PipelineRun:
         rows = {name: each.rows for name, each in self._tables.items()}
         written = {name: each.written for name, each in self._tables.items()}
-        return Done(self._records, self._events, monotonic() - began, rows, written)
+        return PipelineRun(self._records, self._events, monotonic() - began, rows, written)
 
 
 def check_ledger(url: str, contents: Contents) -> tuple[int, int]:
-    """The ledger's extent; `Invalid` when the lake cannot go on with it."""
+    """The ledger's extent; `Invalid` when the lake cannot continue from it."""
     tail = open_tail(Reading.of({"url": url, "table": "events"}))
     try:
         ((first, following),) = tail.extents()
@@ -182,8 +185,8 @@ def check_ledger(url: str, contents: Contents) -> tuple[int, int]:
         tail.close()
     if contents.end and first > contents.end:
         reason = f"offsets {contents.end} … {first - 1} were trimmed before the pipeline had read them"
-        raise Invalid("ledger", reason, "begin another lake, and let the ledger keep more: forebay ledger keep --help")
+        raise Invalid("ledger", reason, "start another lake, and keep more of the ledger: forebay ledger keep --help")
     if following < contents.end:
-        reason = f"it ends at offset {following}, the lake at {contents.end}: {identity(url)} is not the store it was"
-        raise Invalid("ledger", reason, "begin another lake")
+        reason = f"it ends at offset {following}, the lake at {contents.end}: {identity(url)} was replaced or restored"
+        raise Invalid("ledger", reason, "start another lake")
     return first, following

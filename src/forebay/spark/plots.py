@@ -1,8 +1,8 @@
 """Plots as inline SVG, drawn from plain numbers: no library, no script, nothing from elsewhere.
 
-Colours are CSS variables of the page that holds them, so that they work by day and by night. Every plot has a title and
-a sentence for those who cannot see it. All text is escaped. Points beyond what can be seen are thinned out: of each
-stretch the highest and the lowest stay, so no peak is lost.
+Colours are CSS variables of the page, for its light and dark themes. Every plot has a title and a sentence for screen
+readers. All text is escaped. Where there are more points than pixels, the highest and the lowest of each interval are
+kept, so no peak is lost.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from forebay.core.humanize import number
 MAX_POINTS: Final = 400
 MAX_BARS: Final = 40
 MAX_SERIES: Final = 6
-"""More lines than colours cannot be told apart."""
+"""There are as many colours."""
 
 WIDTH, HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 14, 30
@@ -51,23 +51,23 @@ def lines(title: str, sentence: str, series: Sequence[Line], unit: str, x_labels
 
 
 class Spread(Struct, frozen=True):
-    """What was measured at one place of a sweep: the middle, the least and the most."""
+    """The measurements at one setting of a sweep: median, minimum and maximum."""
 
     at: str
     middle: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
 
 def sweep(
     title: str, sentence: str, places: Sequence[str], series: Sequence[tuple[str, Sequence[Spread]]], unit: str
 ) -> str:
-    """Values over settings, side by side however far apart they are; a stroke goes from the least to the most."""
+    """Values over settings, side by side however far apart they are; a stroke spans minimum to maximum."""
     shown = [(name, spreads) for name, spreads in series[:MAX_SERIES] if spreads]
     if not shown:
         return nothing(title)
     where = {place: float(at) for at, place in enumerate(places)}
-    top = max(each.most for _, spreads in shown for each in spreads)
+    top = max(each.maximum for _, spreads in shown for each in spreads)
     frame = _Frame(-0.5, len(places) - 0.5, top, unit)
     parts = [frame.axes()]
     parts += [
@@ -78,7 +78,7 @@ def sweep(
         points = [(frame.x(where[each.at]) + 3 * colour, frame.y(each.middle)) for each in spreads]
         parts.append(_stroke(points, colour) if len(points) > 1 else "")
         for (x, y), each in zip(points, spreads, strict=True):
-            ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{frame.y(each.least):.1f}" y2="{frame.y(each.most):.1f}"'
+            ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{frame.y(each.minimum):.1f}" y2="{frame.y(each.maximum):.1f}"'
             label = f"<title>{escape(name)}, {escape(each.at)}: {number_of(each)}{escape(unit)}</title>"
             parts.append(f'<line class="s{colour}" {ends}/>')
             parts.append(f'<circle class="c{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3">{label}</circle>')
@@ -87,7 +87,7 @@ def sweep(
 
 def number_of(spread: Spread) -> str:
     """`30.1k (29.5k … 31k)`, or the middle alone where there is no spread."""
-    ends = "" if spread.least == spread.most else f" ({number(spread.least)} … {number(spread.most)})"
+    ends = "" if spread.minimum == spread.maximum else f" ({number(spread.minimum)} … {number(spread.maximum)})"
     return f"{number(spread.middle)}{ends}"
 
 
@@ -134,7 +134,7 @@ def thinned(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, f
 
 
 class _Frame:
-    """Where a value lies on the paper."""
+    """Maps values to coordinates."""
 
     def __init__(self, left: float, right: float, top: float, unit: str) -> None:
         self._left = left
@@ -175,7 +175,7 @@ def _step(top: float) -> float:
 
 
 def _far(points: Sequence[tuple[float, float | None]]) -> float:
-    """Points further apart than this are not joined: nothing was measured between them."""
+    """Points further apart than this are not joined."""
     steps = sorted(after[0] - before[0] for before, after in pairwise(points))
     usual = (steps[len(steps) // 2] or 1.0) if steps else 1.0
     return _GAP_TIMES * usual * max(1, ceil(len(points) / (MAX_POINTS // 2)))

@@ -1,18 +1,17 @@
-"""How far a lake is proven, and what the next audit has to look at: the hourly audit of an old lake costs the hour.
+"""Incremental audits: how far a lake is proven, and which rows the next audit reads. An hourly audit costs the hour.
 
-An audit that passes records in the lake's table `proof` the offset up to which everything is proven, the evidence that
-it was given, its totals, the last slot of each schedule, and all events of the jobs that are still open. One commit
-replaces what was there for the same questions, with the offset as Delta's application transaction.
+An audit that passes records in the lake's table `proof` the offset up to which everything is proven, the digests of its
+evidence, its totals, the last slot of each schedule, and all events of jobs that are still open. One commit replaces
+the earlier proof of the same scope (a digest of the options), with the offset as Delta's application transaction.
 
-The next audit with the same questions reads the events and the evidence that are new. To these belong, by the
-statistics of the lake's files: all earlier events of the jobs in them, all earlier evidence of these jobs and of their
-seqs, until none is added; the events of open jobs; the last slots. Whatever is not touched is as it was when it was
-proven, so the answer is that of a whole audit. An earlier proof is not relied on where the lake has another number of
-events below its offset than it had.
+The next audit of the same scope reads new events and new evidence, and related rows, selected by the statistics of the
+lake's files: all earlier events of the same jobs, all earlier evidence of these jobs and of their seqs, until none is
+added; the events of open jobs; the last slots. All other rows are as they were when they were proven, so the answer is
+that of a whole audit. An earlier proof is not used if the number of events below its offset has changed.
 
-Where jobs are under way the evidence is never of the same moment as the ledger. An audit that follows them judges the
-events below an offset that was the last one some time before the evidence was read, and leaves out what the evidence
-says about acceptances and claims from there on; the next audit finds that with these.
+While jobs run, the evidence and the ledger are never of the same moment. An audit that follows them judges the events
+below an offset that the lake had reached some time before the evidence was read, and leaves out evidence about later
+acceptances and claims; the next audit reads it.
 """
 
 import hashlib
@@ -55,11 +54,11 @@ from forebay.store.clock import SystemClock
 Numbers = NDArray[np.int64]
 
 PROOF: Final = "proof"
-_REVISION: Final = 2
-"""Of what the checks find and of what a proof holds: another revision does not rely on the proofs of this one."""
+_REVISION: Final = 3
+"""Of the checks and of the contents of a proof: proofs of another revision are not used."""
 
 _MAX_NEW: Final = 3_000_000
-"""Events. Where more are new, the audit is a whole one: the numbers of their jobs are held by the driver."""
+"""Events. With more new ones the audit is a whole one: the driver holds the ids of their jobs."""
 
 _FIRED: Final = "verb = 'fire' AND tick IS NOT NULL"
 
@@ -74,7 +73,7 @@ _INTERPRETED: Final = {
 
 
 class LakeEvidence(Struct, frozen=True):
-    """What an audit of a lake is given. `doubts`, `absent`: see `forebay.spark.audit.audit`."""
+    """The evidence of one audit. `doubts`, `absent`: see `forebay.spark.audit.audit`."""
 
     receipts: Evidence | None
     effects: Evidence | None
@@ -100,56 +99,56 @@ def audit_lake(
     until: int | None = None,
     note: Callable[[str], object] | None = None,
 ) -> Verdict:
-    """The verdict on a lake, or on its events below the offset `until`. Unless it is to be `whole`, it relies on the
-    proof of an earlier audit, where there is one. `note` is called with a line that people may want to know."""
-    asked = _digest(options, (each.name for each in evidence.tables))
+    """The verdict on a lake, or on its events below the offset `until`. Unless `whole`, it relies on the
+    proof of an earlier audit, if there is one. `note` is called with a line for the user."""
+    scope = _scope(options, (each.name for each in evidence.tables))
     table = lake.table(EVENTS_TABLE)
-    proven = None if whole else _read_proof(lake, asked)
+    proven = None if whole else _read_proof(lake, scope)
     if proven is not None:
         reason = _why_not_relied_on(lake, table, evidence, proven)
         if reason is not None and note is not None:
-            note(f"the earlier proof up to offset {proven.end - 1} is not relied on: {reason}")
+            note(f"the earlier proof up to offset {proven.end - 1} is not used: {reason}")
         proven = proven if reason is None else None
     if proven is not None and until is None:
-        verdict = _audit_small(lake, table, evidence, options, proven, asked)
+        verdict = _audit_small(lake, table, evidence, options, proven, scope)
         if verdict is not None:
             return verdict
     spark = start()
     step = _Step(spark, lake, table, evidence, until)
     try:
         with interpreted(spark, proven is not None and step.new_rows(proven.end) <= FEW):
-            past = None if proven is None else step.past(proven, asked)
+            past = None if proven is None else step.past(proven, scope)
         few = step.new_rows(0 if past is None else past.proven.end) <= FEW
         with interpreted(spark, few), step.case(past, options) as case:
             verdict = case.verdict()
             if verdict.answer == "PASS" and case.proves():
-                step.record(case, past, asked, drained=options.drained)
+                step.record(case, past, scope, drained=options.drained)
     finally:
         step.close()
     return verdict
 
 
 def _audit_small(
-    lake: Lake, table: LakeTable, evidence: LakeEvidence, options: Options, proven: Proven, asked: str
+    lake: Lake, table: LakeTable, evidence: LakeEvidence, options: Options, proven: Proven, scope: str
 ) -> Verdict | None:
-    """Without Spark; None if that is not possible, or what is new is not little."""
+    """Without Spark; None if that is not possible, or there are too many rows."""
     if options.quick or options.ordered or options.schedules or evidence.logs or proven.held_back:
         return None
-    rows = read_small(lake, table, evidence.tables, proven, _carried(lake, asked))
+    rows = read_small(lake, table, evidence.tables, proven, _carried(lake, scope))
     case = None if rows is None else SmallCase.of(proven, *rows, options)
     if case is None:
         return None
     verdict = case.verdict(evidence.doubts, evidence.absent)
     if verdict.answer == "PASS":
         digests = {each.name: _digests(each, proven) for each in evidence.tables}
-        carried = [] if options.drained else _write_open(lake, case.open_events(), asked)
-        _record(lake, asked, case.proven(_now(), table.rows, digests), carried)
+        carried = [] if options.drained else _write_open(lake, case.open_events(), scope)
+        _record(lake, scope, case.proven(_now(), table.rows, digests), carried)
     return verdict
 
 
 @contextmanager
 def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
-    """Few rows are read sooner than code for them is compiled."""
+    """For few rows, compiling code takes longer than reading them."""
     before = {name: spark.conf.get(name) for name in _INTERPRETED} if few else {}
     for name in before:
         spark.conf.set(name, _INTERPRETED[name])
@@ -160,9 +159,9 @@ def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
             spark.conf.set(name, value or "")
 
 
-def _digest(options: Options, evidence: Iterable[str]) -> str:
-    """What is proven is proven for these questions. Some options judge totals, which are carried over."""
-    questions = {
+def _scope(options: Options, evidence: Iterable[str]) -> str:
+    """The scope of a proof. Options that judge totals are not part of it: totals are carried over."""
+    settings = {
         "revision": _REVISION,
         "checks": sorted(CHECKS),
         "evidence": sorted(evidence),
@@ -173,13 +172,13 @@ def _digest(options: Options, evidence: Iterable[str]) -> str:
         "schedules": {name: every.total_seconds() for name, every in sorted(options.schedules.items())},
         "from_offset": options.from_offset,
     }
-    return hashlib.blake2b(msgspec.json.encode(questions), digest_size=10).hexdigest()
+    return hashlib.blake2b(msgspec.json.encode(settings), digest_size=10).hexdigest()
 
 
-def _read_proof(lake: Lake, asked: str) -> Proven | None:
+def _read_proof(lake: Lake, scope: str) -> Proven | None:
     tables = lake.tables([PROOF])
     for file in tables[PROOF].files if tables else []:
-        if file.partition == _part(asked, "proof"):
+        if file.partition == _partition(scope, "proof"):
             with lake.files(PROOF).open_input_file(file.path) as opened:
                 (content,) = pq.ParquetFile(opened).read(["proof"])["proof"].to_pylist()
             return msgspec.json.decode(content, type=Proven)
@@ -188,9 +187,9 @@ def _read_proof(lake: Lake, asked: str) -> Proven | None:
 
 def events_to_read(lake: Lake, evidence: Sequence[str], options: Options, *, whole: bool) -> int:
     """About how many events an audit will read: those after its proof, or all. `evidence`: the tables it is given."""
-    proven = None if whole else _read_proof(lake, _digest(options, evidence))
+    proven = None if whole else _read_proof(lake, _scope(options, evidence))
     files = lake.table(EVENTS_TABLE).files
-    return sum(file.rows for file in files if proven is None or file.most["offset"] >= proven.end)
+    return sum(file.rows for file in files if proven is None or file.max_values["offset"] >= proven.end)
 
 
 class _Step:
@@ -222,7 +221,8 @@ class _Step:
         given, since = self._evidence, 0 if past is None else past.proven.end
         spark, proven = self._spark, None if past is None else past.proven
         rows = {
-            each.name: each.rows(spark) if proven is None else self._looked_at(each, proven) for each in given.tables
+            each.name: each.rows(spark) if proven is None else self._evidence_rows(each, proven)
+            for each in given.tables
         }
         if self._until is not None:
             rows = {name: self._known_at(self._until, name, each) for name, each in rows.items()}
@@ -238,22 +238,22 @@ class _Step:
         )
 
     def _events(self, since: int) -> DataFrame:
-        """Those that are judged, from an offset on."""
+        """The judged events from an offset on."""
         rows = read_events(self._spark, self._lake, since, self._table)
         return rows if self._until is None else rows.filter(F.col("offset") < self._until)
 
     def _known_at(self, end: int, name: str, rows: DataFrame) -> DataFrame:
-        """Evidence without what it says about acceptances or claims from this offset on."""
+        """Evidence without rows about acceptances or claims from this offset on."""
         later = read_events(self._spark, self._lake, end, self._table)
         change, by = (Change.ACCEPTED, ["job_id"]) if name == "receipts" else (Change.CLAIMED, ["job_id", "delivery"])
         return rows.join(later.filter(F.col("change") == change).select(*by), by, "left_anti").select(*rows.columns)
 
-    def past(self, proven: Proven, asked: str) -> Past | None:
-        """What belongs to that which is new; None if there is no end to it."""
-        news = self._events(proven.end)
-        fresh = [self._fresh(each, proven) for each in self._evidence.tables]
+    def past(self, proven: Proven, scope: str) -> Past | None:
+        """Rows related to new ones; None if the search does not end."""
+        new_events = self._events(proven.end)
+        new = [self._new_evidence(each, proven) for each in self._evidence.tables]
         unsent = F.lit(None).cast("long").alias("seq")
-        jobs, seqs = _numbers([news.select("job_id", unsent), *fresh])
+        jobs, seqs = _numbers([new_events.select("job_id", unsent), *new])
         for _ in range(MAX_ROUNDS):
             found = self._find_related(proven, jobs, seqs)
             more_jobs, more_seqs = _numbers(found.values())
@@ -263,8 +263,8 @@ class _Step:
                 break
         else:
             return None
-        carried = _carried(self._lake, asked)
-        parts = self._slots(proven, news)
+        carried = _carried(self._lake, scope)
+        parts = self._slots(proven, new_events)
         if carried:
             parts.append(read_files(self._spark, self._lake, PROOF, carried, EVENTS))
             jobs = np.setdiff1d(jobs, _numbers([parts[-1].select("job_id", unsent)])[0])
@@ -277,15 +277,15 @@ class _Step:
             found = {name: self._known_at(proven.end, name, rows) for name, rows in found.items()}
         return Past(proven, events, found.get("receipts"), found.get("effects"))
 
-    def record(self, case: Case, past: Past | None, asked: str, *, drained: bool) -> None:
+    def record(self, case: Case, past: Past | None, scope: str, *, drained: bool) -> None:
         """After an audit that passed."""
         digests = {each.name: _digests(each, None if past is None else past.proven) for each in self._evidence.tables}
         end = self._table.end if self._until is None else self._until
         rows = self._table.rows - self.new_rows(end)
         proven = case.proven(_now(), rows, digests, held_back=self._until is not None)
-        _record(self._lake, asked, proven, [] if drained else self._write_open(case, past, asked))
+        _record(self._lake, scope, proven, [] if drained else self._write_open(case, past, scope))
 
-    def _write_open(self, case: Case, past: Past | None, asked: str) -> list[DataFile]:
+    def _write_open(self, case: Case, past: Past | None, scope: str) -> list[DataFile]:
         """All events of jobs that have no end."""
         jobs = case.open_jobs()
         if past is None:
@@ -294,19 +294,19 @@ class _Step:
         else:
             rows = self._events(past.proven.end)
             rows = of(rows if past.events is None else past.events.unionAll(rows), jobs, "job_id")
-        return write_rows(self._lake, PROOF, rows.coalesce(1), asked, _part(asked, "events"))
+        return write_rows(self._lake, PROOF, rows.coalesce(1), scope, _partition(scope, "events"))
 
-    def _fresh(self, each: Evidence, proven: Proven) -> DataFrame:
-        """What no earlier audit was given."""
+    def _new_evidence(self, each: Evidence, proven: Proven) -> DataFrame:
+        """Evidence that no earlier audit has read."""
         return read_files(self._spark, self._lake, each.name, new_files(each, proven), each.schema)
 
-    def _looked_at(self, each: Evidence, proven: Proven) -> DataFrame:
-        """What is new, and what belongs to it."""
-        fresh, related = self._fresh(each, proven), self._related.get(each.name)
-        return fresh if related is None else fresh.unionAll(related)
+    def _evidence_rows(self, each: Evidence, proven: Proven) -> DataFrame:
+        """New rows, and related ones."""
+        new, related = self._new_evidence(each, proven), self._related.get(each.name)
+        return new if related is None else new.unionAll(related)
 
     def _find_related(self, proven: Proven, jobs: Numbers, seqs: Numbers) -> dict[str, DataFrame]:
-        """Evidence that earlier audits were given, of these jobs or these seqs, by table; empty if there is none."""
+        """Evidence that earlier audits have read, of these jobs or these seqs, by table; empty if there is none."""
         touched = {each.name: related_files(each, proven, jobs, seqs) for each in self._evidence.tables}
         if not any(touched.values()):
             return {}
@@ -327,18 +327,22 @@ class _Step:
     def _ids(self, name: str, numbers: Numbers) -> DataFrame:
         return self._spark.createDataFrame(pa.table({name: pa.array(numbers, pa.int64())}))
 
-    def _slots(self, proven: Proven, news: DataFrame) -> list[DataFrame]:
+    def _slots(self, proven: Proven, new_events: DataFrame) -> list[DataFrame]:
         """The last slot of each schedule; of schedules that now took one that is not later, all of them."""
         if not proven.slots:
             return []
         rows = [(name, slot.tick, slot.offset) for name, slot in proven.slots.items()]
         last = self._spark.createDataFrame(rows, "name string, tick long, offset long")
         found = [_as_fires(last.withColumn("tick", F.timestamp_micros("tick")))]
-        fired = news.filter(_FIRED).groupBy("name").agg(F.min(F.unix_micros("tick")).alias("tick")).collect()
+        fired = new_events.filter(_FIRED).groupBy("name").agg(F.min(F.unix_micros("tick")).alias("tick")).collect()
         known = {row["name"]: row["tick"] for row in fired if row["name"] in proven.slots}
         back = [name for name, tick in known.items() if tick <= proven.slots[name].tick]
         if back:
-            files = [file for file in self._table.files if file.least["offset"] < proven.end and "tick" in file.most]
+            files = [
+                file
+                for file in self._table.files
+                if file.min_values["offset"] < proven.end and "tick" in file.max_values
+            ]
             before = read_files(self._spark, self._lake, EVENTS_TABLE, files, EVENTS).filter(_FIRED)
             before = before.filter((F.col("offset") < proven.end) & F.col("name").isin(*back))
             found.append(_as_fires(before.select("name", "tick", "offset").distinct()))
@@ -373,24 +377,24 @@ def _why_not_relied_on(lake: Lake, table: LakeTable, evidence: LakeEvidence, pro
 
 def _count_new(lake: Lake, table: LakeTable, end: int) -> int:
     """Events from an offset on. Files are counted by their statistics, but for those that begin before it."""
-    new = [file for file in table.files if file.most["offset"] >= end]
-    mixed = [file for file in new if file.least["offset"] < end]
+    new = [file for file in table.files if file.max_values["offset"] >= end]
+    mixed = [file for file in new if file.min_values["offset"] < end]
     offsets = StructType([EVENTS["offset"]])
     batches = (batch for file in mixed for batch in read_file(lake, EVENTS_TABLE, file.path, offsets))
     rows = sum(file.rows for file in new) - sum(file.rows for file in mixed)
     return rows + sum(int(np.count_nonzero(batch["offset"].to_numpy() >= end)) for batch in batches)
 
 
-def _record(lake: Lake, asked: str, proven: Proven, carried: list[DataFile]) -> None:
-    """`carried`: files of the events of open jobs. If another audit was quicker, that one's proof stands."""
+def _record(lake: Lake, scope: str, proven: Proven, carried: list[DataFile]) -> None:
+    """`carried`: files of the events of open jobs. If another audit committed first, its proof is kept."""
     _create(lake)
     table = lake.table(PROOF)
     header = pa.table({"proof": [msgspec.json.encode(proven).decode()]})
-    path = f"{asked}/{uuid4().hex}.parquet"
-    added = [write_file(lake.files(PROOF), path, header, _part(asked, "proof")), *carried]
-    removed = [file for file in table.files if file.partition["asked"] == asked]
+    path = f"{scope}/{uuid4().hex}.parquet"
+    added = [write_file(lake.files(PROOF), path, header, _partition(scope, "proof")), *carried]
+    removed = [file for file in table.files if file.partition["scope"] == scope]
     try:
-        table.commit(added, removed=removed, apps={f"audit/{asked}": proven.end})
+        table.commit(added, removed=removed, apps={f"audit/{scope}": proven.end})
     except Conflict:
         lake.discard(PROOF, added)
 
@@ -399,19 +403,19 @@ def _create(lake: Lake) -> None:
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(EVENTS)])
     lake.create(
         PROOF,
-        pa.schema([*schema, *(pa.field(name, pa.string()) for name in ("proof", "asked", "part"))]),
-        ["asked", "part"],
+        pa.schema([*schema, *(pa.field(name, pa.string()) for name in ("proof", "scope", "content"))]),
+        ["scope", "content"],
     )
 
 
-def _write_open(lake: Lake, events: pa.Table, asked: str) -> list[DataFile]:
-    path = f"{asked}/{uuid4().hex}.parquet"
-    return [write_file(lake.files(PROOF), path, events, _part(asked, "events"))] if len(events) else []
+def _write_open(lake: Lake, events: pa.Table, scope: str) -> list[DataFile]:
+    path = f"{scope}/{uuid4().hex}.parquet"
+    return [write_file(lake.files(PROOF), path, events, _partition(scope, "events"))] if len(events) else []
 
 
-def _carried(lake: Lake, asked: str) -> list[DataFile]:
+def _carried(lake: Lake, scope: str) -> list[DataFile]:
     """The files of the events of jobs that were open."""
-    return [file for file in lake.table(PROOF).files if file.partition == _part(asked, "events")]
+    return [file for file in lake.table(PROOF).files if file.partition == _partition(scope, "events")]
 
 
 def _digests(each: Evidence, proven: Proven | None) -> list[str]:
@@ -423,8 +427,8 @@ def _now() -> str:
     return datetime.fromtimestamp(SystemClock().now() / 1e6, UTC).isoformat(timespec="seconds")
 
 
-def _part(asked: str, part: str) -> dict[str, str]:
-    return {"asked": asked, "part": part}
+def _partition(scope: str, content: str) -> dict[str, str]:
+    return {"scope": scope, "content": content}
 
 
 def _numbers(frames: Iterable[DataFrame]) -> tuple[Numbers, Numbers]:

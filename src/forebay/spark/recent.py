@@ -1,4 +1,4 @@
-"""What of a lake an incremental audit looks at: what is new, and what belongs to it of that which was proven.
+"""The rows of a lake that an incremental audit reads: new ones, and proven ones that are related to them.
 
 The files are chosen by the statistics of the lake's log. `proof` reads them by Spark where they are many; `read_small`
 reads them into this process, where they are few.
@@ -26,23 +26,23 @@ from forebay.spark.schemas import EVENTS
 Numbers = NDArray[np.int64]
 
 MAX_ROUNDS: Final = 8
-"""Of jobs and seqs that belong together. Nearly always two; where they do not end, the audit is a whole one."""
+"""Of finding related jobs and seqs. Nearly always two suffice; beyond the bound the audit reads everything."""
 
 MAX_SMALL_ROWS: Final = 300_000
-"""That are judged without Spark."""
+"""Audited without Spark."""
 
 MAX_SEARCHED_ROWS: Final = 2_000_000
-"""Of files that are searched for them without Spark, by round."""
+"""Of files that are searched without Spark, by round."""
 
 
 def new_files(each: Evidence, proven: Proven) -> list[DataFile]:
-    """What no earlier audit was given."""
+    """Evidence that no earlier audit has read."""
     known = set(proven.evidence.get(each.name, []))
     return [file for file in each.files if file.partition["digest"] not in known]
 
 
 def related_files(each: Evidence, proven: Proven, jobs: Numbers, seqs: Numbers) -> list[DataFile]:
-    """Evidence that earlier audits were given, which may name these jobs or seqs."""
+    """Evidence that earlier audits have read, which may name these jobs or seqs."""
     by_job, by_seq = Touched.of("job_id", jobs), Touched.of("seq", seqs)
     known = set(proven.evidence.get(each.name, []))
     files = [file for file in each.kept if file.partition["digest"] in known]
@@ -51,21 +51,21 @@ def related_files(each: Evidence, proven: Proven, jobs: Numbers, seqs: Numbers) 
 
 def files_before(table: LakeTable, end: int, jobs: Touched) -> list[DataFile]:
     """Files that may hold events of these jobs below an offset."""
-    return [file for file in table.files if file.least["offset"] < end and jobs.meets(file)]
+    return [file for file in table.files if file.min_values["offset"] < end and jobs.meets(file)]
 
 
 def read_small(
     lake: Lake, table: LakeTable, evidence: Sequence[Evidence], proven: Proven, carried: Sequence[DataFile]
 ) -> tuple[Rows, Rows] | None:
-    """What is new, and what belongs to it with the events of open jobs (`carried`); None if that is too much."""
-    recent = [file for file in table.files if file.most["offset"] >= proven.end]
-    fresh = {each.name: new_files(each, proven) for each in evidence}
-    counts = [file.rows for files in (recent, carried, *fresh.values()) for file in files]
+    """New rows, and related ones with the events of open jobs (`carried`); None if they are too many."""
+    recent = [file for file in table.files if file.max_values["offset"] >= proven.end]
+    unread = {each.name: new_files(each, proven) for each in evidence}
+    counts = [file.rows for files in (recent, carried, *unread.values()) for file in files]
     if sum(counts) > MAX_SMALL_ROWS:
         return None
     events = _read(lake, EVENTS_TABLE, recent, EVENTS)
     events = events.filter(pc.greater_equal(events["offset"], proven.end))
-    given = {each.name: _read(lake, each.name, fresh[each.name], each.schema) for each in evidence}
+    given = {each.name: _read(lake, each.name, unread[each.name], each.schema) for each in evidence}
     new = Rows(events, given.get("receipts"), given.get("effects"))
     related = _related(lake, evidence, proven, new)
     if related is None:
@@ -111,7 +111,7 @@ def _read(
     schema: StructType,
     wanted: dict[str, Numbers] | None = None,
 ) -> pa.Table:
-    """Rows of these files; of those, where it is said, that have one of the wanted numbers in one of the columns."""
+    """Rows of these files. `wanted`: only rows with one of these numbers in one of these columns."""
     sets = {column: pa.array(numbers, pa.int64()) for column, numbers in (wanted or {}).items()}
 
     def chosen() -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,9 @@
-"""Dead letters go back by `df.write`: those with the same payload live again, those with another one are replaced.
+"""Dead letters are redriven by `df.write`: with the same payload as they are, with another payload by a replacement.
 
-A row is the id of a dead job and, where the DataFrame has it, the payload that it should have. The same payload (or
-null): the job itself is redriven, under its id, with all its lives. Another payload: the dead job gives way to a new
-one that is like it and says whose place it took (`meta` `redriven_from`), both in one transaction of the store. So
-nothing is lost whenever it is stopped, and repeating it moves nothing twice: what is no longer dead is left alone.
+A row is the id of a dead job and, if the DataFrame has the column, its new payload. The same payload (or null): the job
+itself is redriven, under its id, with all its attempts. Another payload: a new job like it replaces the dead one and
+names it (`meta` `redriven_from`), both in one transaction of the store. So nothing is lost whenever it is interrupted,
+and a repetition redrives nothing twice: jobs that are no longer dead are skipped.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,31 +32,31 @@ from forebay.store.protocol import Store
 
 @dataclass
 class Redriven(WriterCommitMessage):
-    """What became of the rows, or would become of them. `gone`: not dead, or not known."""
+    """Counts of rows. `replaced`: with another payload. `gone`: not dead, or not found."""
 
     redriven: int = 0
-    mended: int = 0
+    replaced: int = 0
     gone: int = 0
 
 
 def redrive(letters: DataFrame, url: str, *, rate: float | None = None, dry_run: bool = False) -> Redriven:
-    """Write dead letters back, up to `rate` a second. The columns are `id` and perhaps `payload`; others are let be.
+    """Redrive dead letters, up to `rate` a second. The columns are `id` and optionally `payload`; others are ignored.
 
-    A dry run changes nothing and tells how many it would have moved.
+    A dry run changes nothing and returns the counts.
     """
     columns = [name for name in ("id", "payload") if name in letters.columns]
     with TemporaryDirectory(prefix="forebay-") as folder:
-        told = Path(folder, "redriven.json")
+        counts = Path(folder, "redriven.json")
         writer = letters.select(*columns).coalesce(1).write.format("forebay").mode("append")
-        writer = writer.option("url", url).option("action", "redrive").option("report", str(told))
+        writer = writer.option("url", url).option("action", "redrive").option("report", str(counts))
         if rate is not None:
             writer = writer.option("rate", str(rate))
         writer.option("dry_run", str(dry_run).lower()).save()
-        return Redriven(**msgspec.json.decode(told.read_bytes()))
+        return Redriven(**msgspec.json.decode(counts.read_bytes()))
 
 
 class RedriveSink(DataSourceArrowWriter):
-    """One `df.write` of dead letters."""
+    """One `df.write` with the action redrive."""
 
     def __init__(self, writing: Writing, schema: StructType) -> None:
         kinds = {"id": LongType(), "payload": StringType()}
@@ -114,5 +114,5 @@ def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool
     ]
     alike, others = divided(dead)
     redriven = len(alike) if dry_run else len(store.redrive(alike))
-    mended = len(others) if dry_run else sum(receipt is not None for receipt in store.replace_dead(others))
-    return Redriven(redriven, mended, len(letters) - redriven - mended)
+    replaced = len(others) if dry_run else sum(receipt is not None for receipt in store.replace_dead(others))
+    return Redriven(redriven, replaced, len(letters) - redriven - replaced)

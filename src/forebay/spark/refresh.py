@@ -1,11 +1,11 @@
-"""The tables of a lake, brought up to date from the events that they have not seen: a refresh costs what changed.
+"""Refresh of the tables of a lake from new events: its cost is that of the change.
 
-A table is rewritten file by file. The numbers of the jobs, or the days, that new events touch choose the files by their
-statistics; their rows and those of the new events are merged and written anew, and one commit puts the new files in the
-place of the old ones. The commit carries the offset that the table has reached. So each table stands for itself: one
-that was left behind by a crash catches up, and of two refreshes at once one is refused and has changed nothing.
+A table is rewritten file by file. The ids of the jobs, or the days, of new events select files by their statistics;
+their rows and those of the new events are merged, and one commit replaces the old files by new ones. The commit carries
+the offset that the table has reached. So each table is independent: one that a crash left behind catches up, and of two
+concurrent refreshes one is refused and has changed nothing.
 
-A table that was made by other definitions is made from scratch.
+A table of another revision is built from scratch.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from forebay.spark.tables.service_levels import on_top_of
 
 
 class Refreshed(Struct, frozen=True):
-    """`rows`: of the table now. `written`: of the files that were written anew."""
+    """`rows`: of the table. `written`: of those, the rewritten ones."""
 
     rows: int
     written: int
 
 
 class _Replacement(Struct, frozen=True):
-    """What one commit did to a table that held everything below the offset `since`."""
+    """The files that one commit replaced, in a table that had reached the offset `since`."""
 
     since: int
     removed: list[DataFile]
@@ -40,13 +40,13 @@ class _Replacement(Struct, frozen=True):
 
 
 def refresh(spark: SparkSession, lake: Lake) -> dict[str, Refreshed]:
-    """Bring every table up to date."""
+    """Refresh every table."""
     step = _Refresh(spark, lake)
-    return {table.name: step.bring(table) for table in TABLES.values()}
+    return {table.name: step.refresh(table) for table in TABLES.values()}
 
 
 class _Refresh:
-    """One step of all tables, up to the offset that the events have reached when it begins."""
+    """A refresh of all tables up to the offset that the events have reached when it starts."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self._spark = spark
@@ -55,7 +55,7 @@ class _Refresh:
         self._touched: dict[int, Touched] = {}
         self._replaced: dict[str, _Replacement] = {}
 
-    def bring(self, table: Table) -> Refreshed:
+    def refresh(self, table: Table) -> Refreshed:
         self._lake.create(table.name, arrow_schema(table.schema), ["day"])
         held = self._lake.table(table.name, REVISION)
         if held.end >= self._events.end:
@@ -79,7 +79,7 @@ class _Refresh:
         return read_events(self._spark, self._lake, since, self._events)
 
     def _source(self, table: Table, files: Sequence[DataFile] | None = None) -> DataFrame:
-        """The rows of the table that this one is made from."""
+        """The rows of the table that this one is built from."""
         source = TABLES[table.source]
         held = self._lake.table(table.source, REVISION).files if files is None else files
         return read_files(self._spark, self._lake, table.source, held, source.schema)
@@ -88,7 +88,7 @@ class _Refresh:
         return table.build(self._new_events(0) if table.source == EVENTS else self._source(table))
 
     def _files(self, table: Table, held: LakeTable) -> list[DataFile]:
-        """Those that may hold rows that change."""
+        """Files that may hold rows that change."""
         if table.source != EVENTS:
             change = self._replaced.get(table.source)
             if change is None or change.since != held.end:
@@ -98,19 +98,19 @@ class _Refresh:
         if table.by == "job":
             jobs = self._touched_jobs(held.end)
             return [file for file in held.files if jobs.meets(file)]
-        days = {file.day for file in self._events.files if file.most["offset"] >= held.end}
+        days = {file.day for file in self._events.files if file.max_values["offset"] >= held.end}
         if table.by == "later days":
             return [file for file in held.files if file.day >= min(days)]
         return [file for file in held.files if file.day in days]
 
     def _touched_jobs(self, since: int) -> Touched:
-        """The jobs that new events are about."""
+        """The jobs of new events."""
         if since not in self._touched:
             self._touched[since] = touched(self._new_events(since), "job_id")
         return self._touched[since]
 
     def _merged(self, table: Table, held: LakeTable, removed: list[DataFile]) -> DataFrame:
-        """Rows of files that are touched and that nothing joins come out as they were."""
+        """Rows of selected files without new events stay as they are."""
         old = read_files(self._spark, self._lake, table.name, removed, table.schema)
         if table.source != EVENTS:
             change = self._replaced.get(table.source)
@@ -125,14 +125,14 @@ class _Refresh:
         return on_top_of(rows, read_files(self._spark, self._lake, table.name, before, table.schema))
 
     def _clustered(self, table: Table, rows: DataFrame, since: int, removed: list[DataFile]) -> DataFrame:
-        """Neighbouring jobs in the same file, so that a later refresh touches few files."""
+        """Put neighbouring jobs into the same file, so that a later refresh selects few files."""
         if table.by != "job":
             return rows.coalesce(1)
-        sources = [*(file for file in self._events.files if file.most["offset"] >= since), *removed]
+        sources = [*(file for file in self._events.files if file.max_values["offset"] >= since), *removed]
         slots = 1 + sum(file.rows for file in sources) // (2 * MAX_TABLE_ROWS)
         if slots == 1:
             return rows.coalesce(1).sortWithinPartitions("job_id")
-        known = [file for file in sources if "job_id" in file.most]
-        least, most = min(file.least["job_id"] for file in known), max(file.most["job_id"] for file in known)
-        slot = F.floor((F.col("job_id") - least) / ((most - least) // slots + 1))
+        known = [file for file in sources if "job_id" in file.max_values]
+        low, high = min(file.min_values["job_id"] for file in known), max(file.max_values["job_id"] for file in known)
+        slot = F.floor((F.col("job_id") - low) / ((high - low) // slots + 1))
         return rows.repartition(slots, slot).sortWithinPartitions("job_id")

@@ -1,7 +1,6 @@
 """The report: one HTML page with plots, tables and the audit's verdict, readable without a network.
 
-All that a store held, error messages above all, is text and nothing else. However long the history was, the page stays
-small.
+All values from a store, error messages above all, are escaped as text. The page stays small, however long the history.
 """
 
 from datetime import datetime
@@ -27,12 +26,12 @@ _MEANINGS: Final = {
 }
 
 
-def write_report(spark: SparkSession, lake: Lake, out: Path, verdict: Verdict | None, said: str = "") -> None:
-    """Write the page; `said` is the command that asked for it. Whole or not at all."""
-    save(page(figures(spark, lake), verdict, said), out)
+def write_report(spark: SparkSession, lake: Lake, out: Path, verdict: Verdict | None, command: str = "") -> None:
+    """Write the page atomically. `command`: shown at its foot."""
+    save(page(figures(spark, lake), verdict, command), out)
 
 
-def page(found: Figures, verdict: Verdict | None, said: str = "") -> str:
+def page(found: Figures, verdict: Verdict | None, command: str = "") -> str:
     return document(
         "Forebay report",
         _head(found, verdict),
@@ -43,7 +42,7 @@ def page(found: Figures, verdict: Verdict | None, said: str = "") -> str:
         section("Dead letters", _deaths(found)),
         section("Fairness", _fairness(found)),
         "" if verdict is None else section("Every check", _checks(verdict)),
-        _foot(found, said),
+        _foot(found, command),
     )
 
 
@@ -188,12 +187,12 @@ def _checks(verdict: Verdict) -> str:
     return table(heads, rows) + f"<dl>{facts}</dl>"
 
 
-def _foot(found: Figures, said: str) -> str:
+def _foot(found: Figures, command: str) -> str:
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{count:,} rows</dd>" for name, count in found.rows.items())
-    command = f"<p><code>{escape(said)}</code></p>" if said else ""
+    shown = f"<p><code>{escape(command)}</code></p>" if command else ""
     times = f"{_time(found.since)} … {_time(found.until)} UTC" if found.since else "no events"
     return (
-        f"<footer>{command}<p>{escape(found.store)}: {found.records:,} records of the ledger, {found.events:,} events, "
+        f"<footer>{shown}<p>{escape(found.store)}: {found.records:,} records of the ledger, {found.events:,} events, "
         f"{times}</p><dl>{rows}</dl></footer>"
     )
 

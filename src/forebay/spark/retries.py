@@ -1,13 +1,13 @@
-"""One try of one batch of a write, as one of its tasks sees it; and whether what was begun before may be gone on with.
+"""Attempts of one batch of a write, and whether an attempt may continue what an earlier one started.
 
-A batch whose try was cut off is tried again from the start. Each task finds how far its partition had come, and sees by
-a digest that it has the same rows before it. But a partition may be missing now: its rows came to other tasks, which
-know nothing of it. So in a try that is not the first, no task puts a row before every partition that had put some was
-found again, by a task of this try that has the same rows. One that does not come is not waited for forever: the batch
-fails, with nothing added.
+An interrupted batch is repeated from the start. Each task reads the checkpoint of its partition, and compares a digest
+to verify that it has the same rows. But the data may have been repartitioned: the rows of a partition may now be in
+other tasks, which have no checkpoint for them. So in a later attempt no task adds a row before every partition with
+added rows was confirmed by a task of this attempt that has the same rows. The wait is bounded: if one is not confirmed,
+the batch fails, and nothing is added.
 
-    spark:<write>        batch, one more than the highest partition that puts rows in it, and which try began it
-    spark:<write>:<n>    batch, rows, their digest, and which try saw them last
+    spark:<write>        batch, one more than the highest partition with rows, and the attempt that started it
+    spark:<write>:<n>    batch, rows, their digest, and the attempt that confirmed them last
 """
 
 from collections.abc import Iterator
@@ -20,82 +20,82 @@ from forebay.core.errors import Invalid
 from forebay.store.protocol import Checkpoint, Store
 
 DIGEST_BYTES: Final = 16
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
-class Share:
-    """The rows of one partition of one batch of a write, in one try."""
+class PartitionAttempt:
+    """One attempt of one partition of one batch of a write."""
 
     write: str
     partition: int
     batch: int
-    trial: bytes
+    attempt: bytes
 
     @property
     def source(self) -> str:
         return source_of(self.write, self.partition)
 
-    def place(self, taken: int, digest: bytes) -> Checkpoint:
-        return Checkpoint(self.batch, taken, digest + self.trial)
+    def checkpoint(self, taken: int, digest: bytes) -> Checkpoint:
+        return Checkpoint(self.batch, taken, digest + self.attempt)
 
-    def saw(self, place: Checkpoint) -> bool:
-        """Whether it was this try that put these rows, or found them to be its own."""
-        return place.digest[DIGEST_BYTES:] == self.trial
+    def confirmed(self, checkpoint: Checkpoint) -> bool:
+        """Whether this attempt added these rows, or verified them."""
+        return checkpoint.digest[DIGEST_BYTES:] == self.attempt
 
 
 def source_of(write: str, partition: int) -> str:
-    """What the store knows the rows of a partition by."""
+    """The ingest source of a partition."""
     return f"spark:{write}:{partition}"
 
 
-def begin(store: Store, share: Share, patience: float) -> None:
-    """To be called once, before the first row is put: `Invalid` if that could repeat one.
+def begin(store: Store, task: PartitionAttempt, patience: float) -> None:
+    """Called once, before the first row is added: `Invalid` if that could repeat one.
 
-    `patience`: how many seconds it may take until the next partition is seen.
+    `patience`: how many seconds to wait for the next partition.
     """
-    head = _joined(store, share)
-    if head.digest == share.trial:
+    head = _joined(store, task)
+    if head.digest == task.attempt:
         return
     awaited: list[int] = []
     give_up_at = monotonic() + patience
-    while missing := list(_unseen(store, share, head.taken)):
+    while missing := list(_unconfirmed(store, task, head.taken)):
         if len(missing) < len(awaited):
             give_up_at = monotonic() + patience
         if monotonic() >= give_up_at:
-            raise _other_parts(share, missing)
+            raise _other_partitions(task, missing)
         awaited = missing
-        Event().wait(_LOOK_SECONDS)
+        Event().wait(_POLL_SECONDS)
 
 
-def _joined(store: Store, share: Share) -> Checkpoint:
-    """The batch as it was begun, by this try or one before, with this partition in it."""
-    name = f"spark:{share.write}"
+def _joined(store: Store, task: PartitionAttempt) -> Checkpoint:
+    """The checkpoint of the batch, started by this attempt or an earlier one, with this partition in it."""
+    name = f"spark:{task.write}"
     while True:
         head = store.ingested(name)
-        if head is not None and head.batch >= share.batch:
-            if head.taken > share.partition:
+        if head is not None and head.batch >= task.batch:
+            if head.taken > task.partition:
                 return head
-            joined = Checkpoint(head.batch, share.partition + 1, head.digest)
+            joined = Checkpoint(head.batch, task.partition + 1, head.digest)
         else:
-            joined = Checkpoint(share.batch, share.partition + 1, share.trial)
+            joined = Checkpoint(task.batch, task.partition + 1, task.attempt)
         if store.ingest(name, head, joined, []) is not None:
             return joined
 
 
-def _unseen(store: Store, share: Share, partitions: int) -> Iterator[int]:
-    """Partitions that put rows of this batch, and were not seen in this try."""
+def _unconfirmed(store: Store, task: PartitionAttempt, partitions: int) -> Iterator[int]:
+    """Partitions with rows of this batch that this attempt has not confirmed."""
     for number in range(partitions):
-        place = None if number == share.partition else store.ingested(source_of(share.write, number))
-        if place is not None and place.batch == share.batch and not share.saw(place):
+        known = None if number == task.partition else store.ingested(source_of(task.write, number))
+        if known is not None and known.batch == task.batch and not task.confirmed(known):
             yield number
 
 
-def _other_parts(share: Share, missing: list[int]) -> Invalid:
+def _other_partitions(task: PartitionAttempt, missing: list[int]) -> Invalid:
     numbers = ", ".join(map(str, missing))
     return Invalid(
-        f"rows of {share.source}",
-        f"an earlier try of batch {share.batch} put rows of partition {numbers}, of which this one has seen nothing; "
+        f"rows of {task.source}",
+        f"an earlier attempt of batch {task.batch} added rows of partition {numbers}, unconfirmed by this one; "
         f"nothing was added now",
-        "give it the partitions and the slots that it had: df.repartition(n), the same --master and cores",
+        "repeat it with the same partitions and slots: df.repartition(n), the same --master and cores",
     )

@@ -1,8 +1,8 @@
 """The schemas of everything that the pipeline reads and writes, in one place. Instants are timestamps in UTC.
 
 `EVENTS` is the ledger flattened: one row per job and change, (offset, place) is its identity. A record that moves no
-job is one row without a job. `RECEIPTS` and `EFFECTS` are evidence that does not come from the store: what producers
-were told, and what handlers did.
+job is one row without a job. `RECEIPTS` and `EFFECTS` are evidence that does not come from the store: the answers
+to producers, and the effects of handlers.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ _TYPES: Final = {
 
 
 def schema_of(columns: str) -> StructType:
-    """From lines of `name type` or `name type!`, where `!` says that it is never null."""
+    """From lines of `name type` or `name type!`, where `!` means not null."""
     fields = []
     for column in columns.strip().split("\n"):
         name, kind = column.split()
@@ -76,9 +76,9 @@ places int
 """)
 """
 offset, place   the record, and the job's place in it: together the identity of an event
-places          how many events the record is; null where they were written down before this was
+places          how many events the record is; null in events from before this was recorded
 change          a word of `core.ledger.Change`; null: the record moves no job
-enqueued_at, due_at, claimed_at   what the lease said (for accepted: of the new job); null where the record has none
+enqueued_at, due_at, claimed_at   as in the lease (for accepted: of the new job); null where the record has none
 lease_until     of claimed and extended;  next_at: of retried, released, redriven;  kept_until: of the ended
 name, tick      the schedule and its slot where the verb is `fire`; else the queue or gate that a verb is about
 """
@@ -89,7 +89,7 @@ job_id long
 answer string!
 sent_at timestamp
 """)
-"""What a producer knows. answer: accepted | duplicate | merged | refused | unknown (the reply was lost; no job_id)."""
+"""Written by a producer. answer: accepted | duplicate | merged | refused | unknown (the reply was lost; no job_id)."""
 
 EFFECTS: Final = schema_of("""
 seq long!
@@ -98,7 +98,7 @@ delivery int!
 effect_at timestamp
 worker string
 """)
-"""What a handler did, written by the handler with its fence."""
+"""Written by a handler, with the fence of its lease."""
 
 
 def conform(df: DataFrame, schema: StructType, what: str) -> DataFrame:

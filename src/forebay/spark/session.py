@@ -1,9 +1,9 @@
-"""One Spark session, ready for Forebay: on this machine unless it is told otherwise.
+"""One Spark session, ready for Forebay: on this machine by default.
 
-What the caller says in `conf` counts first, then the usual Spark configuration (`spark-submit`, PYSPARK_SUBMIT_ARGS,
+The caller's `conf` takes precedence, then the usual Spark configuration (`spark-submit`, PYSPARK_SUBMIT_ARGS,
 spark-defaults.conf), then the settings here. A session that is already running is used as it is. On a cluster the
-executors run `PYSPARK_PYTHON` (or `spark.pyspark.python`), else the path of this Python; whether that is there and has
-`forebay[spark]` is asked at the start (`executors`).
+executors run `PYSPARK_PYTHON` (or `spark.pyspark.python`), else the path of this Python; whether it exists and has
+`forebay[spark]` is checked at the start (`executors`).
 """
 
 import os
@@ -23,7 +23,7 @@ from forebay.spark.java import java_home
 from forebay.spark.source import register
 
 _MAX_FAILURES: Final = 3
-"""Tries of a task on this machine; Spark's own number there is one."""
+"""Attempts of a task on this machine; Spark's default there is one."""
 
 _MAX_MEMORY: Final = 6 * 1024
 _MIN_MEMORY: Final = 1024
@@ -82,22 +82,22 @@ def spark_session(
 
 
 def _settings(master: str | None, conf: Mapping[str, str], quick: bool, short: bool = False) -> dict[str, str]:
-    said = _configured()
+    configured = _configured()
     cores = os.cpu_count() or 1
     default = f"local[{cores},{_MAX_FAILURES}]"
-    master = master or conf.get("spark.master") or said.get("spark.master") or default
+    master = master or conf.get("spark.master") or configured.get("spark.master") or default
     ours = dict(_ALWAYS)
     if is_local(master):
         ours |= _HERE | {"spark.sql.shuffle.partitions": str(cores), "spark.driver.memory": f"{_memory()}m"}
         ours |= _SHORT if short else {}
     if quick:
         ours |= _QUICK
-    kept = {name: value for name, value in ours.items() if name not in said}
+    kept = {name: value for name, value in ours.items() if name not in configured}
     return kept | dict(conf) | {"spark.master": master}
 
 
 def _configured() -> dict[str, str]:
-    """What the machine's own configuration says, before a session is there to ask."""
+    """Spark's own configuration of this machine, before a session exists."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())
@@ -115,9 +115,9 @@ def _defaults_file() -> dict[str, str]:
 
 def _submit_args() -> dict[str, str]:
     text = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    said = dict(re.findall(r"--conf[\s=]+[\"']?(spark\.[^\s=]+)=([^\s\"']+)", text))
+    settings = dict(re.findall(r"--conf[\s=]+[\"']?(spark\.[^\s=]+)=([^\s\"']+)", text))
     master = re.search(r"--master[\s=]+(\S+)", text)
-    return said | ({"spark.master": master[1]} if master else {})
+    return settings | ({"spark.master": master[1]} if master else {})
 
 
 def _memory() -> int:
@@ -128,7 +128,7 @@ def _memory() -> int:
 
 @contextmanager
 def _environment(master: str, settings: Mapping[str, str]) -> Iterator[None]:
-    """For the time of the start. Workers on this machine run this very Python with this very Forebay."""
+    """While the session starts. Workers on this machine run this Python with this Forebay."""
     own: dict[str, str] = {}
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         home = java_home()

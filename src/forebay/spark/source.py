@@ -39,7 +39,7 @@ from forebay.spark.tails import LOG
 
 
 class ForebaySource(DataSource):
-    """Jobs, dead letters, the ledger and logs as tables; a table of jobs as a way in.
+    """Jobs, dead letters, the ledger and logs as tables; a writer that enqueues rows.
 
     `slots`: how many tasks run at once; the default of the option `partitions`.
     """
@@ -66,7 +66,7 @@ class ForebaySource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         reading = self._reading()
         if reading.table in ("jobs", "dead"):
-            raise Invalid("option table", f"{reading.table} has no end to follow", "stream events or log:<name>")
+            raise Invalid("option table", f"{reading.table} cannot be followed", "stream events or log:<name>")
         return TailStream(reading, narrowed(schema, _whole(reading), reading.table))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -84,9 +84,9 @@ class ForebaySource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("forebay")` known to a session; `spark_session` does it by itself.
+    """Register `format("forebay")` with a session; `spark_session` does it.
 
-    A table is planned in a process that knows no session: the cluster's slots go there with the source.
+    A table is planned in a process without a session, so the source carries the number of the cluster's slots.
     """
     slots = min(spark.sparkContext.defaultParallelism, MAX_PARTITIONS)
     spark.dataSource.register(type("SessionSource", (ForebaySource,), {"slots": slots}))
@@ -94,7 +94,7 @@ def register(spark: SparkSession) -> None:
 
 def _writing(options: Mapping[str, str], overwrite: bool) -> Writing:
     if overwrite:
-        raise Invalid("write mode", "a queue cannot be overwritten", 'say .mode("append")')
+        raise Invalid("write mode", "a queue cannot be overwritten", 'use .mode("append")')
     return Writing.of(options)
 
 
@@ -103,7 +103,7 @@ def _whole(reading: Reading) -> StructType:
 
 
 def _of_lake(reading: LakeReading) -> StructType:
-    """Events, tables and evidence; what is worked out on reading is there for `read_table` alone."""
+    """Events, tables and evidence; views are available by `read_table` only."""
     schemas = {"events": EVENTS, **{name: table.schema for name, table in TABLES.items()}}
     schemas |= {"receipts": RECEIPTS, "effects": EFFECTS}
     if reading.table not in schemas:

@@ -1,12 +1,11 @@
 """Streams over the ledger and over logs: dense offsets, a bound a micro-batch, AvailableNow, several tasks a batch.
 
-Spark's checkpoint holds the place: the next offset of each partition, and what was lost where `on_gap` is skip.
+Spark's checkpoint holds the next offset of each partition, and how many were lost where `on_gap` is skip.
 
     {"next": [n, …], "skipped": k, "late": m}
 
-`skipped` were gone when a batch was planned. `late` were trimmed while the batch that wanted them was under way: tasks
-may have read some of these just before, so it is at most so many. Reading is repeatable: the same offsets give the same
-rows.
+`skipped` were trimmed before a batch was planned. `late` were trimmed while their batch was running: tasks may have
+read some of them before, so it is an upper bound. Reading is repeatable: the same offsets give the same rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +24,11 @@ from forebay.spark.tails import Tail, gone, open_tail
 Offset = dict[str, Any]
 
 _MIN_PART: Final = 8
-"""Offsets a task: a record may be thousands of events, and a stream in step with its store has few records a batch."""
+"""Offsets a task: a record may hold thousands of events, and a stream that keeps up reads few records a batch."""
 
 
 class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One tail, as one query follows it."""
+    """A tail that one query follows."""
 
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self._reading = reading
@@ -53,15 +52,15 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": [following for _, following in self._opened().extents()], "skipped": 0, "late": 0}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """As far as the bounds let this batch go; each partition has its share of them."""
+        """The end of the next batch within its bounds, which are divided among the partitions."""
         tail = self._opened()
         extents = tail.extents()
         ends: list[int] = []
         skipped = start["skipped"]
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        for number, (asked, (first, following)) in enumerate(zip(_padded(start, extents), extents, strict=True)):
-            begin = self._gap(number, asked, first) if asked < first else asked
-            skipped += begin - asked
+        for number, (start_offset, (first, following)) in enumerate(zip(_padded(start, extents), extents, strict=True)):
+            begin = self._gap(number, start_offset, first) if start_offset < first else start_offset
+            skipped += begin - start_offset
             end = following if self._target is None else min(following, max(begin, self._target[number]))
             if most is not None:
                 end = min(end, begin + max(1, self._reading.max_records // len(extents)))
@@ -91,9 +90,9 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._tail = None
 
     def _late(self, extents: Sequence[tuple[int, int]]) -> int:
-        """What the batch that was under way may have missed, besides what was counted when it was planned.
+        """How many offsets the last batch may have missed, besides those counted when it was planned.
 
-        Tasks that may not miss anything have failed if they did.
+        With `on_gap` fail its tasks would have failed.
         """
         (begins, ends, known), self._under_way = self._under_way, ([], [], 0)
         if self._reading.on_gap == "fail":
@@ -101,10 +100,10 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = [max(0, min(first, end) - begin) for begin, end, (first, _) in zip(begins, ends, extents, strict=False)]
         return max(0, sum(gone) - known)
 
-    def _gap(self, partition: int, asked: int, first: int) -> int:
-        """Where to go on although something is gone, if that is wanted."""
+    def _gap(self, partition: int, requested: int, first: int) -> int:
+        """Where to continue after a gap, if gaps are skipped."""
         if self._reading.on_gap == "fail":
-            raise gone(OffsetGone(self._reading.log or "the ledger", partition, asked, first))
+            raise gone(OffsetGone(self._reading.log or "the ledger", partition, requested, first))
         return first
 
     def _opened(self) -> Tail:
@@ -114,6 +113,6 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _padded(offset: Offset, extents: Sequence[tuple[int, int]]) -> list[int]:
-    """A log may have got more partitions since: those are read from their start."""
+    """A log may have more partitions than before: those are read from their start."""
     known: list[int] = offset["next"]
     return known + [first for first, _ in extents[len(known) :]]

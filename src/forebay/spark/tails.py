@@ -1,7 +1,7 @@
-"""What grows at its end: the ledger, as events, and retained logs. Dense offsets, read by ranges, in Arrow batches.
+"""Append-only logs: the ledger, as events, and retained logs. Dense offsets, read by ranges, in Arrow batches.
 
-A tail has partitions; the ledger has one. `OffsetGone` is told in the words of the data source: what to do about it is
-the option `on_gap`.
+A tail has partitions; the ledger has one. `gone` rewords `OffsetGone` for users of the data source, whose option
+`on_gap` decides.
 """
 
 from collections.abc import Iterator
@@ -33,22 +33,22 @@ LOG: Final = StructType(
 _MIN_SAMPLE: Final = 16
 _MAX_SAMPLE: Final = 1_000
 _SAMPLE_SHARE: Final = 16
-"""A bound is found by looking at this part of what lies within it."""
+"""A bound is estimated from this fraction of the rows within it."""
 
 _PROBES: Final = 4
 
 
 class Tail(Protocol):
-    """Something with dense offsets."""
+    """A log with dense offsets."""
 
     def extents(self) -> list[tuple[int, int]]:
         """Per partition: the first offset still held, and the next one to be written."""
 
     def within(self, partition: int, start: int, end: int, rows: int) -> int:
-        """An end not after `end`, so that about so many rows lie before it; beyond `start`, if `end` is."""
+        """An end not after `end` with about so many rows before it; beyond `start`, if `end` is."""
 
     def batches(self, partition: int, start: int, end: int, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
-        """What lies in [start, end), about so many rows at a time. `OffsetGone` when it was trimmed."""
+        """The rows of [start, end), about so many a batch. `OffsetGone` when it was trimmed."""
 
     def close(self) -> None: ...
 
@@ -70,7 +70,7 @@ class LedgerTail:
         return [self._ledger.ledger_extent()]
 
     def within(self, partition: int, start: int, end: int, rows: int) -> int:
-        """By the sizes of the first records and of some further on: as if all were as large as the largest of these."""
+        """Estimated from the sizes of the first records and of some further on, by the largest mean."""
         seen, at = 0, start
         for entry in self._records(start, min(end, start + _MAX_SAMPLE), rows // _SAMPLE_SHARE):
             seen += _size(entry)
@@ -137,21 +137,21 @@ class LogTail:
 
 
 def gone(error: OffsetGone) -> ForebayError:
-    """As the user of the data source reads it."""
+    """The error for users of the data source."""
     return ForebayError(
         f"{error.log} partition {error.partition}: offset {error.requested} was trimmed; it begins at {error.first}; "
-        f"nothing was skipped: start anew from another checkpoint, or say .option('on_gap', 'skip') to go on without "
-        f"the {error.first - error.requested} that are gone, and keep more of it"
+        f"nothing was skipped: start from another checkpoint, or set .option('on_gap', 'skip') to continue without the "
+        f"{error.first - error.requested} that are gone, and retain more of it"
     )
 
 
 def _size(entry: LedgerEntry) -> int:
-    """In events."""
+    """Its number of events."""
     return max(1, entry.record.jobs)
 
 
 def _missing(what: str, start: int, end: int) -> ForebayError:
-    return ForebayError(f"{what} ends before offset {start}, {end} was promised; is it the same store as before?")
+    return ForebayError(f"{what} ends before offset {start}, {end} was its end before; is it the same store?")
 
 
 def _log_batch(entries: list[LogEntry], schema: StructType) -> pa.RecordBatch:

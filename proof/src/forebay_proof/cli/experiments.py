@@ -14,7 +14,7 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, UNREACHABLE, CommandFailed
 from forebay.cli.report import check_place
 from forebay.cli.screen import Progress
-from forebay.cli.sparking import master_argument, needing_spark, spark_of
+from forebay.cli.spark_commands import master_argument, needing_spark, spark_of
 from forebay.core.errors import Invalid
 
 if TYPE_CHECKING:

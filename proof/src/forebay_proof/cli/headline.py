@@ -13,7 +13,7 @@ from forebay.cli.argtypes import count, duration, rate
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, UNREACHABLE, CommandFailed
 from forebay.cli.screen import Progress
-from forebay.cli.sparking import number
+from forebay.cli.spark_commands import number
 from forebay_proof.cli.experiments import lab, results_argument
 
 if TYPE_CHECKING:

@@ -122,7 +122,7 @@ class Lines:
             return decoder.decode_lines(lines)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Invalid(
-                f"{self._what} {self._path}", f"a line cannot be read: {error}", "see docs/audit.md"
+                f"{self._what} {self._path}", f"a line cannot be read: {error}", "see docs/guides/audit.md"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""The audit: what producers were told and what handlers did, held against the ledger. Nothing is asked of the store.
+"""The audit: receipts of producers and effects of handlers, compared with the ledger. The store itself is not queried.
 
     verdict = audit(events, receipts, effects, options=Options(drained=True))
     print(verdict.text())
@@ -37,7 +37,7 @@ def audit(
 ) -> Verdict:
     """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`.
 
-    `doubts`: what is known to be wrong with the evidence; each is a reason for INVALID. `absent`: files of receipts
+    `doubts`: known defects of the evidence; each is a reason for INVALID. `absent`: files of receipts
     that were given to an earlier audit; they are named where receipts are missing.
     """
     case = Case(

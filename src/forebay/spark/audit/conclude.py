@@ -1,6 +1,6 @@
-"""From what was found to the verdict: what each check amounts to, whether the evidence suffices, and the facts.
+"""From findings to the verdict: the outcome of each check, whether the evidence suffices, and the facts.
 
-No query and no rule about jobs is in here: `judge` finds by Spark, `small` without it, and both conclude alike.
+There is no query and no rule about jobs in here: `judge` finds by Spark, `small` without it, and both use this module.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,19 +18,19 @@ from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, EarlierProof, 
 
 _OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
 
-Part = tuple[str, int, list[Offender]]
-"""A check, how many offenders it has found, and the first of them."""
+CheckCount = tuple[str, int, list[Offender]]
+"""A check, the number of its offenders, and the first of them."""
 
 SeqsOf = Callable[[set[int]], dict[int, int]]
 """The smallest seq of each of these jobs that a receipt names."""
 
 
 class Facts(Struct, frozen=True):
-    """What is known besides findings.
+    """Facts besides findings.
 
     receipts, effects, logs   whether such evidence was given
     untimed                   whether effects have no time
-    in_full                   whether each job was looked at; not so in a quick audit whose sums are all 0
+    in_full                   whether each job was checked; not so in a quick audit whose sums are all 0
     doubts, absent            see `forebay.spark.audit.audit`
     """
 
@@ -57,7 +57,7 @@ class Facts(Struct, frozen=True):
         return all(there[need] for need in needs)
 
 
-def conclude(facts: Facts, parts: Iterable[Part], seqs_of: SeqsOf, earlier: EarlierProof | None) -> Verdict:
+def conclude(facts: Facts, parts: Iterable[CheckCount], seqs_of: SeqsOf, earlier: EarlierProof | None) -> Verdict:
     """`earlier`: what an incremental audit relies on."""
     found = _found(parts, seqs_of)
     results = [_result(facts, check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
@@ -65,13 +65,11 @@ def conclude(facts: Facts, parts: Iterable[Part], seqs_of: SeqsOf, earlier: Earl
     reasons += [_doubt(result, facts.absent) for result in results if result.outcome == "missing"]
     failed = any(result.outcome == "failed" for result in results)
     answer: Answer = "FAIL" if failed else "INVALID" if reasons else "PASS"
-    skipped = [
-        result.check for result in results if result.outcome == "not asked" and _is_left_out(facts, result.check)
-    ]
+    skipped = [result.check for result in results if result.outcome == "not run" and _is_left_out(facts, result.check)]
     return Verdict(answer, reasons, _described(facts), results, skipped, earlier)
 
 
-def counted(findings: Iterable[Finding]) -> list[Part]:
+def counted(findings: Iterable[Finding]) -> list[CheckCount]:
     """Findings by check."""
     by_check: dict[str, list[Finding]] = {}
     for each in findings:
@@ -85,16 +83,16 @@ def counted(findings: Iterable[Finding]) -> list[Part]:
 def _result(facts: Facts, check: Check, count: int, offenders: list[Offender]) -> Result:
     outcome: Outcome = "ok"
     if not facts.has(*check.needs):
-        outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not asked"
+        outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not run"
     elif (check.id == "unborn" and facts.options.from_offset) or (check.tier is Tier.EVERY and not facts.in_full):
-        outcome = "not asked"
+        outcome = "not run"
     elif count:
         outcome = _OUTCOMES[facts.options.weight(check)]
     return Result(check.id, check.invariant, check.what, outcome, count, offenders)
 
 
 def _is_left_out(facts: Facts, name: str) -> bool:
-    """Whether a full audit would have asked."""
+    """Whether a full audit would have run the check."""
     check = CHECKS[name]
     return facts.options.quick and check.tier is Tier.EVERY and facts.has(*check.needs)
 
@@ -105,20 +103,20 @@ def _missing(facts: Facts) -> Iterator[str]:
     if not extent.records:
         yield "there are no events"
     elif extent.first > options.from_offset:
-        yield f"the ledger begins at offset {extent.first}, not {options.from_offset}: what was before is not known"
+        yield f"the ledger starts at offset {extent.first}, not {options.from_offset}: earlier events are missing"
     if extent.silences:
-        yield f"the ledger was switched off {extent.silences} times: what happened meanwhile is not known"
+        yield f"the ledger was switched off {extent.silences} times: events are missing"
     if totals.jobs < options.min_jobs:
-        yield f"{totals.jobs} jobs were accepted, {options.min_jobs} is the least that proves something"
+        yield f"{totals.jobs} jobs were accepted, at least {options.min_jobs} are required"
     if not facts.receipts:
-        yield "there are no receipts: what producers were told is not known, so nothing can be said of loss"
+        yield "there are no receipts: without them loss cannot be detected"
     elif not totals.sent:
         yield "the receipts are empty"
     elif totals.receipted < options.coverage * totals.enqueued:
         share = f"{options.coverage:.0%}"
         yield f"{totals.receipted} of {totals.enqueued} enqueued jobs have a receipt, less than {share}"
     if facts.untimed:
-        yield "effects have no effect_at: one that was repeated is not told from a line that was"
+        yield "effects have no effect_at: a repeated effect cannot be distinguished from a repeated line"
 
 
 def _described(facts: Facts) -> dict[str, Any]:
@@ -140,20 +138,20 @@ def _doubt(result: Result, absent: Sequence[str]) -> str:
     first, last = (result.offenders[place].seq for place in (0, -1))
     seqs = f"seq {first}" if result.count == 1 else f"seqs {first} … {last}"
     more = "" if result.count == len(result.offenders) else " and more"
-    why = "a file of receipts is missing, or a producer writes none"
+    why = "a file of receipts is missing, or a producer does not write them"
     if absent:
         why += f"; an earlier audit was also given {', '.join(absent[:SHOWN])}"
     return f"{result.count} effects ({seqs}{more}) have no receipt, and the ledger accepted their jobs: {why}"
 
 
 def _order(one: Finding) -> tuple[object, ...]:
-    """As Spark orders them: what is unknown comes first, but for the seq."""
+    """Spark's order: nulls first, except for the seq."""
     known = [(value is not None, value or 0) for value in (one.job_id, one.offset, one.place)]
     return (one.seq is None, one.seq or 0, *known, one.note or "")
 
 
-def _found(parts: Iterable[Part], seqs_of: SeqsOf) -> dict[str, tuple[int, list[Offender]]]:
-    """All of it together, with the seqs of jobs that have one."""
+def _found(parts: Iterable[CheckCount], seqs_of: SeqsOf) -> dict[str, tuple[int, list[Offender]]]:
+    """Merged by check, with the seqs of jobs that have one."""
     counts: dict[str, int] = {}
     named: dict[str, list[Offender]] = {}
     for check, count, offenders in parts:

@@ -1,4 +1,4 @@
-"""The closer look at suspects: their entries are gathered by Spark, and judged by `job_checks` and `seq_checks`.
+"""The exact checks of suspects: Spark collects their entries, `job_checks` and `seq_checks` judge them.
 
 To a suspect belong all its events, receipts and effects; all evidence of the seqs in these; and the events of the jobs
 that this evidence names. Few of them are taken to the driver, where they are judged sooner than Spark has planned the

@@ -17,8 +17,8 @@ place int
 note string
 """)
 """
-seq      the producer's number, where the check knows it
-offset, place   the event that is wrong, or the last one of those that do not fit together
+seq      the producer's number, if the check has it
+offset, place   the wrong event, or the last one of those that contradict each other
 """
 
 

@@ -1,11 +1,11 @@
-"""The exact checks of one job: each of its events held against the one before it, and its receipts and effects.
+"""The exact checks of one job: each of its events compared with the one before it, and with its receipts and effects.
 
 Plain functions of plain values. `examine` applies them to suspects: on the driver where these are few, in tasks of
 Spark where they are many. Instants are microseconds.
 
-Events that change neither state nor lease (`merged`, `asked`) are left out. What a redrive, an expiry or a cancel does
-not carry (the delivery, the attempts) is taken from the events before it. A job that was accepted before the evidence
-begins is judged from its second event on.
+Events that change neither state nor lease (`merged`, `asked`) are left out. Values that a redrive, an expiry or a
+cancel does not carry (delivery, attempts) are taken from the events before it. A job that was accepted before the
+evidence starts is judged from its second event on.
 
 Rows of receipts or effects that are equal in every column are one: a file that was read twice adds nothing. So an
 effect needs its time, or a repeated effect could not be distinguished from a repeated line.
@@ -30,7 +30,7 @@ _FENCED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Ch
 MOVES: Final = (*_OPEN, *_RUNNING, *ENDED, Change.PURGED)
 
 NAMED: Final = ("accepted", "duplicate", "merged")
-"""Answers that name a job to its producer."""
+"""Answers that name a job."""
 
 EVENT, RECEIPT, EFFECT = range(3)
 
@@ -89,7 +89,7 @@ class Rules(Struct, frozen=True):
 
 
 class Mention(NamedTuple):
-    """What a receipt or an effect (`answer` is None) says of a seq, with what the ledger knows of its job.
+    """A seq in a receipt or an effect (`answer` is None), with the facts of its job in the ledger.
 
     known     the ledger has an event of it    accepted  its acceptance, if the ledger is whole
     named     any receipt names it
@@ -105,7 +105,7 @@ class Mention(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """What the ledger says of a job as a whole."""
+    """Facts of a job in the ledger."""
 
     known: bool
     queue: str | None
@@ -116,7 +116,7 @@ class _Facts(NamedTuple):
 
 
 def check_job(job_id: int, entries: Sequence[Entry], rules: Rules) -> Iterator[Finding | Mention]:
-    """All findings about one job, and what its evidence says of seqs."""
+    """All findings about one job, and the mentions of seqs in its evidence."""
     events = sorted((each for each in entries if each.part == EVENT), key=lambda each: each.position)
     receipts = [each for each in entries if each.part == RECEIPT]
     effects = [each for each in entries if each.part == EFFECT]
@@ -128,9 +128,9 @@ def check_job(job_id: int, entries: Sequence[Entry], rules: Rules) -> Iterator[F
         yield Finding("unfinished", seq, job_id, note="accepted, and it has no end")
     yield from _check_receipts(job_id, receipts, accepted, rules)
     if facts.acked and rules.effects and not effects:
-        told = [each.seq for each in receipts if each.change in NAMED and each.seq is not None]
-        if told:
-            yield Finding("undone", min(told), job_id, note="acked, and no handler left an effect")
+        named = [each.seq for each in receipts if each.change in NAMED and each.seq is not None]
+        if named:
+            yield Finding("undone", min(named), job_id, note="acked, and there is no effect")
     yield from _check_effects(job_id, effects, facts)
     claims = {each.delivery for each in events if each.change == Change.CLAIMED}
     if facts.born if rules.whole else claims:
@@ -234,24 +234,24 @@ def _note(now: Entry, was: Entry | None, attempts: int | None) -> str:
 
 
 def _check_receipts(job_id: int, receipts: Iterable[Entry], accepted: bool, rules: Rules) -> Iterator[Finding]:
-    """lost: the job is not in the ledger, or another seq was given its id later: a store that lost its last calls gives
-    their ids again."""
-    told = [each for each in receipts if each.change in NAMED]
+    """lost: the job is not in the ledger, or its id was given to another seq later: a store that lost its last calls
+    assigns their ids again."""
+    named = [each for each in receipts if each.change in NAMED]
     if not rules.whole:
-        told = [each for each in told if each.at is not None and rules.since is not None and each.at >= rules.since]
-    if not told:
+        named = [each for each in named if each.at is not None and rules.since is not None and each.at >= rules.since]
+    if not named:
         return
     if not accepted:
-        seq = min(each.seq or 0 for each in told)
-        yield Finding("lost", seq, job_id, note="a producer was told of it, and it is not in the ledger")
+        seq = min(each.seq or 0 for each in named)
+        yield Finding("lost", seq, job_id, note="a receipt names it, and it is not in the ledger")
         return
     sent: dict[int, tuple[bool, int]] = {}
-    for each in told:
+    for each in named:
         if each.change == "accepted":
             at = (each.at is not None, each.at or 0)
             sent[each.seq or 0] = max(sent.get(each.seq or 0, at), at)
     last = max(sent, key=lambda seq: (sent[seq], seq), default=None)
-    note = "its id was given to another one later: the store had forgotten it"
+    note = "its id was given to another seq later: the store had lost it"
     yield from (Finding("lost", seq, job_id, note=note) for seq in sent if seq != last)
 
 
@@ -267,15 +267,15 @@ def _check_effects(job_id: int, effects: Iterable[Entry], facts: _Facts) -> Iter
             listed = ", ".join(map(str, own))
             yield Finding("redelivered", seq, job_id, own[-1], note=f"effects by deliveries {listed}")
         if facts.died and not facts.acked:
-            yield Finding("effect_of_dead", seq, job_id, own[-1], note="it died, and a handler left an effect")
+            yield Finding("effect_of_dead", seq, job_id, own[-1], note="it died, and there is an effect")
 
 
 def _unfenced(job_id: int, effects: Iterable[Entry], claims: set[int | None]) -> Iterator[Finding]:
-    """Of a job that the ledger knows; one that it does not know is unexpected as a whole."""
+    """Of a job in the ledger; one that is not there is unexpected as a whole."""
     seqs: dict[int, int] = {}
     for each in effects:
         if each.delivery not in claims:
             delivery, seq = each.delivery or 0, each.seq or 0
             seqs[delivery] = min(seqs.get(delivery, seq), seq)
     for delivery, seq in seqs.items():
-        yield Finding("unfenced_effect", seq, job_id, delivery, note="this delivery was never handed out")
+        yield Finding("unfenced_effect", seq, job_id, delivery, note="this delivery was never claimed")

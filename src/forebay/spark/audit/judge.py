@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from forebay.core.ledger import Change
 from forebay.spark.audit.bitsets import JobSums, SeqSums, accepted_again, job_sums, seq_sums
 from forebay.spark.audit.checks import Options
-from forebay.spark.audit.conclude import Facts, Part, conclude, counted
+from forebay.spark.audit.conclude import CheckCount, Facts, conclude, counted
 from forebay.spark.audit.examine import Suspects, examine, of
 from forebay.spark.audit.job_checks import ENDED, Finding, Rules
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
@@ -226,7 +226,7 @@ def rules_of(options: Options, extent: LedgerExtent, receipts: bool, effects: bo
     )
 
 
-def _collected(parts: Iterable[DataFrame]) -> list[Part]:
+def _collected(parts: Iterable[DataFrame]) -> list[CheckCount]:
     """One query a part."""
     order = F.struct(F.col("seq").isNull(), "seq", "job_id", "offset", "place", "note")
     first = F.min_by(F.struct(*Offender.__struct_fields__), order, OFFENDERS)

@@ -17,10 +17,10 @@ _SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, C
 
 
 def out_of_turn(events: DataFrame, ordered: dict[str, Field]) -> DataFrame:
-    """A job's first claim comes after the first end of every older one of its line; and no two run at once.
+    """A job's first claim is after the first end of every older one of its line; and no two run concurrently.
 
-    Older is the smaller id, and only what had been accepted by then. What is redriven comes back to its place and may
-    have to wait for one that was let in meanwhile: its second life is judged by the second rule alone.
+    Older is the smaller id, among jobs that had been accepted by then. A redriven job returns to its position and may
+    have to wait for a younger one that started meanwhile: after a redrive only the second rule applies.
     """
     own = events.filter(F.col("queue").isin(*ordered))
     born = own.filter(F.col("change") == Change.ACCEPTED)

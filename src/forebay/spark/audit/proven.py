@@ -1,4 +1,4 @@
-"""What an audit that passed leaves for the next one: how far everything is proven, and what that amounts to."""
+"""What an audit that passed records for the next one: how far everything is proven, and the totals."""
 
 from msgspec import Struct
 from pyspark.sql import DataFrame
@@ -33,13 +33,13 @@ class Totals(Struct, frozen=True):
 
 
 class Proven(Struct, frozen=True):
-    """Every event below the offset `end` was looked at, and nothing was wrong.
+    """Every event below the offset `end` was checked, and nothing was wrong.
 
     at         when, in UTC
     rows       of the lake's events below `end`
     evidence   the digests of the receipts and effects that were given, by the name of their table
     slots      the last one of each schedule
-    held_back  what the evidence said about later acceptances and claims was left out
+    held_back  evidence about later acceptances and claims was left out
     """
 
     end: int
@@ -56,8 +56,8 @@ class Proven(Struct, frozen=True):
 
 
 class Past(Struct, frozen=True):
-    """What an incremental audit knows from before `proven.end`: all events, receipts and effects of the jobs and seqs
-    that it looks at, and the events of jobs that were open. None: there are none."""
+    """Rows from before `proven.end` that an incremental audit reads: all events, receipts and effects of the jobs and
+    seqs that it checks, and the events of jobs that were open. None: there are none."""
 
     proven: Proven
     events: DataFrame | None

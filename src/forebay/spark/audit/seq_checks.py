@@ -1,6 +1,6 @@
 """The exact checks of one seq, the producer's own number: the jobs that receipts and effects name for it.
 
-Plain functions, as in `job_checks`, which adds what the ledger knows of each job.
+Plain functions, as in `job_checks`, which adds the facts of each job in the ledger.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,19 +15,19 @@ def check_seq(seq: int, mentions: Sequence[Mention], rules: Rules) -> Iterator[F
         yield from _duplicated(seq, mentions)
     if "unknown" in answers and answers <= {"refused", "unknown"} and effects:
         yield Finding("recovered", seq, min(effects), note="the reply was lost, the job was done")
-    told = {each.job_id for each in mentions if each.answer is not None}
+    named = {each.job_id for each in mentions if each.answer is not None}
     for job_id, each in sorted(effects.items()):
         reasons = ["the ledger has no such job"] if rules.whole and not each.accepted else []
         if not rules.receipts:
             pass
         elif answers <= {"refused"}:
-            # It fits the ledger, and no receipt has its seq or its job: evidence is missing, the store is not to blame.
+            # It matches the ledger, and no receipt has its seq or its job: evidence is missing.
             if not answers and not each.named and each.accepted:
                 note = "the ledger accepted the job, and there is no receipt of it"
                 yield Finding("unreceipted", seq, job_id, note=note)
             else:
-                reasons.insert(0, "nobody sent it")
-        elif each.named and job_id not in told and "unknown" not in answers:
+                reasons.insert(0, "it was not sent")
+        elif each.named and job_id not in named and "unknown" not in answers:
             # Where the seq's reply was lost, it may have been a duplicate of theirs.
             yield Finding("foreign_effect", seq, job_id, note="the receipts name the job for other seqs")
         if reasons:

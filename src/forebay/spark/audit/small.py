@@ -1,11 +1,10 @@
-"""An incremental audit of little that is new, without Spark: rows of Arrow in, the verdict out.
+"""An incremental audit of few new rows without Spark: rows of Arrow in, the verdict out.
 
-Java starts, plans and compiles for longer than it takes Python to look at each of some hundred thousand rows. Every job
-and every seq that is looked at is judged by `examine.judge`, the same functions that judge Spark's suspects, and
-`conclude` makes the same verdict of it.
+Starting Java and compiling queries takes longer than checking some hundred thousand rows in Python. Every job and every
+seq is checked by `examine.judge`, the same functions that judge Spark's suspects, and `conclude` makes the verdict.
 
 A ledger that is not whole, was switched off, or has a slot of a schedule that may be a second one is not judged here:
-`SmallCase.of` returns None, and Spark finds what exactly is wrong. So nothing of these checks is written twice.
+`SmallCase.of` returns None, and Spark finds out what exactly is wrong. So these checks are not written twice.
 """
 
 from collections.abc import Sequence
@@ -55,8 +54,8 @@ class Rows(Struct, frozen=True):
 
 
 class SmallCase:
-    """`new`: what no earlier audit has seen. `past`: what belongs to it of that which was proven, and the events of
-    jobs that were open."""
+    """`new`: rows that no earlier audit has read. `past`: proven rows that are related to them, and the events of jobs
+    that were open."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class SmallCase:
 
     @classmethod
     def of(cls, proven: Proven, new: Rows, past: Rows, options: Options) -> "SmallCase | None":
-        """None: it takes Spark to say what is wrong."""
+        """None if Spark has to find out what is wrong."""
         extent = _extent(new.events, proven.end)
         slots = None if extent is None else _slots(new.events, proven.slots)
         if extent is None or slots is None or not fits(extent):
@@ -130,7 +129,8 @@ class SmallCase:
 
 
 def _extent(events: pa.Table, begin: int) -> LedgerExtent | None:
-    """Of events that should follow each other from an offset on; None if they do not, or if the ledger was off."""
+    """Of events that should follow each other from an offset on; None if they do not, or if the ledger was switched
+    off."""
     if not len(events):
         return LedgerExtent(0, 0, 0, 0, 0, 0, 0, 0, None, None)
     order = np.lexsort((events["place"].to_numpy(), events["offset"].to_numpy()))
@@ -174,13 +174,13 @@ def _totals(rows: Rows) -> Totals:
     born = pc.equal(change, Change.ACCEPTED.value)
     enqueued = _numbers(job_id.filter(pc.and_(born, pc.not_equal(rows.events["verb"], "fire"))))
     ended = _numbers(job_id.filter(pc.is_in(change, value_set=pa.array(ENDED))))
-    told, sent, effects = np.empty(0, np.int64), 0, 0
+    named, sent, effects = np.empty(0, np.int64), 0, 0
     if rows.receipts is not None:
         answer = rows.receipts["answer"]
-        told = _numbers(rows.receipts["job_id"].filter(pc.is_in(answer, value_set=pa.array(NAMED))))
+        named = _numbers(rows.receipts["job_id"].filter(pc.is_in(answer, value_set=pa.array(NAMED))))
         sent = len(_numbers(rows.receipts["seq"].filter(pc.not_equal(answer, "refused"))))
         effects = 0 if rows.effects is None else len(rows.effects)
-    receipted = len(np.intersect1d(enqueued, told, assume_unique=True))
+    receipted = len(np.intersect1d(enqueued, named, assume_unique=True))
     return Totals(len(_numbers(job_id.filter(born))), len(ended), len(enqueued), receipted, sent, effects)
 
 
@@ -189,5 +189,5 @@ def _numbers(values: pa.ChunkedArray) -> Numbers:
 
 
 def _local(micros: int) -> datetime:
-    """As Spark returns an instant: on the clock of this machine."""
+    """In the time zone of this machine, as Spark returns an instant."""
     return (_EPOCH + timedelta(microseconds=int(micros))).astimezone().replace(tzinfo=None)

@@ -1,8 +1,8 @@
-"""What there is to judge by: how much of the ledger was read, whether it is whole, and each event once.
+"""The extent of the ledger: how much of it was read, whether it is whole, and each event once.
 
-Files may be read twice, in any order and in any parts. An event is its (offset, place): copies are one, and two events
-at one place are a finding of their own, of which the smaller counts from then on, so that the answer does not depend on
-what was read first. `survey` is one cheap look; the exact functions run when it finds something odd.
+Files may be read twice, in any order and in any parts. An event is identified by (offset, place): copies are one event,
+and two different events at one place are a finding; the smaller one is used from then on, so that the answer does not
+depend on the order of reading. `survey` is one cheap aggregate; the exact functions run when it finds something wrong.
 """
 
 from datetime import datetime
@@ -20,8 +20,8 @@ _PLACE: Final = ["offset", "place"]
 
 
 class LedgerExtent(Struct, frozen=True):
-    """`ragged`: records whose places are not 0, 1, … once each, as many as they say. `silences`: how often the ledger
-    was switched off. `fires`: events of schedules. `largest`: the largest place."""
+    """`ragged`: records whose places are not 0, 1, … once each, as many as they should be. `silences`: how often the
+    ledger was switched off. `fires`: events of schedules. `largest`: the largest place."""
 
     records: int
     events: int
@@ -39,7 +39,7 @@ class LedgerExtent(Struct, frozen=True):
         return self.last - self.first + 1 - self.records if self.records else 0
 
     def followed_by(self, later: "LedgerExtent") -> "LedgerExtent":
-        """Of a ledger of which this part was proven, and that goes on with another one."""
+        """The extent of a proven part together with the part that follows it."""
         if not later.records:
             return replace(self, ragged=0, silences=0, fires=0)
         return replace(
@@ -102,13 +102,13 @@ def gaps(events: DataFrame, extent: LedgerExtent, begin: int | None = None) -> D
 
     `begin`: the offset at which they should begin."""
     size = F.greatest(F.max("place") + 1, F.max("places"))
-    record = events.groupBy("offset").agg(F.count("*").alias("n"), size.alias("size"), F.max("places").alias("said"))
+    record = events.groupBy("offset").agg(F.count("*").alias("n"), size.alias("size"), F.max("places").alias("places"))
     after = record.select((F.col("offset") + 1).alias("offset"))
     if begin is not None:
         after = after.unionAll(events.sparkSession.range(begin, begin + 1).toDF("offset"))
     missing = after.filter(F.col("offset") <= extent.last).join(record, "offset", "left_anti")
     torn = record.filter(F.col("n") != F.col("size"))
-    holes = F.concat(F.col("n"), F.when(F.col("said").isNull(), " jobs of at least ").otherwise(" jobs of "), "size")
+    holes = F.concat(F.col("n"), F.when(F.col("places").isNull(), " jobs of at least ").otherwise(" jobs of "), "size")
     return finding(missing, "ledger_gap", "records are missing from this offset on").unionAll(
         finding(torn, "ledger_gap", holes)
     )
@@ -125,12 +125,12 @@ def log_gaps(name: str, entries: DataFrame) -> DataFrame:
 
 
 def with_sizes(events: DataFrame) -> DataFrame:
-    """As EVENTS are now; those from before records told their sizes are lacking a column."""
+    """With the column `places`, which events lacked before records carried their sizes."""
     return events if "places" in events.columns else events.withColumn("places", F.lit(None).cast("int"))
 
 
 def _contents(events: DataFrame) -> DataFrame:
-    """Copies of one event may differ in whether they know the size of its record."""
+    """Copies of one event may differ in whether they have the size of its record."""
     whole = F.struct(*(name for name in EVENTS.names if name != "places"))
     return events.groupBy(*_PLACE).agg(
         F.min(whole).alias("first"), F.max(whole).alias("last"), F.max("places").alias("places")

@@ -1,7 +1,7 @@
 """The answer of an audit: PASS, FAIL or INVALID, for people, for programs and for the shell.
 
-FAIL: a promise was broken, and what is known suffices to say so. INVALID: nothing wrong was found, but there was too
-little to find it with. PASS: neither. The text names the first offenders; the JSON holds up to `OFFENDERS` a check.
+FAIL: a promise was broken. INVALID: nothing wrong was found, but the evidence does not suffice. PASS: neither. The text
+names the first offenders; the JSON holds up to `OFFENDERS` a check.
 """
 
 from typing import Any, Final, Literal
@@ -13,7 +13,7 @@ OFFENDERS: Final = 100
 SHOWN: Final = 5
 
 Answer = Literal["PASS", "FAIL", "INVALID"]
-Outcome = Literal["ok", "failed", "noted", "missing", "not asked", "no evidence"]
+Outcome = Literal["ok", "failed", "noted", "missing", "not run", "no evidence"]
 
 _EXITS: Final[dict[Answer, int]] = {"PASS": 0, "FAIL": 1, "INVALID": 2}
 _MARKS: Final[dict[Outcome, str]] = {
@@ -21,13 +21,13 @@ _MARKS: Final[dict[Outcome, str]] = {
     "failed": "FAIL",
     "noted": "note",
     "missing": "MISS",
-    "not asked": "-",
+    "not run": "-",
     "no evidence": "-",
 }
 
 
 class Offender(Struct, frozen=True, omit_defaults=True):
-    """What of it is known."""
+    """The known fields of an offender."""
 
     seq: int | None = None
     job_id: int | None = None
@@ -65,14 +65,14 @@ class EarlierProof(Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"offsets {self.first} … {self.end - 1} were proven by the audit of {self.at}, which this one relies on; "
-            f"it looked at {self.new_events:,} new events, and at earlier ones of the same jobs. --whole looks at all"
+            f"it checked {self.new_events:,} new events, and earlier ones of the same jobs. --whole checks all"
         )
 
 
 class Verdict(Struct, frozen=True):
-    """`reasons`: what is missing for more than INVALID. `facts`: how much was looked at. `skipped`: checks that a quick
-    audit left out although their evidence was there. `earlier`: of an incremental audit; its results are about what is
-    new and what that touches."""
+    """`reasons`: why the evidence does not suffice. `facts`: how much was checked. `skipped`: checks that a quick audit
+    left out although it had the evidence. `earlier`: of an incremental audit; its results are about new and related
+    rows."""
 
     answer: Answer
     reasons: list[str]
@@ -92,7 +92,7 @@ class Verdict(Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
     def line(self) -> str:
-        """For those who follow."""
+        """One line, for --follow."""
         facts = self.facts
         new = "" if self.earlier is None else f", {self.earlier.new_events:,} new events"
         notes = sum(result.count for result in self.results if result.outcome == "noted")

@@ -1,8 +1,8 @@
 """The tables: pure functions from events to rows, each with a schema that it keeps. Nothing here reads or writes.
 
-`TABLES` are kept up to date: rows of new events, put under the rows that are there with the same keys, go through
-`merge`, and the result takes the place of both. Parts may be merged in any grouping, each event in one part only.
-`VIEWS` are worked out from all events whenever they are read.
+`TABLES` are refreshed incrementally: `merge` combines the rows of new events with existing rows of the same keys, and
+the result replaces both. Parts may be merged in any grouping, each event in one part only. `VIEWS` are computed from
+all events when they are read.
 
 Every table has `day`, its partition.
 """
@@ -24,9 +24,9 @@ from forebay.spark.tables.service_levels import SERVICE_LEVELS, merge_service_le
 
 
 class Table(Struct, frozen=True):
-    """`source`: events, or the table that it is made from. `keys`: what is one row. `merge`: how two become one.
+    """`source`: events, or the table that it is built from. `keys`: identify a row. `merge`: combines rows.
 
-    by    what tells which files a row that changes may be in: the job's number, its day, or its day and all later ones
+    by    selects the files that a changed row may be in: by the job's id, by its day, or its day and all later ones
     """
 
     name: str
@@ -38,7 +38,7 @@ class Table(Struct, frozen=True):
     merge: Callable[[DataFrame], DataFrame]
 
     def updated(self, old: DataFrame, new: DataFrame) -> DataFrame:
-        """The rows that take the place of `old` once `new` rows of the source are in."""
+        """The rows that replace `old` when `new` rows of the source are added."""
         return self.merge(old.select(*self.schema.names).unionAll(self.build(new)))
 
 

@@ -1,7 +1,7 @@
 """`attempts`: one row a delivery, from its claim to its end.
 
-    job_id, delivery     the fence                               attempt       which life of the job it is
-    queue, kind, owner   whose and who had it                    due_at        when the job was claimable
+    job_id, delivery     the fence                               attempt       the attempt of the job
+    queue, kind, owner   of the job, and the worker              due_at        when the job was claimable
     claimed_at           the beginning                           lease_until   as last extended
     extensions           how often it was                        ending        acked | retried | died | released |
     ended_at             the end; null: not yet                                dismissed; null: not yet
@@ -9,7 +9,8 @@
     total                seconds from acceptance to the end      error_kind, error   of a failure
     day                  of the claim; of the end or the lease, where the claim is not known
 
-Merging is by fence. Changes of a running job carry what its lease said, so a row that only saw the end has most of it.
+Merging is by fence. Changes of a running job carry the values of its lease, so a row built from the end alone has most
+columns.
 """
 
 from typing import Final

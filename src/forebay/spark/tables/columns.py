@@ -1,7 +1,7 @@
 """What the tables share: which changes end a job, lengths of time, and percentiles that can be merged.
 
 Lengths are whole microseconds inside sketches and seconds in columns for people. A sketch is a KLL sketch in a binary
-column: those of any rows merge into the sketch of all that they saw, so a percentile over any range of minutes,
+column: sketches of any rows merge into the sketch of all their values, so a percentile over any range of minutes,
 queues or days comes from the table alone. Its rank is off by about 1 %.
 """
 

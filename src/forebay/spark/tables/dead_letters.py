@@ -5,7 +5,7 @@
     deaths        how many                               first_at, last_at   when
     job_ids       up to 10 of them, the smallest         example        the message of the smallest, as it was
 
-Normalised as `core.fingerprint` says. Merging adds counts and keeps the smallest ids.
+Normalised by `core.fingerprint`. Merging adds counts and keeps the smallest ids.
 """
 
 from typing import Final
@@ -37,7 +37,7 @@ DEAD_LETTERS: Final = StructType(
 
 
 def normalised(message: Column) -> Column:
-    """What stays the same when the same thing goes wrong again."""
+    """The part of a message that repeats when the same error happens again."""
     for pattern, word in SORTS:
         message = F.regexp_replace(message, F.lit(pattern), F.lit(word))
     return F.trim(message)

@@ -1,14 +1,14 @@
 """`fairness`: how evenly the tenants of a queue were served, as one row a minute and queue in which someone was.
 
-    tenants     who was served, or had a job waiting when the minute began      starved   those of them who got nothing
-    served      claims of their jobs                                            most      of the one who got most
+    tenants     served, or with a job waiting when the minute began             starved   those of them without a claim
+    served      claims of their jobs                                            most      of the tenant with most
     jain        Jain's index, (Σx)² / (n Σx²) over what each got: 1 is even, 1/n is all for one
     day         of the minute
 
-Jobs without a tenant are left out, and so are minutes with fewer than two tenants: there is nobody to be unfair to.
-Even is not always fair: with weights, or when one asks for little, less than 1 is as it should be.
+Jobs without a tenant are left out, and so are minutes with fewer than two tenants: there is nothing to compare.
+Even is not always fair: with weights, or when a tenant enqueues little, less than 1 is correct.
 Waiting counts from acceptance, retry, release or redrive to the claim or the end. A day is made anew from its own
-events; who has waited since the day before counts from the first event of the new day.
+events; a tenant that has waited since the day before counts from the first event of the new day.
 """
 
 from typing import Final

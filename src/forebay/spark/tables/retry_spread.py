@@ -1,14 +1,14 @@
-"""`retry_spread`: whether retries spread out or come back all at once, as one row a day, queue and attempt.
+"""`retry_spread`: whether retries spread out or are due all at once, as one row a day, queue and attempt.
 
     retries        how many failed at this attempt and were due again
     delay_sketch, delay_p50, delay_p95, delay_p99, delay_most   of the delays that were drawn, in seconds
     same_delay     the share of the most frequent delay, to the millisecond: near 1 where jitter was lost
     crowds         seconds in which at least CROWD jobs failed together
-    burst          of those jobs, the largest share that came back within one second: with jitter over ten seconds
+    burst          of those jobs, the largest share that was due within one second: with jitter over ten seconds
                    about 0.1, without it 1; null where there was no crowd
     day            of the failure
 
-Retries at once (a worker died, `retry_after=0`) are no draw and left out. A day is made anew from its own events.
+Retries without a delay (a worker died, `retry_after=0`) are left out. A day is computed from its own events.
 """
 
 from typing import Final

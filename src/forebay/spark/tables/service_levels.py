@@ -4,7 +4,7 @@
     wait_*    from acceptance to the first claim        late_*    from due to claimed, of every claim
     run_*     from claimed to the end of a delivery     total_*   from acceptance to the end of the job
               each: `_sketch`, and `_p50`, `_p95`, `_p99` in seconds
-    retry_rate   retried of all deliveries that ended, but for those handed back
+    retry_rate   retried of all deliveries that ended, except releases
     dead_rate    died, expired or shed of all jobs that ended
     change       by how much the depth changed          depth     jobs that had no end at the end of the minute
     day          of the minute
@@ -56,7 +56,7 @@ SERVICE_LEVELS: Final = _schema()
 
 
 def service_levels(events: DataFrame, unit: str = "minute") -> DataFrame:
-    """`unit`: as `date_trunc` has it. A history too short for minutes may be looked at by the second."""
+    """`unit`: as `date_trunc` has it. A short history may be shown by the second."""
     first = was(Change.CLAIMED) & (F.col("delivery") == 1)
     lengths = {
         "wait": F.when(first, micros_between("enqueued_at", "event_at")),
@@ -68,7 +68,7 @@ def service_levels(events: DataFrame, unit: str = "minute") -> DataFrame:
         events.filter(was(*_COUNTED, *UNCLAIMED))
         .groupBy(F.date_trunc(unit, "event_at").alias("minute"), "queue")
         .agg(
-            *(count_of(*_told_as(change)).alias(change) for change in _COUNTED),
+            *(count_of(*_counted_as(change)).alias(change) for change in _COUNTED),
             *(sketch(length).alias(f"{measure}_sketch") for measure, length in lengths.items()),
             (count_of(Change.ACCEPTED, Change.REDRIVEN) - count_of(*ENDED)).alias("change"),
         )
@@ -76,8 +76,8 @@ def service_levels(events: DataFrame, unit: str = "minute") -> DataFrame:
     return _rated(rows)
 
 
-def _told_as(change: Change) -> tuple[Change, ...]:
-    """Who was shed died unclaimed as well: the column is older than the change, and has both."""
+def _counted_as(change: Change) -> tuple[Change, ...]:
+    """`expired` counts all jobs that died unclaimed, shed ones too."""
     return UNCLAIMED if change is Change.EXPIRED else (change,)
 
 
@@ -100,9 +100,9 @@ def on_top_of(rows: DataFrame, before: DataFrame) -> DataFrame:
 def _rated(rows: DataFrame) -> DataFrame:
     so_far = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
     columns = {"depth": F.sum("change").over(so_far), "day": F.to_date("minute")}
-    tries = (Change.ACKED, Change.RETRIED, Change.DIED, Change.DISMISSED)
+    ended = (Change.ACKED, Change.RETRIED, Change.DIED, Change.DISMISSED)
     columns |= {
-        "retry_rate": _share([Change.RETRIED], tries),
+        "retry_rate": _share([Change.RETRIED], ended),
         "dead_rate": _share([Change.DIED, Change.EXPIRED], tuple(each for each in ENDED if each in _COUNTED)),
     }
     for measure in _MEASURES:

@@ -1,6 +1,6 @@
-"""What the commands on Spark share: a session that starts quietly, and one line when something is missing or fails.
+"""Shared by the commands on Spark: a session that starts quietly, and one line when something is missing or fails.
 
-Nothing of Spark is imported before a command needs it. What Java writes goes to a file that is named when it matters.
+Spark is imported when a command needs it. Output of Java goes to a file, which is named when Spark fails.
 """
 
 import os
@@ -51,8 +51,8 @@ def number(text: str) -> int:
     return int(digits)
 
 
-def everywhere(url: str) -> str:
-    """The URL as every process of Spark on this machine understands it, wherever it was started."""
+def absolute_url(url: str) -> str:
+    """The URL with an absolute path: processes of Spark have other working directories."""
     file = store_path(url)
     return (
         url
@@ -77,15 +77,15 @@ def needing_spark() -> Iterator[None]:
         # Py4JError and its like have no common root with those of PySpark.
         if type(error).__module__.partition(".")[0] not in _NEEDED:
             raise
-        from forebay.spark.failures import in_a_line
+        from forebay.spark.failures import one_line
 
-        raise CommandFailed(f"Spark failed: {in_a_line(error)}", UNREACHABLE) from error
+        raise CommandFailed(f"Spark failed: {one_line(error)}", UNREACHABLE) from error
 
 
 @contextmanager
 def spark_of(call: Call, *, quick: bool = False, short: bool = False) -> Iterator["SparkSession"]:
-    """A session for one command, or the one that runs. What Java says is kept until the command has ended well.
-    `short`: the command has little to read."""
+    """A session for one command, or the active one. The output of Java is kept until the command has succeeded.
+    `short`: the command reads little."""
     with needing_spark():
         from pyspark.sql import SparkSession
 
@@ -97,7 +97,7 @@ def spark_of(call: Call, *, quick: bool = False, short: bool = False) -> Iterato
             return
         handle, name = tempfile.mkstemp(prefix="forebay-spark-", suffix=".log")
         try:
-            with _said_to(handle) as out, _waiting(out, "starting Spark"):
+            with _output_to(handle) as out, _spinner(out, "starting Spark"):
                 session = spark_session(call.args.master, quick=quick, short=short)
             try:
                 yield session
@@ -105,7 +105,7 @@ def spark_of(call: Call, *, quick: bool = False, short: bool = False) -> Iterato
                 session.stop()
         except Exception as error:
             if not isinstance(error, (ForebayError, OSError, CommandFailed)) and os.path.getsize(name):
-                call.screen.note(f"what Java said is in {name}")
+                call.screen.note(f"the output of Java is in {name}")
                 name = ""
             raise
         finally:
@@ -115,16 +115,16 @@ def spark_of(call: Call, *, quick: bool = False, short: bool = False) -> Iterato
 
 @contextmanager
 def spark_on_demand(call: Call, *, short: bool = False) -> Iterator[Callable[[], "SparkSession"]]:
-    """A function that starts a session when it is first called: a command that may do without."""
+    """A function that starts a session when it is first called: for a command that may not need one."""
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(spark_of(call, short=short)))
 
 
 @contextmanager
 def lasting_spark(call: Call) -> Iterator["SparkSession"]:
-    """A session of a command that goes on until a signal ends it."""
+    """A session of a command that runs until a signal ends it."""
     with ExitStack() as stack:
-        with _children_deaf_to(signal.SIGTERM):
+        with _children_ignoring(signal.SIGTERM):
             spark = stack.enter_context(spark_of(call))
         yield spark
 
@@ -142,11 +142,11 @@ def ending_by_signal() -> Iterator[Event]:
 
 
 @contextmanager
-def _children_deaf_to(number: signal.Signals) -> Iterator[None]:
+def _children_ignoring(number: signal.Signals) -> Iterator[None]:
     """Processes started in the block never get this signal.
 
-    A service manager ends all processes of a service at once. Java is still needed then, for what is under way and for
-    the tables; it ends when this process does. A signal that comes meanwhile is ignored here, too.
+    A service manager signals all processes of a service at once. Java is still needed then, for the current batch and
+    the tables; it ends with this process. A signal that arrives meanwhile is ignored here, too.
     """
     before = signal.signal(number, signal.SIG_IGN)
     try:
@@ -156,8 +156,8 @@ def _children_deaf_to(number: signal.Signals) -> Iterator[None]:
 
 
 @contextmanager
-def _said_to(handle: int) -> Iterator[int]:
-    """Processes started in the block have this file for their stdout and stderr; yields the stdout before."""
+def _output_to(handle: int) -> Iterator[int]:
+    """Processes started in the block write stdout and stderr to this file; yields the original stdout."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     own = [os.dup(number) for number in (1, 2)]
@@ -173,7 +173,7 @@ def _said_to(handle: int) -> Iterator[int]:
 
 
 @contextmanager
-def _waiting(out: int, words: str) -> Iterator[None]:
+def _spinner(out: int, words: str) -> Iterator[None]:
     """Progress on a terminal."""
     if not os.isatty(out) or os.environ.get("TERM") == "dumb":
         yield
