@@ -133,8 +133,8 @@ INTAKE_MUTANTS = [
     Mutant(
         "the newest of a run gives way, in Postgres",
         f"{_POSTGRES_STORE}/intake.py",
-        "else range(last_id - n + 1, last_id + 1)",
-        "else range(last_id, last_id - n, -1)",
+        'ids[::-1] if shed.victim == "lowest" else ids\n',
+        "ids[::-1]\n",
         _POSTGRES,
     ),
 ]

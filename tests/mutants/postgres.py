@@ -40,8 +40,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: room at a gate opens no lane",
         f"{SCHEMA}/0005_lines.pre.sql",
-        "v_news := forebay.wake(v_now, v_gates);",
-        "v_news := '{}';",
+        "v_has_work := forebay.wake(v_now, v_gates);",
+        "v_has_work := '{}';",
         (CONFORMANCE, "-k", "postgres-lanes"),
     ),
     Mutant(
@@ -75,8 +75,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a claim of one job goes the long way",
         f"{SCHEMA}/0006_claim.pre.sql",
-        "IF counts = '{1}' AND NOT tended",
-        "IF false AND NOT tended",
+        "IF counts = '{1}' AND NOT maintained",
+        "IF false AND NOT maintained",
         ("tests/stores/test_postgres_lanes.py", "-k", "claim_of_one"),
     ),
     Mutant(
@@ -151,9 +151,9 @@ POSTGRES_MUTANTS = [
     ),
     Mutant(
         "postgres: claims of a queue with lanes run beside each other",
-        f"{STORE}/specs.py",
-        "                alone |= each.keys or {each.key}\n",
-        "                beside |= each.keys or {each.key}\n",
+        f"{STORE}/session.py",
+        "                exclusive |= each.lock_keys or {each.lock_key}\n",
+        "                shared |= each.lock_keys or {each.lock_key}\n",
         (CONFORMANCE, "-k", "postgres-lane_races"),
     ),
     Mutant(
@@ -166,7 +166,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: the next head of a line is overlooked for a while",
         f"{STORE}/claims.py",
-        "not known.by_time or known.keys:",
+        "not known.by_time or known.lock_keys:",
         "not known.by_time:",
         ("tests/stores/test_postgres_plans.py", "-k", "long"),
     ),
@@ -208,21 +208,21 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: no fence for a whole pack",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "AND u.bits IS NULL AND p.id = u.pack AND p.gone IS NULL",
+        "AND u.bits IS NULL AND p.id = u.pack AND p.settled IS NULL",
         "AND u.bits IS NULL AND p.id = u.pack",
         (PACKS,),
     ),
     Mutant(
         "postgres: a pack that was renewed is taken back whole",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "p.gone IS NULL\n            AND (u.renewed IS NULL OR ",
-        "p.gone IS NULL\n            AND (true OR u.renewed IS NULL OR ",
+        "p.settled IS NULL\n            AND (u.renewed IS NULL OR ",
+        "p.settled IS NULL\n            AND (true OR u.renewed IS NULL OR ",
         (PACKS, "-k", "presumed_lost"),
     ),
     Mutant(
         "postgres: each failure sends the text of its error",
         f"{STORE}/settling.py",
-        "number = self._errors.get(words)",
+        "number = self._errors.get(key)",
         "number = None",
         (PACKS, "-k", "fail_alike"),
     ),
@@ -236,43 +236,43 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: no fence for a part of a pack",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "AND (p.gone IS NULL OR bit_count(p.gone & u.bits::bit varying) = 0)",
+        "AND (p.settled IS NULL OR bit_count(p.settled & u.bits::bit varying) = 0)",
         "AND true",
         (PACKS,),
     ),
     Mutant(
         "postgres: jobs that are not to be extended are extended with the others of their pack",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "(p.gone IS NULL OR get_bit(p.gone, i) = 0) AND i <> ALL (v_kept)",
+        "(p.settled IS NULL OR get_bit(p.settled, i) = 0) AND i <> ALL (v_kept)",
         "false",
         (PACKS,),
     ),
     Mutant(
         "postgres: a pack is empty before the last of its jobs is settled",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "AND bit_count(p.gone) = p.n;",
-        "AND bit_count(p.gone) > 0;",
+        "AND bit_count(p.settled) = p.n;",
+        "AND bit_count(p.settled) > 0;",
         (PACKS,),
     ),
     Mutant(
         "postgres: a call has another token when it is repeated",
         f"{SCHEMA}/0003_enqueue.pre.sql",
-        "VALUES (put.token, v_first, v_now)",
+        "VALUES (insert_runs.token, v_first, v_now)",
         "VALUES (gen_random_uuid(), v_first, v_now)",
         (CUTS, "-k", "stands_for_one_job"),
     ),
     Mutant(
         "postgres: the first answer counts only for an unchanged queue",
         f"{SCHEMA}/0003_enqueue.pre.sql",
-        "coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = put.token), -1)",
-        "coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = put.token"
+        "coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = insert_runs.token), -1)",
+        "coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = insert_runs.token"
         " AND forebay.is_current(names, versions)), -1)",
         (CUTS, "-k", "queue_has_changed"),
     ),
     Mutant(
         "postgres: nothing is repeated on another connection",
         f"{STORE}/connect.py",
-        "if (last if deadline is None else deadline.expired) or not safe or not isinstance(error, _ELSEWHERE):",
+        "if not (safe and retries_left and isinstance(error, CONNECTION_ERRORS)):",
         "if True:",
         (CUTS, "-k", "stands_for_one_job"),
     ),
@@ -307,7 +307,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a silent listener is kept",
         f"{STORE}/waiting.py",
-        "and monotonic() - heard_at < _DEAF_AFTER:",
+        "and monotonic() - received_at < _DEAF_SECONDS:",
         "and True:",
         (OUTAGES, "-k", "half_open"),
     ),
@@ -356,7 +356,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: what is committed just before the close is not sent",
         f"{STORE}/waiting.py",
-        "while self._untold or not self._leaving.is_set():",
+        "while self._unsent or not self._leaving.is_set():",
         "while not self._leaving.is_set():",
         (HINTS, "-k", "closes or exits"),
     ),
@@ -377,7 +377,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a hint that could not be sent is forgotten",
         f"{STORE}/waiting.py",
-        "                    self._untold.update(names)\n",
+        "                    self._unsent.update(names)\n",
         "                    pass\n",
         (HINTS, "-k", "later"),
     ),

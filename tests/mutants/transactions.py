@@ -25,7 +25,7 @@ TRANSACTION_MUTANTS = [
     Mutant(
         "transaction: a connection outlives its block",
         f"{STORE}/transaction.py",
-        "        session, connection.pgconn = connection.pgconn, _NOWHERE\n",
+        "        session, connection.pgconn = connection.pgconn, _CLOSED\n",
         "        session = connection.pgconn\n",
         (HANDLERS, "-k", "no_use_after"),
     ),

@@ -26,7 +26,7 @@ from tests.process.load import Load, admin, now
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> ALL (%s) AND client_port IS NOT NULL"
 LISTENERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'"
-CALLS = (b"\0forebay.put(", b"\0forebay.claim(", b"\0forebay.settle(", b"\0forebay.heartbeat(", b"COMMIT")
+CALLS = (b"\0forebay.insert_runs(", b"\0forebay.claim(", b"\0forebay.settle(", b"\0forebay.heartbeat(", b"COMMIT")
 
 
 @contextmanager
@@ -204,7 +204,7 @@ def test_a_half_open_listener_is_replaced(
 ) -> None:
     """With shorter times than usual; at night with the real ones."""
     monkeypatch.setattr("forebay.store.postgres.waiting._PING_EVERY", 0.3)
-    monkeypatch.setattr("forebay.store.postgres.waiting._DEAF_AFTER", 1.5)
+    monkeypatch.setattr("forebay.store.postgres.waiting._DEAF_SECONDS", 1.5)
     notice_a_half_open_listener(durable_url, durable, 10)
 
 

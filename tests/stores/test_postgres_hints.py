@@ -23,7 +23,7 @@ from forebay.transactions import enqueue_in
 from forebay_proof.conformance.racing import Task
 from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.proxy import Proxy
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 NAMES = [f"{number:03d}-{'q' * 124}" for number in range(200)]
 """As long as a name may be; more than fit into one notification."""
@@ -152,10 +152,11 @@ def test_a_busy_producer_rests_between_its_hints_and_loses_none(
     monkeypatch.setattr(waiting, "_SENDS_A_SECOND", 0.001)
     store.backend.session.waiters._leaving = leaving = Watched()
     names = [f"q{number}" for number in range(40)]
-    for name in names:
+    for number, name in enumerate(names):
         store.enqueue([Draft("k", queue=name)])
-        if not leaving.rests:
+        if number < waiting._SENDS_AT_ONCE:
             listener.until(name)
+    eventually(lambda: leaving.rests, "the sender pauses")
     assert leaving.rests == [1_000.0]
     store.close()
     assert listener.all_by_now() >= {*names}

@@ -22,7 +22,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(cleared_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresStore]:
-    monkeypatch.setattr(claims, "_SLOW_PAST", -1.0)
+    monkeypatch.setattr(claims, "_SLOW_LEASE_SCAN", -1.0)
     store = PostgresStore(cleared_url, clock=clock)
     yield store
     store.close()
@@ -48,7 +48,7 @@ def test_a_heart_that_stops_after_the_look_is_noticed(store: PostgresStore, cloc
     assert gone.fence == other.fence
     store.settle([(gone, Retry(0, Failure("x")))])
     assert overdue(store) == []
-    assert store.backend.claims.past.floors()[1], "the look was remembered"
+    assert store.backend.claims.lease_cursor.floors()[1], "the look was remembered"
     clock.advance(20 * SECOND)
     assert overdue(store) == [steady.job.id]
 

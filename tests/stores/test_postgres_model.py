@@ -40,7 +40,7 @@ class _Postgres:
         left = {name: self.tables.value(f"SELECT count(*) FROM forebay.{name}") for name in names}
         # Marks of transactions have the server's own time, and are swept by that.
         left["call"] = self.tables.value("SELECT count(*) FROM forebay.call WHERE first_id > 0")
-        left["leases"] = sum(len(holder.jobs) for holder in self.store.backend.claims.holders.values())
+        left["leases"] = sum(len(holder.jobs()) for holder in self.store.backend.claims.holders.values())
         self.store.close()
         return left
 

@@ -41,7 +41,7 @@ SELECT i, {NOW} + i, CASE WHEN k IN (1, 5) THEN {2 * NOW} ELSE {NOW} END + i, {N
     CASE WHEN k IN (0, 4) THEN 1 ELSE 3 END, true, 2, CASE WHEN k < 4 THEN 'q' ELSE 'gated' END, '', '', 'k', '[null]',
     CASE WHEN k < 2 AND i % 2 = 0 THEN {2 * NOW} + i END
 FROM unnest(ARRAY[0, 1, 4, 5]) AS k, generate_series(k * {ROWS} + 1, (k + 1) * {ROWS}) AS i;
-INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, beat, plain, queue, ids, members)
+INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, by_heartbeat, plain, queue, ids, members)
 SELECT {2 * NOW} + min(i), {NOW}, count(*), 1 + min(i) % 50, k = 2, true, 'q', int8range(min(i), max(i), '[]'),
     array_agg(ROW(
         i, {NOW} + i, {NOW} + i, {NOW}, 0, NULL, 1, 1, 1, 1, 1, 25, 0, 2, false, false, '', '', 'k', '', NULL,

@@ -17,7 +17,7 @@ from forebay.store.postgres.claims import ClaimCursor, LeaseCursor
 from forebay.store.postgres.connect import masked, without_password
 from forebay.store.postgres.health import Health, Open, Table
 from forebay.store.postgres.runs import Run, facts_json, group
-from forebay.store.postgres.specs import Known
+from forebay.store.postgres.session import KnownSpec
 from tests.unit.values import NOW
 
 WELL = Health(
@@ -30,7 +30,7 @@ WELL = Health(
     in_recovery=False,
     read_only=False,
     connections=10,
-    connections_most=97,
+    max_connections=97,
     sees_others=True,
     held=[],
     tables=[Table("run", 10, 10, 30.0, True)],
@@ -39,7 +39,7 @@ WELL = Health(
 
 def grouped(*drafts: Draft, spec: QueueSpec | None = None) -> list[Run]:
     text = None if spec is None else spec.to_json().decode()
-    known = {name: Known(name, 1, text) for name in {draft.queue for draft in drafts}}
+    known = {name: KnownSpec(name, 1, text) for name in {draft.queue for draft in drafts}}
     return group(drafts, lambda draft: known[draft.queue].stamp(draft))
 
 
@@ -185,69 +185,69 @@ def test_without_a_schema_there_is_nothing_to_clear() -> None:
     assert list(words._vacuum(replace(WELL, tables=[]))) == []
 
 
-def test_a_line_with_a_backlog_is_entered_a_second_before_the_last_claim() -> None:
-    front = ClaimCursor()
-    assert front.floors() == (None, None)
-    front.moved(10.0, 2, 2, None, 5_000_000)
-    assert front.floors() == (None, 4_000_000)
-    front.moved(0.0, 2, 2, -9_000_000, 7_000_000)
-    assert front.floors() == (-10_000_000, 6_000_000)
+def test_a_queue_with_a_backlog_is_scanned_from_a_second_before_the_last_claim() -> None:
+    cursor = ClaimCursor()
+    assert cursor.begin() == (None, None)
+    cursor.advance(10.0, 2, 2, None, 5_000_000)
+    assert cursor.begin() == (None, 4_000_000)
+    cursor.advance(0.0, 2, 2, -9_000_000, 7_000_000)
+    assert cursor.begin() == (-10_000_000, 6_000_000)
 
 
-def test_a_line_that_gave_less_than_was_asked_is_entered_at_the_front() -> None:
-    front = ClaimCursor()
-    front.floors()
-    front.moved(0.001, 3, 2, None, 5_000_000)
-    assert front.floors() == (None, None)
+def test_a_queue_with_fewer_jobs_than_wanted_is_scanned_from_the_start() -> None:
+    cursor = ClaimCursor()
+    cursor.begin()
+    cursor.advance(0.001, 3, 2, None, 5_000_000)
+    assert cursor.begin() == (None, None)
 
 
-def test_unless_the_way_from_the_front_has_become_long() -> None:
-    """Dead entries that an old snapshot keeps: then a line that is empty, too, is looked at from where it was."""
-    front = ClaimCursor()
-    front.floors()
-    front.moved(0.1, 3, 2, None, 5_000_000)
-    assert list(front.floors()) == list(front.known) == [None, 4_000_000]
-    front.moved(0.001, 3, 0, None, None)
-    assert list(front.floors()) == [None, 4_000_000]
-    front._look_at = 0.0
-    assert list(front.known) == [None, None], "and now and then from the front all the same"
-    assert front.floors() == (None, None)
-    front.moved(0.001, 3, 0, None, None)
-    assert front.floors() == (None, None), "which is quick again"
+def test_unless_a_scan_from_the_start_was_slow() -> None:
+    """An old snapshot keeps dead entries: then an empty queue, too, is scanned from the cursor."""
+    cursor = ClaimCursor()
+    cursor.begin()
+    cursor.advance(0.1, 3, 2, None, 5_000_000)
+    assert list(cursor.begin()) == list(cursor.floors) == [None, 4_000_000]
+    cursor.advance(0.001, 3, 0, None, None)
+    assert list(cursor.begin()) == [None, 4_000_000]
+    cursor._rescan_at = 0.0
+    assert list(cursor.floors) == [None, None], "and now and then from the start all the same"
+    assert cursor.begin() == (None, None)
+    cursor.advance(0.001, 3, 0, None, None)
+    assert cursor.begin() == (None, None), "which is quick again"
 
 
-def test_a_claim_from_the_front_comes_again_when_it_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_from_the_start_is_repeated_soon_when_it_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("forebay.store.postgres.claims.monotonic", lambda: now)
-    front = ClaimCursor()
-    front.floors()
-    front.moved(0.0, 1, 1, None, 5_000_000)
-    assert front.floors() == (None, 4_000_000)
+    cursor = ClaimCursor()
+    cursor.begin()
+    cursor.advance(0.0, 1, 1, None, 5_000_000)
+    assert cursor.begin() == (None, 4_000_000)
     now += 0.06
-    assert front.floors() == (None, None)
+    assert cursor.begin() == (None, None)
 
 
-def test_leases_are_looked_for_from_the_start_while_that_is_quick() -> None:
-    past = LeaseCursor()
-    assert past.floors() == ([], [], -(2**63))
-    assert not past.worth_knowing(0.0)
-    assert past.worth_knowing(0.1)
+def test_leases_are_scanned_from_the_start_while_that_is_quick() -> None:
+    cursor = LeaseCursor()
+    assert cursor.floors() == ([], [], -(2**63))
+    assert not cursor.is_worthwhile(0.0)
+    assert cursor.is_worthwhile(0.1)
 
 
-def test_a_slow_look_that_found_nothing_need_not_be_repeated() -> None:
-    """Of those whose heart was still; a holder whose heart beat then may have older leases that run out later."""
-    past = LeaseCursor()
-    past.nothing_at(5_000_000, [1, 2])
-    assert past.floors() == ([1, 2], [4_000_000, 4_000_000], 4_000_000)
-    assert past.worth_knowing(0.0), "once it is known it moves on"
-    past.nothing_at(9_000_000, [2])
-    assert past.floors() == ([1, 2], [4_000_000, 8_000_000], 8_000_000)
+def test_a_slow_scan_that_found_nothing_is_not_repeated() -> None:
+    """Of holders without a heartbeat; one with a heartbeat then may have older leases that end later."""
+    cursor = LeaseCursor()
+    cursor.advance(5_000_000, [1, 2])
+    assert cursor.floors() == ([1, 2], [4_000_000, 4_000_000], 4_000_000)
+    assert cursor.is_worthwhile(0.0), "a valid cursor advances"
+    cursor.advance(9_000_000, [2])
+    assert cursor.floors() == ([1, 2], [4_000_000, 8_000_000], 8_000_000)
 
 
-def test_now_and_then_the_past_is_looked_at_as_a_whole() -> None:
-    past = LeaseCursor()
-    past.nothing_at(5_000_000, [1])
-    past._until = 0.0
-    assert past.floors() == ([], [], -(2**63))
-    past.nothing_at(6_000_000, [2])
-    assert past.floors() == ([2], [5_000_000], 5_000_000), "and nothing of before is believed any more"
+def test_now_and_then_leases_are_scanned_from_the_start() -> None:
+    cursor = LeaseCursor()
+    cursor.advance(5_000_000, [1])
+    cursor._until = 0.0
+    assert cursor.floors() == ([], [], -(2**63))
+    cursor.advance(6_000_000, [2])
+    assert cursor.floors() == ([2], [5_000_000], 5_000_000), "and earlier floors are dropped"

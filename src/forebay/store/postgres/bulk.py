@@ -1,10 +1,10 @@
 """Millions of jobs in one call: whole runs by COPY, in transactions of bounded size.
 
-Plain drafts are put together into parts of tens of thousands. A part is one transaction: a token, the ids, and one COPY
-of a row for each thousand jobs. It is written while the next part is read; two parts at most are in memory, and no
-transaction waits for the caller's iterator. Drafts that need more (keys, lanes, bounds) go in by `enqueue`, in their
-place. The token tells whether a commit whose reply was lost had happened: then, and while the server is away for a
-moment, the part is tried again, and is in exactly once.
+Plain drafts are collected into parts of tens of thousands. A part is one transaction: a token, the ids, and one COPY of
+a row for each thousand jobs. It is written while the next part is read; at most two parts are in memory, and no
+transaction waits for the caller's iterator. Drafts that need more (keys, lanes, bounds) are inserted by `enqueue`, in
+their order. A part is retried when its reply was lost or the server is briefly unavailable; by its token it is inserted
+exactly once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,18 +25,17 @@ from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_BYTES, MAX_BATCH, SOURCE_KEPT
 from forebay.core.stamp import rank_at
 from forebay.store.brokers import in_parts
-from forebay.store.postgres.connect import Connection, Json
+from forebay.store.postgres.connect import CONNECTION_ERRORS, Connection, Json
 from forebay.store.postgres.intake import Intake, accept
 from forebay.store.postgres.maintenance import take_dead
 from forebay.store.postgres.runs import LATER, READY, Run, group
-from forebay.store.postgres.session import TELL, Restart, Session, UnitOfWork
+from forebay.store.postgres.session import INSERT_RECORD, Restart, Session, UnitOfWork
 from forebay.store.protocol import Checkpoint, Receipt, Tally
 
 _MAX_PART: Final = 32 * MAX_BATCH
 _MAX_TRIES: Final = 8
 _PAUSE_FIRST: Final = 0.1
 _MAX_PAUSE: Final = 5.0
-_PASSING: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 _LOCK: Final = "SELECT name, version FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FOR SHARE"
 _BEGIN: Final = (
     "WITH now AS MATERIALIZED (SELECT coalesce(%s::bigint, forebay.clock()) AS at), token AS ("
@@ -69,12 +68,12 @@ _FACTS: Final = list(_COLUMNS).index("facts")
 _QUEUE: Final = list(_COLUMNS).index("queue")
 _LANE: Final = list(_COLUMNS).index("lane")
 _COPY: Final = f"COPY forebay.run ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
-_PLACE: Final = "SELECT batch, taken, digest FROM forebay.source WHERE source = %s"
+_CHECKPOINT: Final = "SELECT batch, taken, digest FROM forebay.source WHERE source = %s"
 _START: Final = (
     "INSERT INTO forebay.source (batch, taken, digest, at, source) VALUES (%s, %s, %s, forebay.clock(), %s) "
     "ON CONFLICT (source) DO NOTHING"
 )
-_MOVE: Final = (
+_ADVANCE: Final = (
     "UPDATE forebay.source SET batch = %s, taken = %s, digest = %s, at = forebay.clock() "
     "WHERE source = %s AND batch = %s AND taken = %s AND digest = %s"
 )
@@ -85,7 +84,7 @@ _SWEEP: Final = (
 
 
 class _Part:
-    """Neighbours that go in together: by COPY, or by `enqueue`. `taken` is what is durable of them so far."""
+    """Neighbours that are inserted together: by COPY, or by `enqueue`. `taken`: how many are durable so far."""
 
     def __init__(self, copied: bool) -> None:
         self.copied = copied
@@ -103,14 +102,14 @@ class _Part:
 
 
 class Bulk:
-    """Ways in for millions: streams, and sources that repeat themselves (`Checkpoint`)."""
+    """Streams of drafts, and sources that repeat themselves (`Checkpoint`)."""
 
     def __init__(self, session: Session, intake: Intake) -> None:
         self._session = session
         self._intake = intake
 
     def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
-        """How many were taken, and what became of them; what is told to `progress` is durable."""
+        """How many were taken, by result; what `progress` is called with is durable."""
         tally = Tally()
         under_way: tuple[_Part, Future[None]] | None = None
 
@@ -134,30 +133,32 @@ class Bulk:
         return tally
 
     def ingested(self, source: str) -> Checkpoint | None:
-        found = self._session.server.query(_PLACE, (source,))
+        found = self._session.server.query(_CHECKPOINT, (source,))
         return Checkpoint(*found[0]) if found else None
 
     def ingest(
         self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
     ) -> Tally | None:
         queues = {draft.queue for draft in drafts}
-        move = partial(_moved, source, before, after)
+        move = partial(_move, source, before, after)
         if all(draft.key is None for draft in drafts) and all(self._copies(queue) for queue in queues):
             try:
                 tally = self._session.server.transact(
-                    partial(self._feed_plain, move, drafts, queues), within=self._session.server.long
+                    partial(self._ingest_plain, move, drafts, queues), within=self._session.server.long_timeout
                 )
             except Restart:
                 self._session.specs.reload(queues)
             else:
                 self._session.waiters.notify(queues, ())
                 return tally
-        return self._session.write(lambda unit: _feed(unit, move, drafts), queues)
+        return self._session.write(lambda unit: _ingest(unit, move, drafts), queues)
 
     def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
-        return self._session.write(partial(_mend, drafts), {draft.queue for draft in drafts.values()})
+        return self._session.write(partial(_replace_dead, drafts), {draft.queue for draft in drafts.values()})
 
-    def _feed_plain(self, move: Any, drafts: Sequence[Draft], queues: set[str], connection: Connection) -> Tally | None:
+    def _ingest_plain(
+        self, move: Any, drafts: Sequence[Draft], queues: set[str], connection: Connection
+    ) -> Tally | None:
         if not move(connection):
             return None
         if drafts:
@@ -188,7 +189,7 @@ class Bulk:
             try:
                 self._copy(part.drafts, queues, uuid4())
             except Restart:
-                # A spec has just changed: the general way finds out what it says now.
+                # A spec has just changed: `enqueue` reads it again.
                 self._session.specs.reload(queues)
             else:
                 part.taken = Tally(len(part.drafts))
@@ -204,10 +205,10 @@ class Bulk:
             try:
                 return self._session.server.transact(
                     lambda connection: self._copy_on(connection, drafts, queues, token),
-                    within=self._session.server.long,
+                    within=self._session.server.long_timeout,
                 )
             except StoreFailed as failed:
-                if not left or not _passes(failed):
+                if not left or not _is_passing(failed):
                     raise
                 Event().wait(pause)
                 pause = min(_MAX_PAUSE, pause * 2)
@@ -225,22 +226,22 @@ class Bulk:
             raise Restart(queues)
         now, firsts = begun[0]
         lanes: dict[str, set[str]] = {name: set() for name in sorted(laned)}
-        told = _Told()
+        records = _Records()
         with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
             copy.set_types(list(_COLUMNS.values()))
             for first, call in zip(firsts, calls, strict=True):
                 for row in self._rows(call, first, now):
                     copy.write_row(row)
-                    told.add(row)
+                    records.add(row)
                     if row[_QUEUE] in lanes:
                         lanes[row[_QUEUE]].add(row[_LANE])
         if lanes:
-            # Only now: claims of these queues wait until this is committed.
+            # The locks are taken last: claims of these queues wait for them until the commit.
             unit = self._session.begin_unit(connection, laned)
             unit.lanes = lanes
             unit.write_lanes()
-        for born in told.records:
-            connection.execute(TELL, (now, "enqueue", None, None, None, Json(msgspec.json.encode(born))))
+        for spans in records.spans:
+            connection.execute(INSERT_RECORD, (now, "enqueue", None, None, None, Json(msgspec.json.encode(spans))))
 
     def _rows(self, drafts: Sequence[Draft], first: int, now: Instant) -> Iterator[tuple[Any, ...]]:
         runs = group(drafts, lambda draft: self._session.specs.of(draft.queue).stamp(draft))
@@ -248,62 +249,62 @@ class Bulk:
             yield _row(run, first + upto - 1, now)
 
 
-class _Told:
-    """What the ledger is told of a part: one record for all that is alike, else one for about a thousand jobs.
+class _Records:
+    """The records of a part in the ledger: one for all that is alike, else one for about a thousand jobs.
 
-    Whoever reads the ledger has whole records in memory, many at a time.
+    Readers of the ledger hold whole records in memory, many at a time.
     """
 
     def __init__(self) -> None:
-        self.records: list[list[tuple[Any, ...]]] = []
+        self.spans: list[list[tuple[Any, ...]]] = []
         self._room = 0
 
     def add(self, row: Sequence[Any]) -> None:
         weight = 1 if row[_FACTS] is None else row[_N]
         if weight > self._room:
-            self.records.append([])
+            self.spans.append([])
             self._room = MAX_BATCH
-        self.records[-1].append(_born(row))
+        self.spans[-1].append(_span(row))
         self._room -= weight
 
 
 def _row(run: Run, last_id: int, now: Instant) -> tuple[Any, ...]:
-    """A run at its birth, as its table has it."""
-    n, queue, cls, lane, _, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies = run.columns()
+    """The columns of a new run."""
+    n, queue, cls, lane, _, cost, kind, delay, run_at, base, timed, attempts, expires_at, facts, bodies = run.columns()
     due_at = now + delay if run_at is None else max(now, run_at)
     rank = rank_at(base, timed, due_at, now)
     state = LATER if due_at > now else READY
     ids = (last_id, rank, due_at, now, base, expires_at)
-    return (*ids, n, n, cost, lives, state, n == 1, timed, queue, lane, cls, kind, facts, bodies)
+    return (*ids, n, n, cost, attempts, state, n == 1, timed, queue, lane, cls, kind, facts, bodies)
 
 
-def _born(row: Sequence[Any]) -> tuple[Any, ...]:
-    """The span of a run at its birth, from what `_row` gives."""
-    last_id, _, due_at, now, _, _, n, _, _, lives, _, _, _, queue, _, _, kind, facts, _ = row
+def _span(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The span of a new run, from the columns of `_row`."""
+    last_id, _, due_at, now, _, _, n, _, _, attempts, _, _, _, queue, _, _, kind, facts, _ = row
     traits = None if facts is None else msgspec.Raw(facts)
-    return (Change.ACCEPTED, last_id - n + 1, n, queue, kind, 0, 0, lives, now, due_at, 0, 0, traits)
+    return (Change.ACCEPTED, last_id - n + 1, n, queue, kind, 0, 0, attempts, now, due_at, 0, 0, traits)
 
 
 def _calls(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
-    """As many as share a block of ids."""
+    """In groups that share a block of ids."""
     return (drafts[start : start + MAX_BATCH] for start in range(0, len(drafts), MAX_BATCH))
 
 
-def _passes(failed: StoreFailed) -> bool:
-    """Whether another connection, or a later one, may do better."""
-    return not isinstance(failed.__cause__, psycopg.Error) or isinstance(failed.__cause__, _PASSING)
+def _is_passing(failed: StoreFailed) -> bool:
+    """Whether the call may succeed on another connection, or later."""
+    return not isinstance(failed.__cause__, psycopg.Error) or isinstance(failed.__cause__, CONNECTION_ERRORS)
 
 
-def _moved(source: str, before: Checkpoint | None, after: Checkpoint, connection: Any) -> bool:
-    """Move the source on, if it is where it should be."""
+def _move(source: str, before: Checkpoint | None, after: Checkpoint, connection: Any) -> bool:
+    """Advance the checkpoint of the source, if it is the expected one."""
     new = (after.batch, after.taken, after.digest, source)
     if before is None:
         connection.execute(_SWEEP)
         return bool(connection.execute(_START, new).rowcount)
-    return bool(connection.execute(_MOVE, (*new, before.batch, before.taken, before.digest)).rowcount)
+    return bool(connection.execute(_ADVANCE, (*new, before.batch, before.taken, before.digest)).rowcount)
 
 
-def _feed(unit: UnitOfWork, move: Any, drafts: Sequence[Draft]) -> Tally | None:
+def _ingest(unit: UnitOfWork, move: Any, drafts: Sequence[Draft]) -> Tally | None:
     if not move(unit.connection):
         return None
     tally = Tally()
@@ -313,7 +314,7 @@ def _feed(unit: UnitOfWork, move: Any, drafts: Sequence[Draft]) -> Tally | None:
     return tally
 
 
-def _mend(drafts: dict[int, Draft], unit: UnitOfWork) -> dict[int, Receipt]:
+def _replace_dead(drafts: dict[int, Draft], unit: UnitOfWork) -> dict[int, Receipt]:
     ids = take_dead(unit, list(drafts))
     receipts = dict(zip(ids, accept([drafts[job_id] for job_id in ids], unit), strict=True))
     if ids:

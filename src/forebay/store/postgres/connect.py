@@ -1,13 +1,12 @@
-"""Connections to the server: few, shared by all threads, replaced when they break; and Postgres's errors in our words.
+"""Connections to the server: a small pool for all threads, and the translation of Postgres's errors.
 
-A call is one statement in autocommit, so it works through a pooler in transaction mode; no session state is kept but
-prepared statements, and those only where no pooler is in between. A connection that turns out to be dead, or to lead to
-a server that is read-only by now, is replaced and the call is made again once, if repeating it is safe; all else that
-goes wrong is `StoreFailed`. A deadlock or a serialisation failure changed nothing and is tried again, a bounded number
-of times. A connection that is lost during a commit leaves open whether it happened: the server is asked, as soon as it
-answers again, what became of it.
+A call is one statement in autocommit, so it works through a pooler in transaction mode. Prepared statements are the
+only session state, and are used only without a pooler. A connection that is dead, or whose server has become read-only,
+is replaced, and the call is repeated once if that is safe; any other failure is `StoreFailed`. A deadlock or a
+serialisation failure changed nothing and is retried, a bounded number of times. When a connection is lost during a
+commit, the outcome is unknown: it is read from the server as soon as that answers again.
 
-A statement that is not answered in time is such a loss: the server is asked to cancel it, and the connection is closed.
+A statement that is not answered in time is cancelled, and its connection is closed, as if it had been lost.
 """
 
 import logging
@@ -40,25 +39,29 @@ Rows = list[Row]
 _CONNECT_SECONDS: Final = 10
 _CANCEL_SECONDS: Final = 1.0
 _LONG_CALLS: Final = 10
-"""Calls that read or write much may take so many times as long."""
+"""The timeout of calls that read or write much, as a multiple of that of other calls."""
 
-_MAX_CLASHES: Final = 20
+_MAX_CONFLICTS: Final = 20
 _MARK: Final = (
     "INSERT INTO forebay.call SELECT %s, 0, forebay.clock() WHERE pg_current_xact_id_if_assigned() IS NOT NULL "
     "RETURNING pg_current_xact_id()::text"
 )
 _MARKED: Final = "SELECT 1 FROM forebay.call WHERE token = %s"
 _STATUS: Final = "SELECT pg_xact_status(%s::text::xid8)"
-_CLASHES: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
-_ELSEWHERE: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
-"""What another connection may not meet."""
+_CONFLICTS: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+CONNECTION_ERRORS: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+)
+"""Errors that another connection may not have."""
 
 _PREPARED_ONLY: Final = 1 << 30
 """Executions after which the driver prepares a statement that is not `Prepared`."""
 
 _CALLS: Final = re.compile(rb"forebay\.\w+\(")
 _JSON_OID: Final = 114
-_KEEPALIVE: Final[dict[str, Any]] = {
+KEEPALIVE: Final[dict[str, Any]] = {
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -68,38 +71,38 @@ _KEEPALIVE: Final[dict[str, Any]] = {
 T = TypeVar("T")
 
 
-class NoAnswer(psycopg.OperationalError):
+class CallTimedOut(psycopg.OperationalError):
     """A statement was not answered in time; its connection is closed."""
 
 
 class Connection(psycopg.Connection[Row]):
-    """A connection on which no statement is waited for longer than `patience` seconds without a byte."""
+    """A connection whose statements fail after `call_timeout` seconds without a byte."""
 
-    patience: float = CALL_SECONDS
+    call_timeout: float = CALL_SECONDS
 
     def wait(self, gen: PQGen[T], *given: Any, **named: Any) -> T:
-        return super().wait(_within(gen, self), *given, **named)
+        return super().wait(_with_timeout(gen, self), *given, **named)
 
-    def give_up(self) -> NoAnswer:
-        """Whoever calls next must not read an answer that comes late."""
+    def time_out(self) -> CallTimedOut:
+        """Cancel the statement and close the connection: the next call must not read a late answer."""
         if capabilities.has_cancel_safe():
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=_CANCEL_SECONDS)
         self.close()
-        return NoAnswer(f"no answer within {self.patience:g} s")
+        return CallTimedOut(f"no answer within {self.call_timeout:g} s")
 
 
-def _within(gen: PQGen[T], connection: Connection) -> PQGen[T]:
-    """The same steps, until nothing has come for too long. The driver resumes it several times a second."""
-    until = monotonic() + connection.patience
+def _with_timeout(gen: PQGen[T], connection: Connection) -> PQGen[T]:
+    """The same steps until the timeout. The driver resumes the generator several times a second."""
+    until = monotonic() + connection.call_timeout
     try:
         wanted = next(gen)
         while True:
             ready = yield wanted
             if ready:
-                until = monotonic() + connection.patience
+                until = monotonic() + connection.call_timeout
             elif monotonic() >= until:
-                raise connection.give_up()
+                raise connection.time_out()
             wanted = gen.send(ready)
     except StopIteration as end:
         answer: T = end.value
@@ -107,17 +110,17 @@ def _within(gen: PQGen[T], connection: Connection) -> PQGen[T]:
 
 
 class Prepared(str):
-    """A statement that a connection parses and plans once. For calls of functions: they have no plan to choose."""
+    """A statement that a connection parses and plans once. For calls of functions, which have only one plan."""
 
     __slots__ = ()
 
 
 class Json(bytes):
-    """JSON text on its way into a statement."""
+    """JSON text as a parameter of a statement."""
 
 
-def array_of(values: Iterable[int | bool | str | None]) -> str:
-    """A list of numbers or texts as the text of an array: much cheaper than the driver's way for long lists."""
+def array_literal(values: Iterable[int | bool | str | None]) -> str:
+    """The text of an array of numbers or texts: much cheaper than the driver's own conversion of long lists."""
     return "{" + ",".join(["NULL" if value is None else _element(value) for value in values]) + "}"
 
 
@@ -149,7 +152,7 @@ def _adapters() -> AdaptersMap:
 
 
 class PooledConnection:
-    """A connection with a cursor that is used again and again: making one costs more than a short query."""
+    """A connection with a cursor that is reused: making one costs more than a short query."""
 
     __slots__ = ("connection", "cursor")
 
@@ -168,27 +171,27 @@ class Server(ConnectionPool[PooledConnection]):
 
     def __init__(self, url: str) -> None:
         super().__init__(masked(url))
-        self.url, self.patience = split_call_timeout(url)
+        self.url, self.call_timeout = split_call_timeout(url)
         self._context = _adapters()
 
     @property
-    def long(self) -> float:
+    def long_timeout(self) -> float:
         """Seconds for a statement that reads or writes much."""
-        return _LONG_CALLS * self.patience
+        return _LONG_CALLS * self.call_timeout
 
     def connect(self) -> Connection:
-        """A new connection in autocommit; closing it is up to the caller."""
+        """A new connection in autocommit, which the caller closes."""
         try:
             connection = Connection.connect(
                 self.url,
                 autocommit=True,
                 prepare_threshold=None,
                 context=_Context(self._context),
-                connect_timeout=min(_CONNECT_SECONDS, ceil(self.patience)),
+                connect_timeout=min(_CONNECT_SECONDS, ceil(self.call_timeout)),
                 fallback_application_name="forebay",
-                **_KEEPALIVE,
+                **KEEPALIVE,
             )
-            connection.patience = self.patience
+            connection.call_timeout = self.call_timeout
             return connection
         except psycopg.OperationalError as error:
             raise self.failure(error) from None
@@ -202,51 +205,51 @@ class Server(ConnectionPool[PooledConnection]):
         certain: bool = False,
         within: float | None = None,
     ) -> Rows:
-        """One statement, one round trip, one commit; made again when it clashed with another.
+        """One statement, one round trip, one commit; retried after a conflict with another transaction.
 
-        `certain`: once it may have happened it is repeated, for a while, until the server has answered.
-        `within`: seconds in which it must be answered, if not in those of every call.
+        `certain`: if its outcome is unknown, it is repeated for a while until the server answers.
+        `within`: its timeout in seconds, if not that of every call.
         """
-        for _ in range(_MAX_CLASHES):
-            with suppress(*_CLASHES):
+        for _ in range(_MAX_CONFLICTS):
+            with suppress(*_CONFLICTS):
                 return self._attempt(partial(_fetch, statement, parameters), repeatable, certain, within)
-        raise self._clashed()
+        raise self._conflicted()
 
     def transact(self, work: Callable[[Connection], T], *, marked: bool = True, within: float | None = None) -> T:
-        """Several statements in one transaction; made again when it clashed with another, or found a dead connection.
+        """Several statements in one transaction; retried after a conflict, or on another connection if one was dead.
 
-        A connection that is lost while the commit is under way leaves the outcome open: the server is asked for it, and
-        the mark that the transaction left is the answer. Its id alone would not do: after a crash the ids that were not
-        written yet are given to others. What may simply be done again needs no mark.
+        If the connection is lost during the commit, the outcome is unknown, and is decided by whether the mark of the
+        transaction exists. Its id is not enough: after a crash, ids that were not written are assigned again. A
+        transaction that may be repeated needs no mark.
         """
-        for _ in range(_MAX_CLASHES):
+        for _ in range(_MAX_CONFLICTS):
             progress: _Progress[T] = _Progress(uuid4() if marked else None)
             try:
-                with suppress(*_CLASHES):
+                with suppress(*_CONFLICTS):
                     return self._attempt(partial(_transact, work, progress), progress, within=within)
             except StoreFailed:
                 if not progress.answers:
                     raise
                 if self._has_committed(progress):
                     return progress.answers[0]
-        raise self._clashed()
+        raise self._conflicted()
 
     def failure(self, error: psycopg.Error) -> StoreFailed:
         text = without_password(str(error).strip(), self.url).splitlines()
         return StoreFailed(self.name, text[0] if text else type(error).__name__, REMEDY)
 
-    def _clashed(self) -> StoreFailed:
-        return StoreFailed(self.name, f"{_MAX_CLASHES} transactions in a row clashed with others", REMEDY)
+    def _conflicted(self) -> StoreFailed:
+        return StoreFailed(self.name, f"{_MAX_CONFLICTS} transactions in a row conflicted with others", REMEDY)
 
     def _has_committed(self, progress: "_Progress[Any]") -> bool:
-        """What became of a transaction whose connection was lost. One without an id has written nothing."""
+        """Whether a transaction was committed whose connection was lost. One without an id has written nothing."""
         deadline = RetryDeadline()
         while progress.xid is not None:
             try:
                 if self._has_ended(progress.xid):
                     return bool(self.query(_MARKED, (progress.token,)))
                 if deadline.expired:
-                    raise StoreFailed(self.name, "a commit is under way for too long", REMEDY)
+                    raise StoreFailed(self.name, "a commit has not ended in time", REMEDY)
             except StoreFailed:
                 if deadline.expired:
                     raise
@@ -254,7 +257,7 @@ class Server(ConnectionPool[PooledConnection]):
         return False
 
     def _has_ended(self, xid: str) -> bool:
-        """Whether no transaction with this id is under way; one from before a crash may be in the future now."""
+        """Whether no transaction with this id is in progress; after a crash the id may not be assigned yet."""
         try:
             return bool(self.query(_STATUS, (xid,))[0][0] != "in progress")
         except StoreFailed as failed:
@@ -269,31 +272,32 @@ class Server(ConnectionPool[PooledConnection]):
         certain: bool = False,
         within: float | None = None,
     ) -> T:
-        """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
+        """Run the action on a connection that works; an idle one may be dead, so a second one is tried."""
         deadline: RetryDeadline | None = None
         last = False
         while True:
-            line: PooledConnection | None = None
+            pooled: PooledConnection | None = None
             try:
-                line = self._take(fresh=last)
-                line.connection.patience = self.patience if within is None else within
-                return action(line)
-            except _CLASHES:
+                pooled = self._take(fresh=last)
+                pooled.connection.call_timeout = self.call_timeout if within is None else within
+                return action(pooled)
+            except _CONFLICTS:
                 raise
             except StoreFailed:
                 if deadline is None or deadline.expired:
                     raise
             except psycopg.Error as error:
-                if isinstance(error, NoAnswer):
+                if isinstance(error, CallTimedOut):
                     _log.warning("%s: %s; the connection is dropped", self.name, error)
                 safe = repeatable if isinstance(repeatable, bool) else not repeatable.answers
                 unknown = not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
                 deadline = deadline or (RetryDeadline() if certain and unknown else None)
-                if (last if deadline is None else deadline.expired) or not safe or not isinstance(error, _ELSEWHERE):
+                retries_left = not last if deadline is None else not deadline.expired
+                if not (safe and retries_left and isinstance(error, CONNECTION_ERRORS)):
                     raise self.failure(error) from error
             finally:
-                if line is not None:
-                    self._give_back(line)
+                if pooled is not None:
+                    self._give_back(pooled)
             last = True
             if deadline is not None:
                 deadline.pause()
@@ -315,7 +319,7 @@ class Server(ConnectionPool[PooledConnection]):
 
 
 class _Context:
-    """What psycopg asks for adapters."""
+    """From which psycopg takes adapters."""
 
     def __init__(self, adapters: AdaptersMap) -> None:
         self.adapters = adapters
@@ -323,7 +327,7 @@ class _Context:
 
 
 class _Progress(Generic[T]):
-    """How far a transaction has come: it has an answer once nothing but the commit is left."""
+    """The progress of a transaction: it has an answer once only the commit is left."""
 
     def __init__(self, token: UUID | None) -> None:
         self.token = token
@@ -332,10 +336,10 @@ class _Progress(Generic[T]):
 
 
 def _allow_prepared(connection: Connection) -> None:
-    """Prepare statements where the session is the server's own.
+    """Prepare statements on direct connections only.
 
-    A pooler gives its clients process ids that it makes up. Behind it the next statement may meet another session,
-    which does not know what was prepared.
+    A pooler reports invented process ids to its clients. Behind it the next statement may run in another session, in
+    which nothing was prepared.
     """
     ((backend,),) = connection.execute("SELECT pg_backend_pid()")
     if backend == connection.info.backend_pid:
@@ -344,9 +348,9 @@ def _allow_prepared(connection: Connection) -> None:
 
 
 class _Statements(PrepareManager):
-    """Prepared statements are named by the functions that they call, so that the wire can be read.
+    """Prepared statements are named after the functions that they call, to be recognised on the server.
 
-    No name is used twice: the driver forgets a statement that failed when it was first executed, the server does not.
+    No name is used twice: the driver drops a statement whose first execution failed, the server keeps it.
     """
 
     def get(self, query: PostgresQuery, prepare: bool | None = None) -> tuple[Prepare, bytes]:
@@ -356,8 +360,8 @@ class _Statements(PrepareManager):
         return answer, name
 
 
-def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: PooledConnection) -> T:
-    connection = line.connection
+def _transact(work: Callable[[Connection], T], progress: _Progress[T], pooled: PooledConnection) -> T:
+    connection = pooled.connection
     connection.execute("BEGIN")
     try:
         answer = work(connection)
@@ -366,20 +370,20 @@ def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: Poo
         progress.answers.append(answer)
         connection.execute("COMMIT")
     except BaseException:
-        if not connection.closed and not line.idle:
+        if not connection.closed and not pooled.idle:
             connection.rollback()
         raise
     return answer
 
 
-def _fetch(statement: str, parameters: Sequence[Any], line: PooledConnection) -> Rows:
-    cursor = line.cursor
+def _fetch(statement: str, parameters: Sequence[Any], pooled: PooledConnection) -> Rows:
+    cursor = pooled.cursor
     cursor.execute(statement, parameters, prepare=isinstance(statement, Prepared))
     return cursor.fetchall() if cursor.description else []
 
 
 def masked(url: str) -> str:
-    """The URL for people: without its password."""
+    """The URL for display: without its password."""
     parts = urlsplit(url)
     login, _, places = parts.netloc.rpartition("@")
     user = login.partition(":")[0]
@@ -387,7 +391,7 @@ def masked(url: str) -> str:
 
 
 def without_password(text: str, url: str) -> str:
-    """The driver quotes parts of a URL that it does not understand, the password among them."""
+    """Error messages of the driver quote parts of an invalid URL, the password among them."""
     for secret in _passwords(url):
         text = text.replace(secret, "***")
     return text

@@ -1,4 +1,4 @@
-"""Configuration: queues, gates, schedules; jobs that pass a condition; workers that announce themselves; progress.
+"""Configuration of queues, gates and schedules; release of jobs from a condition; presence of workers; progress.
 
 The rules are those of `engine.control`.
 """
@@ -23,8 +23,7 @@ from forebay.store.postgres.intake import accept_copies
 from forebay.store.postgres.maintenance import expire
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import text_of
-from forebay.store.postgres.session import Session, UnitOfWork
-from forebay.store.postgres.specs import Known, gate_key, is_plain
+from forebay.store.postgres.session import KnownSpec, Session, UnitOfWork, gate_lock_key
 from forebay.store.protocol import Receipt
 
 _LOCK_QUEUE: Final = statement("lock_queue")
@@ -39,7 +38,7 @@ _READY_LANES: Final = statement("ready_lanes")
 _COUNT_USED: Final = "SELECT forebay.count_used(%s::text[])"
 _WAKE: Final = (
     "SELECT forebay.wake(%s, ARRAY(SELECT DISTINCT l.at FROM unnest(%s::text[]) AS b (name) JOIN forebay.lane AS l "
-    "ON l.at = b.name OR l.at >= b.name || '/' AND l.at < b.name || '0')), forebay.sharing(%s::text[])"
+    "ON l.at = b.name OR l.at >= b.name || '/' AND l.at < b.name || '0')), forebay.sharing_queues(%s::text[])"
 )
 _SCHEDULES: Final = statement("schedules")
 _SCHEDULE: Final = statement("schedule")
@@ -57,7 +56,7 @@ _DROP_LIMIT: Final = statement("drop_gate_limit")
 _LANES_UNTIL: Final = statement("lanes_until")
 _HELD_UNTIL: Final = statement("held_until")
 _CHANGE_LANE: Final = statement("change_lane")
-_WAKE_GATE: Final = "SELECT forebay.wake(%s, ARRAY[%s]), forebay.sharing(ARRAY[%s])"
+_WAKE_GATE: Final = "SELECT forebay.wake(%s, ARRAY[%s]), forebay.sharing_queues(ARRAY[%s])"
 _ANNOUNCE: Final = (
     "WITH now AS (SELECT coalesce(%s::bigint, forebay.clock()) AS at), late AS ("
     "DELETE FROM forebay.worker AS w WHERE w.owner IN (SELECT l.owner FROM forebay.worker AS l, now "
@@ -77,15 +76,15 @@ _REPORT: Final = statement("report")
 
 
 class Control:
-    """Configuration, gates, schedules; workers that announce themselves; progress."""
+    """The verbs of configuration, gates, schedules, workers and progress."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def put_spec(self, spec: QueueSpec) -> None:
-        new = Known(spec.name, 0, spec.to_json().decode())
-        # Its own lock in any case: claims and settles of a plain queue share it.
-        self._session.write(lambda unit: _put_spec(unit, new), [spec.name], {new.key, *new.keys})
+        new = KnownSpec(spec.name, 0, spec.to_json().decode())
+        # Claims and settles of a plain queue hold its lock in shared mode, so it is always taken.
+        self._session.write(lambda unit: _put_spec(unit, new), [spec.name], {new.lock_key, *new.lock_keys})
         self._session.specs.reload([spec.name])
 
     def pause(self, queue: str, until: Instant | None) -> None:
@@ -107,19 +106,19 @@ class Control:
         )
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        self._session.write(lambda unit: _set_gate(unit, name, limit), keys=[gate_key(name)])
+        self._session.write(lambda unit: _set_gate(unit, name, limit), keys=[gate_lock_key(name)])
 
     def release(self, name: str, count: int) -> int:
-        return self._session.write(lambda unit: _release(unit, name, count), keys=[gate_key(name)])
+        return self._session.write(lambda unit: _release(unit, name, count), keys=[gate_lock_key(name)])
 
     def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
-        """A row each in an unlogged table, so that a report touches neither runs nor the log."""
+        """A row for each job in an unlogged table: a report changes no run and writes no WAL."""
         if not newest:
             return {}
         rows = [(*fence, progress.portion, progress.note) for fence, progress in newest.items()]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        known = set(self._session.server.query(_REPORT, (*columns, columns[0], self._session.at)))
-        return {fence: fence in known for fence in newest}
+        running = set(self._session.server.query(_REPORT, (*columns, columns[0], self._session.at)))
+        return {fence: fence in running for fence in newest}
 
     def announce(self, presence: Presence, span: Duration) -> None:
         owner = presence.owner
@@ -134,7 +133,7 @@ class Control:
         return [replace(_decode_presence(body), since=since, seen_at=seen_at) for body, since, seen_at in rows]
 
 
-def _put_spec(unit: UnitOfWork, new: Known) -> None:
+def _put_spec(unit: UnitOfWork, new: KnownSpec) -> None:
     spec = new.spec
     text, _ = unit.fetch(_LOCK_QUEUE, (spec.name,))[0]
     known = None if text is None else QueueSpec.from_json(text)
@@ -143,18 +142,18 @@ def _put_spec(unit: UnitOfWork, new: Known) -> None:
         unit.execute(_ADD_PARTITION, (spec.name, number))
     depth = unit.fetch(_DEPTH, (spec.name,))[0][0]
     unique = (micros(spec.key_window), None) if spec.unique is None else (MAX_INSTANT, spec.unique.mask)
-    known_to_sql = (spec.is_log, is_plain(spec), spec.routing.max_attempts, *unique, *new.sql)
-    unit.execute(_PUT_SPEC, (spec.to_json().decode(), depth, *known_to_sql, spec.name))
+    columns = (depth, spec.is_log, new.is_plain, spec.routing.max_attempts, *unique, *new.columns)
+    unit.execute(_PUT_SPEC, (spec.to_json().decode(), *columns, spec.name))
     if spec.to_json().decode() != text:
         unit.builder.set_verb("put_spec", name=spec.name)
-    unit.eased.add(spec.name)
-    _rearrange(unit, None if known is None else Known(spec.name, 0, text), new)
+    unit.has_room.add(spec.name)
+    _rebuild_lanes(unit, None if known is None else KnownSpec(spec.name, 0, text), new)
 
 
-def _rearrange(unit: UnitOfWork, old: Known | None, new: Known) -> None:
-    """Lanes and turns begin anew where they may have changed, and what running jobs use of caps is counted again."""
+def _rebuild_lanes(unit: UnitOfWork, old: KnownSpec | None, new: KnownSpec) -> None:
+    """Build lanes and turns again where they may have changed, and count again what running jobs use of caps."""
     name = new.spec.name
-    if old is not None and (old.sql, old.lined) == (new.sql, new.lined):
+    if old is not None and (old.columns, old.lined) == (new.columns, new.lined):
         unit.execute(_RESET_TURNS, (name, name))
         return
     unit.execute(_DROP_LANES, (name,) * 3)
@@ -164,12 +163,12 @@ def _rearrange(unit: UnitOfWork, old: Known | None, new: Known) -> None:
     bases = sorted({*gate_names(new.spec), *(() if old is None else gate_names(old.spec))})
     unit.execute(_COUNT_USED, (bases,))
     for queues in unit.fetch(_WAKE, (unit.now, bases, bases))[0]:
-        unit.news.update(queues)
-    unit.news.add(name)
+        unit.has_work.update(queues)
+    unit.has_work.add(name)
 
 
 def _others(unit: UnitOfWork, spec: QueueSpec) -> list[QueueSpec]:
-    """All specs, if this one has edges or no edge may lead to it; then nobody else puts such a spec meanwhile."""
+    """All specs, if this one has edges or may not be their target; a lock keeps other such specs out meanwhile."""
     if not (spec.is_log or spec.is_broker or spec.routing.dead is not None):
         return []
     unit.execute(_LOCK_EDGES)
@@ -182,7 +181,7 @@ def _pause(unit: UnitOfWork, verb: str, queue: str, until: Instant | None) -> No
     if known != until:
         unit.builder.set_verb(verb, name=queue)
     if until is None:
-        unit.news.add(queue)
+        unit.has_work.add(queue)
 
 
 def _put_schedule(unit: UnitOfWork, schedule: Schedule) -> None:
@@ -227,11 +226,11 @@ def _set_gate(unit: UnitOfWork, name: str, limit: int | None) -> None:
     else:
         unit.execute(_SET_LIMIT, (name, limit))
     for queues in unit.fetch(_WAKE_GATE, (unit.now, name, name))[0]:
-        unit.news.update(queues)
+        unit.has_work.update(queues)
 
 
 def _release(unit: UnitOfWork, name: str, count: int) -> int:
-    unit.hold([queue for (queue,) in unit.fetch(_LANES_UNTIL, (name,))])
+    unit.require_locks([queue for (queue,) in unit.fetch(_LANES_UNTIL, (name,))])
     expire(unit)
     unit.write_lanes()
     rows = unit.fetch(_HELD_UNTIL, (unit.now, count, name, count))
@@ -240,7 +239,7 @@ def _release(unit: UnitOfWork, name: str, count: int) -> int:
         unit.execute(_CHANGE_LANE, (list(left) or None, lane_key(cls, left), job_id))
         unit.touch(queue, lane, None)
         unit.touch(queue, lane_key(cls, left), None)
-        unit.news.add(queue)
+        unit.has_work.add(queue)
     if rows:
         unit.builder.set_verb("release", name=name)
     return len(rows)

@@ -1,7 +1,7 @@
-"""Many jobs at once: runs and ended jobs of a range of ids, by COPY, as one snapshot has them.
+"""Bulk reads: runs and ended jobs of a range of ids, by COPY, in one snapshot.
 
-The rows come in the form that the tables have, as CSV: who reads them takes runs apart. Whole rows only, in blocks, so
-memory is bounded whatever the table holds. A connection of its own, a transaction that only reads: nobody waits.
+Rows are CSV with the columns of the tables; the reader splits runs into jobs. They come in blocks of whole rows, so
+that memory is bounded whatever the size of the tables, on a connection of its own, in a read-only transaction.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from forebay.store.states import STATES
 
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _MAX_RUN: Final = 1_000
-"""Jobs of a run: who looks for an id looks that far beyond it."""
+"""Jobs of a run: the run of an id has a `last_id` at most so far beyond it."""
 
 _EXTENT: Final = (
     "SELECT least((SELECT min(last_id - n + 1) FROM (SELECT last_id, n FROM forebay.run WHERE NOT single "
@@ -45,18 +45,18 @@ _RUN: Final = {
     "expires_at": "r.expires_at",
     "errors": "r.errors",
     "owner": "NULL",
-    "gone": "NULL",
-    "asked": "CASE WHEN r.asked THEN B'1' END",
+    "settled": "NULL",
+    "cancel_requests": "CASE WHEN r.cancel_requested THEN B'1' END",
     "facts": "r.facts",
     "bodies": "r.bodies",
 }
 _RUNNING: Final = _RUN | {
     "state": "2",
     "claimed_at": "r.claimed_at",
-    "lease_until": "forebay.leased_until(r.beat, r.lease_until, r.holder)",
+    "lease_until": "forebay.leased_until(r.by_heartbeat, r.lease_until, r.holder)",
     "owner": "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder)",
-    "gone": "r.gone",
-    "asked": "r.asked",
+    "settled": "r.settled",
+    "cancel_requests": "r.cancel_requested",
 }
 _ENDED: Final = {
     "id": "e.id",
@@ -81,19 +81,19 @@ _STORED: Final = {State.WAITING: (0, 3), State.READY: (1,)}
 
 
 class Export:
-    """Jobs by the million."""
+    """The verbs of bulk reads."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def id_extent(self) -> tuple[int, int]:
         empty_inbox(self._session)
-        first, last = self._session.server.query(_EXTENT, within=self._session.server.long)[0]
+        first, last = self._session.server.query(_EXTENT, within=self._session.server.long_timeout)[0]
         return (1, 0) if first is None else (first, last)
 
     def export(self, query: Query, first: int, last: int) -> Iterator[tuple[str, list[str], bytes]]:
         connection = self._session.server.connect()
-        connection.patience = self._session.server.long
+        connection.call_timeout = self._session.server.long_timeout
         try:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             if query.state is None or query.state in _STORED:
@@ -128,7 +128,7 @@ def _blocks(connection: Connection, select: sql.Composed) -> Iterator[bytes]:
 
 
 def _runs(query: Query, first: int, last: int) -> sql.Composed:
-    """Both halves of the primary key, so that a range is one walk through each."""
+    """Both halves of the primary key, so that a range is one scan of each."""
     columns = sql.SQL(", ".join(_RUN.values()))
     wanted = _wanted("r", query, None if query.state is None else _STORED[query.state])
     many = sql.SQL(
@@ -158,7 +158,7 @@ def _ended(query: Query, first: int, last: int) -> sql.Composed:
 
 
 def _wanted(table: str, query: Query, states: tuple[int, ...] | None) -> sql.Composable:
-    """What the tables have columns for; kind, tenant and subject may be a job's own and are not looked at here."""
+    """Conditions on columns of the tables; kind, tenant and subject may be in a job's facts and are not checked."""
     terms: list[sql.Composable] = [sql.SQL("true")]
     if query.queue is not None:
         terms.append(sql.SQL("{}.queue = {}").format(sql.Identifier(table), sql.Literal(query.queue)))

@@ -1,7 +1,8 @@
-"""How a server is: facts for `doctor` and `migrate`, as values. What they mean to people is the command line's to say.
+"""The state of a server as values, for `doctor` and `migrate`; the command line interprets them.
 
-Every look is bounded and changes nothing: it takes no lock that a job could wait for and reads no table of jobs, only
-the server's own statistics. What this user may not see is left out, and `Health.sees_others` says so.
+An inspection is bounded and changes nothing: it takes no lock that a job could wait for and reads no table of jobs,
+only the server's own statistics. Without the right to see sessions of other users these are left out, and
+`Health.sees_others` is false.
 """
 
 from functools import cache
@@ -21,13 +22,13 @@ MIN_VERSION: Final = 14
 """The oldest major version that the functions work with."""
 
 HELD_SECONDS: Final = 60.0
-"""A transaction that is open for longer keeps dead rows from being cleared away for too long."""
+"""A transaction that is open for longer keeps vacuum from removing dead rows for too long."""
 
 _MAX_HELD: Final = 5
 
 
 class Open(Struct, frozen=True):
-    """A transaction that is open for long; `pid` is empty for one that was prepared. `age` counts those since then."""
+    """A long transaction; `pid` is empty for a prepared one. `age`: how many transactions began since."""
 
     pid: str
     name: str
@@ -38,7 +39,7 @@ class Open(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """`cleared` are the seconds since the last vacuum; None: never since the statistics began."""
+    """`cleared`: seconds since the last vacuum; None: never since the statistics began."""
 
     name: str
     live: int
@@ -48,7 +49,7 @@ class Table(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """One look at a server."""
+    """One inspection of a server."""
 
     version: int
     version_name: str
@@ -59,7 +60,7 @@ class Health(Struct, frozen=True):
     in_recovery: bool
     read_only: bool
     connections: int
-    connections_most: int
+    max_connections: int
     sees_others: bool
     held: list[Open]
     tables: list[Table]
@@ -80,13 +81,13 @@ class Step(Struct, frozen=True):
     applied_at: float | None
 
 
-def look(server: Server) -> Health:
-    ask = statements()
-    number, name, fsync, pages, commits, vacuum, counts, recovery, read_only = server.query(ask["server"])[0]
-    ((connections, most),) = server.query(ask["connections"])
-    ((sees_others,),) = server.query(ask["sees_others"])
-    held = [Open(*row) for row in server.query(ask["held"], (HELD_SECONDS, _MAX_HELD))]
-    for gid, user, seconds, age in server.query(ask["prepared"], (HELD_SECONDS, _MAX_HELD)):
+def inspect(server: Server) -> Health:
+    texts = statements()
+    number, name, fsync, pages, commits, vacuum, counts, recovery, read_only = server.query(texts["server"])[0]
+    ((connections, max_connections),) = server.query(texts["connections"])
+    ((sees_others,),) = server.query(texts["sees_others"])
+    held = [Open(*row) for row in server.query(texts["held"], (HELD_SECONDS, _MAX_HELD))]
+    for gid, user, seconds, age in server.query(texts["prepared"], (HELD_SECONDS, _MAX_HELD)):
         held.append(Open("", gid, user, "prepared", seconds, age))
     return Health(
         number,
@@ -98,15 +99,15 @@ def look(server: Server) -> Health:
         recovery,
         read_only == "on",
         connections,
-        most,
+        max_connections,
         sees_others,
         sorted(held, key=lambda one: -one.seconds)[:_MAX_HELD],
-        [Table(*row) for row in server.query(ask["tables"])],
+        [Table(*row) for row in server.query(texts["tables"])],
     )
 
 
-def vitals_of(health: Health, hears: bool | None) -> Vitals:
-    """What of a look is worth telling again and again."""
+def vitals_of(health: Health, listening: bool | None) -> Vitals:
+    """What of an inspection is exported as metrics."""
     onoff = {True: "on", False: "off"}
     settings = {"fsync": onoff[health.fsync], "full_page_writes": onoff[health.full_page_writes]}
     return Vitals(
@@ -115,8 +116,8 @@ def vitals_of(health: Health, hears: bool | None) -> Vitals:
         max((one.seconds for one in health.held), default=0.0),
         {table.name: table.dead for table in health.tables},
         health.connections,
-        health.connections_most,
-        hears,
+        health.max_connections,
+        listening,
     )
 
 
@@ -128,14 +129,14 @@ def steps(server: Server) -> list[Step]:
     return [Step(migration, applied.get(migration.number)) for migration in migrations()]
 
 
-def hears(server: Server, patience: float = 2.0) -> bool:
+def receives_notifications(server: Server, timeout: float = 2.0) -> bool:
     """Whether a notification arrives. Behind a pooler in transaction mode none does."""
     channel = f"forebay_doctor_{token_hex(8)}"
     try:
         with server.connect() as connection:
             connection.execute(f"LISTEN {channel}")
             server.query("SELECT pg_notify(%s, '')", (channel,))
-            return any(notice.channel == channel for notice in connection.notifies(timeout=patience, stop_after=1))
+            return any(notice.channel == channel for notice in connection.notifies(timeout=timeout, stop_after=1))
     except (ForebayError, psycopg.Error):
         return False
 

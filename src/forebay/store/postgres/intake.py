@@ -1,7 +1,8 @@
-"""Enqueue. Plain drafts go in as runs; those with keys, gates, lines or a bound go in by a unit of work.
+"""Enqueue. Drafts that need nothing but their stamps are inserted as runs by one function; those with keys, lines or a
+bound by a unit of work.
 
-What drafts become is decided by `engine.intake`. Here is what it looks up, and how its plan is written. What SQL users
-put into queues with rules waits in the inbox until a process that knows the rules takes it in.
+`engine.intake` decides what drafts become; this module supplies its look-ups and writes its plan. Jobs that SQL users
+enqueue into queues with rules are in the inbox until a process applies the rules.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,8 +39,8 @@ from forebay.engine.intake import (
 )
 from forebay.store.brokers import Spread
 from forebay.store.group_commit import Call, GroupCommit
-from forebay.store.postgres.connect import Json, Prepared, array_of
-from forebay.store.postgres.maintenance import bury, sweep_keys
+from forebay.store.postgres.connect import Json, Prepared, array_literal
+from forebay.store.postgres.maintenance import EXTRACT, dead_letter, sweep_keys
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import (
     BEHIND,
@@ -54,40 +55,38 @@ from forebay.store.postgres.runs import (
     one_facts,
     text_of,
 )
-from forebay.store.postgres.session import Restart, Session, UnitOfWork
-from forebay.store.postgres.specs import Known
+from forebay.store.postgres.session import KnownSpec, Restart, Session, UnitOfWork
 from forebay.store.protocol import Receipt
 
-_PUT: Final = (
-    "SELECT * FROM forebay.put(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], %s::integer[], "
+_INSERT_RUNS: Final = (
+    "SELECT * FROM forebay.insert_runs(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], %s::integer[], "
     "%s::integer[], "
     "%s::text[], %s::text[], %s::text[], %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[], "
     "%s::bigint[], %s::smallint[], %s::integer[], %s::bigint[], "
 )
-_MANY: Final = Prepared(_PUT + "%b::json[], %b::json[])")
-_ONE: Final = Prepared(_PUT + "ARRAY[%b::json], ARRAY[%b::json])")
+_MANY: Final = Prepared(_INSERT_RUNS + "%b::json[], %b::json[])")
+_ONE: Final = Prepared(_INSERT_RUNS + "ARRAY[%b::json], ARRAY[%b::json])")
 _STALE: Final = -1
 _NEXT_ID: Final = "SELECT nextval('forebay.job_id')"
-_LOCK_QUEUES: Final = statement("lock_queues")
+_LOCK_BOUNDED: Final = statement("lock_bounded")
 _DEPTH: Final = statement("depth")
-_MAX_DEPTH: Final = statement("depth_most")
+_SET_MAX_DEPTH: Final = statement("set_max_depth")
 _INSERT: Final = statement("insert")
 _BUSY_LINES: Final = "SELECT line FROM forebay.line_heads(%s::text[]) WHERE coalesce(behind, exposed, dead) IS NOT NULL"
 _KEYS: Final = statement("keys")
 _RESERVE_KEYS: Final = statement("reserve_keys")
 _MOVE_KEY: Final = statement("move_key")
-_FRESH: Final = statement("fresh")
+_MERGE_TARGET: Final = statement("merge_target")
 _MERGE: Final = statement("merge")
 _SPARE: Final = 1_000
-"""More jobs are offered to be shed than needed: so many may be claimed this moment."""
+"""So many jobs more than needed are offered to be shed, since some may be claimed at this moment."""
 
-_RESTING: Final = {"oldest": statement("oldest"), "lowest": statement("lowest")}
-_HELD_STILL: Final = statement("held_still")
-_DOOMED: Final = statement("doomed")
-_TAKE_OUT: Final = "SELECT forebay.take_out(%s, %s)"
+_UNCLAIMED: Final = {"oldest": statement("unclaimed_oldest"), "lowest": statement("unclaimed_lowest")}
+_LOCK_UNCLAIMED: Final = statement("lock_unclaimed")
+_SINGLES: Final = statement("singles")
 _ANY_INBOX: Final = "SELECT EXISTS (SELECT FROM forebay.inbox)"
 _INBOX: Final = statement("inbox")
-_UNMOVED: Final = "SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]) FOR SHARE"
+_LOCK_INBOX: Final = "SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]) FOR SHARE"
 _REFUSE: Final = statement("refuse")
 
 
@@ -105,7 +104,7 @@ class Intake:
             and all(draft.key is None for draft in drafts)
             and all(session.specs.of(each).direct for each in queues)
         ):
-            first = self.inserter.put(drafts)
+            first = self.inserter.insert(drafts)
             if first is not None:
                 session.waiters.notify(queues, ())
                 return [Receipt(first + place, True) for place in range(len(drafts))]
@@ -122,7 +121,7 @@ class Intake:
 
 
 class _Call(Call):
-    """Drafts of one caller, and the id of the first of them once they are in."""
+    """Drafts of one caller, and the id of the first of them once they are committed."""
 
     __slots__ = ("drafts", "first", "weight")
 
@@ -133,8 +132,8 @@ class _Call(Call):
         self.first: int | None = None
 
 
-class _Room:
-    """What one call of the function takes."""
+class _CallLimit:
+    """The size of one call of the function."""
 
     def __init__(self) -> None:
         self._jobs = MAX_BATCH
@@ -147,25 +146,25 @@ class _Room:
 
 
 class BatchInserter:
-    """Plain drafts of many threads, put as runs that they share, in one call of one function and one commit.
+    """Inserts drafts of many threads in one call of one function and one commit; they may share runs.
 
-    Each put carries a token, so that one whose reply was lost is simply made again and adds nothing.
+    Each call carries a token, so that it can be repeated when its reply was lost, and adds nothing then.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.callers: GroupCommit[_Call] = GroupCommit(session.server.name, self._commit)
 
-    def put(self, drafts: Sequence[Draft]) -> int | None:
-        """The id of the first job, once all are durable; None: a spec has changed, and nothing was put."""
+    def insert(self, drafts: Sequence[Draft]) -> int | None:
+        """The id of the first job, once all are durable; None: a spec has changed, and nothing was inserted."""
         call = _Call(drafts)
         self.callers.make(call)
         return call.first
 
     def _commit(self) -> None:
-        with self.callers.group(_Room().takes) as calls:
+        with self.callers.group(_CallLimit().takes) as calls:
             try:
-                first = self._put([draft for call in calls for draft in call.drafts])
+                first = self._insert([draft for call in calls for draft in call.drafts])
             except Exception as error:
                 for call in calls:
                     call.error = error
@@ -174,30 +173,30 @@ class BatchInserter:
                 call.first = first
                 first = None if first is None else first + len(call.drafts)
 
-    def _put(self, drafts: Sequence[Draft]) -> int | None:
-        known: dict[str, Known] = {}
-        alone: set[int] = set()
+    def _insert(self, drafts: Sequence[Draft]) -> int | None:
+        known: dict[str, KnownSpec] = {}
+        exclusive: set[int] = set()
 
         def stamp(draft: Draft) -> Stamp:
             queue = known.get(draft.queue)
             if queue is None:
                 queue = known[draft.queue] = self._session.specs.of(draft.queue)
                 if queue.laned:
-                    alone.update(queue.keys)
+                    exclusive.update(queue.lock_keys)
             return queue.stamp(draft)
 
         counts, *columns, facts, bodies = zip(*[run.columns() for run in group(drafts, stamp)], strict=True)
         one = len(bodies) == 1
         payloads = (facts[0], bodies[0]) if one else (list(facts), list(bodies))
-        versions = array_of([queue.version for queue in known.values()])
-        said = (self._session.at, uuid4(), array_of(sorted(alone)), array_of(known), versions)
-        parameters = (*said, array_of(accumulate(counts)), *map(array_of, (counts, *columns)), *payloads)
+        versions = array_literal([queue.version for queue in known.values()])
+        fixed = (self._session.at, uuid4(), array_literal(sorted(exclusive)), array_literal(known), versions)
+        parameters = (*fixed, array_literal(accumulate(counts)), *map(array_literal, (counts, *columns)), *payloads)
         first = int(self._session.server.query(_ONE if one else _MANY, parameters, certain=True)[0][0])
         return None if first == _STALE else first
 
 
 def accept(drafts: Sequence[Draft], unit: UnitOfWork) -> list[Receipt]:
-    """Put the drafts into their queues; raise, and the unit leaves nothing."""
+    """Insert the drafts into their queues, or raise."""
     queues = {draft.queue for draft in drafts}
     if not any(unit.known(queue).stamper.is_broker for queue in queues):
         return accept_copies(drafts, queues, unit)
@@ -206,8 +205,8 @@ def accept(drafts: Sequence[Draft], unit: UnitOfWork) -> list[Receipt]:
 
 
 def accept_copies(drafts: Sequence[Draft], brokers: set[str], unit: UnitOfWork) -> list[Receipt]:
-    """The same for drafts that are for no broker any more; one receipt for each."""
-    unit.hold({draft.queue for draft in drafts} | brokers)
+    """The same for drafts whose brokers have been resolved; one receipt for each."""
+    unit.require_locks({draft.queue for draft in drafts} | brokers)
     batch = Batch(unit)
     batch.reserve_keys(drafts)
     for place, draft in enumerate(drafts):
@@ -222,36 +221,36 @@ def accept_copies(drafts: Sequence[Draft], brokers: set[str], unit: UnitOfWork) 
 def check_capacity(
     unit: UnitOfWork, arrivals: Mapping[str, int], shed: Callable[[str, int], int] | None = None
 ) -> None:
-    """Every bounded queue has room for what comes, or it is made; called before anything is counted.
+    """Raise unless every bounded queue has room for its arrivals, if need be after shedding.
 
-    The queue's row is locked, so calls that come one after the other count on each other. Its number is an upper bound:
-    what leaves is not subtracted, and the jobs are counted again only when the bound would be passed.
+    The row of the queue is locked, so concurrent calls are serial. Its `max_depth` is an upper bound: jobs that leave
+    are not subtracted, and the jobs are counted again only when the bound would be exceeded.
     """
     bounded = [queue for queue in sorted(arrivals) if unit.known(queue).bounded]
-    for queue, most in unit.fetch(_LOCK_QUEUES, (bounded,)) if bounded else ():
-        spec, count, depth = unit.known(queue).spec, arrivals[queue], most
+    for queue, max_depth in unit.fetch(_LOCK_BOUNDED, (bounded,)) if bounded else ():
+        spec, count, depth = unit.known(queue).spec, arrivals[queue], max_depth
         if excess_of(spec, depth, count) > 0:
             depth = unit.fetch(_DEPTH, (queue,))[0][0]
         if excess_of(spec, depth, count) > 0:
             if shed is None:
                 raise queue_full(spec, depth, count)
             depth -= shed(queue, depth)
-        unit.execute(_MAX_DEPTH, (depth + count, queue))
+        unit.execute(_SET_MAX_DEPTH, (depth + count, queue))
 
 
-class _Taker(NamedTuple):
-    """What a merge needs to know of the waiting job that takes newer work over."""
+class _MergedRow(NamedTuple):
+    """Columns of the waiting job into which newer work is merged."""
 
     facts: Facts | None
     lane: str
 
 
 class Batch:
-    """What one call brings: what its plan looks up, and how that is written.
+    """The look-ups of one call's plan, and its writes.
 
-    A draft's place in the call is its place among the ids of the call; some stay unused. `given`: the id that the first
-    draft has already. Keys are reserved first of all, in their order: calls that bring the same ones at the same time
-    wait for this one, and then find them taken. So of many that race, each needs one unit of work.
+    A draft's position in the call determines its id; some ids stay unused. `given`: the id that the first draft has
+    already. Keys are reserved first, in order: a concurrent call with the same keys waits for this one and then finds
+    them taken, so that each of many such calls needs one unit of work.
     """
 
     def __init__(self, unit: UnitOfWork, given: int | None = None) -> None:
@@ -262,11 +261,11 @@ class Batch:
         self._first_id: int = unit.fetch(_NEXT_ID)[0][0]
         self._reserved: dict[tuple[str, str], KeyFact] = {}
         self._taken: dict[tuple[str, str], KeyFact] = {}
-        self._takers: dict[int, _Taker] = {}
-        self._resting: dict[int, tuple[bool, int]] = {}
+        self._merged: dict[int, _MergedRow] = {}
+        self._runs: dict[int, tuple[bool, int]] = {}
 
     def reserve_keys(self, drafts: Sequence[Draft]) -> None:
-        """Take the keys of this batch, each for the first draft that has it; and read those that others have."""
+        """Take the keys of this batch, each for the first draft that has it, and read those that are taken."""
         facts: dict[tuple[str, str], KeyFact] = {}
         for place, draft in enumerate(drafts):
             if draft.key is not None and (draft.queue, draft.key) not in facts:
@@ -283,7 +282,7 @@ class Batch:
             found = self._unit.fetch(_KEYS, (queues, keys, self.now))
             self._taken = {(queue, key): KeyFact(*fact) for queue, key, *fact in found}
             if len(found) != len(lost):
-                # The window of one ended just now, and it was forgotten.
+                # The window of one ended just now, and it was removed.
                 raise Restart
 
     def stamper(self, queue: str) -> Stamper:
@@ -296,8 +295,8 @@ class Batch:
         return self._taken.get((queue, key))
 
     def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
-        for *target, facts, lane in self._unit.fetch(_FRESH, (queue, subject, self.now)):
-            self._takers[target[0]] = _Taker(one_facts(facts), lane)
+        for *target, facts, lane in self._unit.fetch(_MERGE_TARGET, (queue, subject, self.now)):
+            self._merged[target[0]] = _MergedRow(one_facts(facts), lane)
             return MergeTarget(*target)
         return None
 
@@ -306,33 +305,32 @@ class Batch:
         return depth
 
     def resting(self, queue: str, shed: Shed, limit: int) -> list[RankedId]:
-        """The queue's row is locked, and it is bounded: the jobs that rest there are looked through.
+        """Unclaimed jobs of a bounded queue, whose row is locked.
 
-        Claims take no such lock. What is being claimed this moment counts as running, and the next one gives way.
+        Claims take no such lock: a job that is being claimed at this moment counts as running.
         """
-        found = self._unit.fetch(_RESTING[shed.victim], (queue, queue, queue, limit + _SPARE))
-        held = [list(column) for column in zip(*found, strict=True)][:2]
-        still = set(self._unit.fetch(_HELD_STILL, held)) if found else set()
-        places: list[RankedId] = []
+        found = self._unit.fetch(_UNCLAIMED[shed.victim], (queue, queue, queue, limit + _SPARE))
+        columns = [list(column) for column in zip(*found, strict=True)][:2]
+        locked = set(self._unit.fetch(_LOCK_UNCLAIMED, columns)) if found else set()
+        ranked: list[RankedId] = []
         for single, last_id, n, rank in found:
-            if (single, last_id, n, rank) in still:
-                # From the back a run gets shorter at its end, which is its name.
-                ids = (
-                    range(last_id, last_id - n, -1) if shed.victim == "lowest" else range(last_id - n + 1, last_id + 1)
-                )
-                places += [(rank, job_id) for job_id in ids]
-                self._resting |= {job_id: (single, job_id if shed.victim == "lowest" else last_id) for job_id in ids}
-        return places[: limit + _SPARE]
+            if (single, last_id, n, rank) in locked:
+                # Jobs that are extracted from the end of a run change its last id.
+                ids = range(last_id - n + 1, last_id + 1)
+                ids = ids[::-1] if shed.victim == "lowest" else ids
+                ranked += [(rank, job_id) for job_id in ids]
+                self._runs |= {job_id: (single, job_id if shed.victim == "lowest" else last_id) for job_id in ids}
+        return ranked[: limit + _SPARE]
 
     def shed(self, queue: str, depth: int) -> int:
-        """Jobs die to make room; how many."""
-        doomed = self.plan.victims(queue, depth)
-        for job_id in doomed:
-            single, last_id = self._resting[job_id]
+        """Shed jobs to make room; returns how many."""
+        victims = self.plan.victims(queue, depth)
+        for job_id in victims:
+            single, last_id = self._runs[job_id]
             if not single:
-                self._unit.execute(_TAKE_OUT, (last_id, job_id))
-        bury(self._unit, self._unit.fetch(_DOOMED, (doomed,)), GAVE_WAY, Change.SHED)
-        return len(doomed)
+                self._unit.execute(EXTRACT, (last_id, job_id))
+        dead_letter(self._unit, self._unit.fetch(_SINGLES, (victims,)), GAVE_WAY, Change.SHED)
+        return len(victims)
 
     def write(self) -> None:
         unit, plan = self._unit, self.plan
@@ -340,24 +338,24 @@ class Batch:
             if self._reserved[name].job_id != fact.job_id:
                 unit.execute(_MOVE_KEY, (fact.job_id, *name))
         if plan.entries:
-            # What died for them has left its line by now.
+            # First, jobs that were shed leave their lines.
             unit.write_lanes()
             lines = {entry.line for entry in plan.entries if entry.line is not None}
             busy = [line for (line,) in unit.fetch(_BUSY_LINES, (sorted(lines),))] if lines else []
-            alone = {queue for queue in plan.arrivals if self.stamper(queue).sheds is not None}
-            unit.write_rows(_INSERT, [self._row(run) for run in _runs(births(plan.entries, self.now, busy), alone)])
+            shedding = {queue for queue in plan.arrivals if self.stamper(queue).sheds is not None}
+            unit.write_rows(_INSERT, [self._row(run) for run in _runs(births(plan.entries, self.now, busy), shedding)])
         unit.builder.accepted(plan.entries)
-        self._takers |= {
-            entry.id: _Taker(facts_of(entry, entry.kind), lane_key(entry.cls, entry.gates))
+        self._merged |= {
+            entry.id: _MergedRow(facts_of(entry, entry.kind), lane_key(entry.cls, entry.gates))
             for entry in plan.entries
             if entry.merges
         }
         for merged in plan.merged:
-            taker = self._takers[merged.target.id]
-            unit.execute(_MERGE, _merge(merged, taker.facts or Facts()))
-            unit.touch(merged.draft.queue, taker.lane, None)
+            row = self._merged[merged.target.id]
+            unit.execute(_MERGE, _merge(merged, row.facts or Facts()))
+            unit.touch(merged.draft.queue, row.lane, None)
             unit.builder.merged(merged.target.id, merged.draft, merged.newer.due_at or 0)
-        unit.news |= plan.arrivals.keys()
+        unit.has_work |= plan.arrivals.keys()
         if plan.keys:
             by_state = any(self.stamper(queue).spec.unique for queue, _ in plan.keys)
             sweep_keys(unit, KEYS_SWEPT * (len(plan.entries) + 1), by_state=by_state)
@@ -401,68 +399,68 @@ def _merge(merged: MergedDraft, own: Facts) -> tuple[Any, ...]:
 
 
 def _runs(born: Iterable[Birth], shedding: set[str]) -> Iterator[list[Birth]]:
-    """Neighbours by their ids that are alike in all that a claim looks at; with gates, a line or an expiry: alone."""
+    """Neighbours by id that a claim cannot tell apart; jobs with gates, a line or an expiry have runs of their own."""
     run: list[Birth] = []
     last: tuple[Any, ...] | None = None
     for birth in born:
         entry = birth.entry
         alike = (entry.queue, entry.cls, entry.cost, birth.rank, entry.due_at, entry.rank_timed, entry.max_attempts)
-        alone = entry.gates or entry.line or entry.expires_at is not None or entry.queue in shedding
-        if run and (alone or alike != last or entry.id != run[-1].entry.id + 1):
+        single = entry.gates or entry.line or entry.expires_at is not None or entry.queue in shedding
+        if run and (single or alike != last or entry.id != run[-1].entry.id + 1):
             yield run
             run = []
         run.append(birth)
-        last = None if alone else alike
+        last = None if single else alike
     if run:
         yield run
 
 
 def empty_inbox(session: Session, ids: Sequence[int] = ()) -> None:
-    """What SQL users put into queues with rules is seen by whoever looks.
+    """Insert the jobs of the inbox, so that reads find them.
 
-    Those of `ids` that another process is moving right now are waited for: until its commit they are nowhere else.
+    If another process is inserting some of `ids` at this moment, wait for its commit: until then they are nowhere else.
     """
     if session.server.query(_ANY_INBOX)[0][0]:
         session.write(take_inbox)
-        if ids and session.server.query(_UNMOVED, (list(ids),)):
+        if ids and session.server.query(_LOCK_INBOX, (list(ids),)):
             session.write(take_inbox)
 
 
 def take_inbox(unit: UnitOfWork) -> None:
-    """What SQL users put into queues with rules takes its place, whatever the bounds; or it is a dead letter."""
+    """Insert the jobs of the inbox, whatever the bounds of their queues; a job that is invalid is a dead letter."""
     rows = unit.fetch(_INBOX, (MAX_BATCH,))
     for job_id, text in sorted(rows):
         try:
             draft = _draft_of(text)
-            unit.hold([draft.queue])
+            unit.require_locks([draft.queue])
             known = unit.known(draft.queue)
             if known.stamper.is_log:
                 raise WrongQueueKind(draft.queue, is_log=True)
             drafts = copies(known.spec, draft)
-            unit.hold({each.queue for each in drafts})
+            unit.require_locks({each.queue for each in drafts})
             batch = Batch(unit, job_id)
             for place, each in enumerate(drafts):
                 batch.plan.put(place, each)
             batch.write()
-            # It may stand before others that came later and were taken in before.
+            # Its id may be smaller than those of jobs that were inserted before.
             unit.lines.update(entry.line for entry in batch.plan.entries if entry.line is not None)
             unit.builder.set_verb("enqueue")
         except (Invalid, msgspec.ValidationError) as error:
             failure = Failure(type(error).__name__, str(error), at=unit.now)
             unit.execute(_REFUSE, (job_id, unit.now, text_of([failure]), Json(text)))
-            _tell_refused(unit.builder, job_id, text, failure)
+            _record_refused(unit.builder, job_id, text, failure)
 
 
-def _tell_refused(builder: RecordBuilder, job_id: int, text: bytes, failure: Failure) -> None:
-    put = msgspec.json.decode(text, type=dict[str, Any])
-    where = (str(put.get("queue") or "default"), str(put.get("kind") or "unknown"))
+def _record_refused(builder: RecordBuilder, job_id: int, text: bytes, failure: Failure) -> None:
+    draft = msgspec.json.decode(text, type=dict[str, Any])
+    where = (str(draft.get("queue") or "default"), str(draft.get("kind") or "unknown"))
     builder.set_verb("enqueue")
     builder.job(Change.ACCEPTED, job_id, *where, 0, 0, 1, failure.at, failure.at)
     builder.job(Change.DIED, job_id, *where, trait=Trait(error_kind=failure.kind, error=failure.message))
 
 
-class _Put(msgspec.Struct):
-    """A draft as `forebay.enqueue_draft` leaves it."""
+class _InboxDraft(msgspec.Struct):
+    """A draft as `forebay.enqueue_draft` writes it."""
 
     kind: str
     body: msgspec.Raw = msgspec.Raw(b"null")
@@ -480,24 +478,12 @@ class _Put(msgspec.Struct):
     cost: int | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_Put).decode
+_decode: Final = msgspec.json.Decoder(_InboxDraft).decode
 
 
 def _draft_of(text: bytes) -> Draft:
-    put = _decode(text)
-    return Draft(
-        put.kind,
-        body=bytes(put.body),
-        queue=put.queue or "default",
-        delay=0 if put.run_at is not None else put.delay or 0,
-        run_at=put.run_at,
-        priority=put.priority or 0,
-        key=put.key,
-        tenant=put.tenant,
-        subject=put.subject,
-        max_attempts=put.max_attempts,
-        expires_at=put.expires_at,
-        deadline=put.deadline,
-        meta=put.meta,
-        cost=put.cost or 1,
-    )
+    fields = msgspec.structs.asdict(_decode(text))
+    given = {name: value for name, value in fields.items() if value is not None}
+    if "run_at" in given:
+        given.pop("delay", None)
+    return Draft(**{**given, "body": bytes(given["body"])})

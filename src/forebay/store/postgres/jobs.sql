@@ -1,11 +1,11 @@
 -- Statements about jobs, for the general verbs. Polls and hot verbs are functions, see `migrations/`.
--- `= ANY (ARRAY(SELECT …))`: such a list is made once; with IN the planner may make it anew for every row.
--- `state + 0`: the primary key is meant, not an index of all rows in that state.
--- Jobs that run are in packs, all others that have not ended are in runs.
+-- `= ANY (ARRAY(SELECT …))`: the list is computed once; with IN the planner may compute it for every row.
+-- `state + 0`: so that the planner uses the primary key, not an index of all rows in that state.
+-- Running jobs are in packs, all others that have not ended are in runs.
 
--- name: lock_queues
--- Who comes next into these bounded queues waits for this turn.
-SELECT name, depth_most FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FOR UPDATE;
+-- name: lock_bounded
+-- The next call that adds jobs to these bounded queues waits for this unit.
+SELECT name, max_depth FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FOR UPDATE;
 
 -- name: depth
 -- How many jobs of a queue count against its capacity.
@@ -14,16 +14,16 @@ FROM (
     SELECT n, queue FROM forebay.run WHERE state = 1
     UNION ALL SELECT n, queue FROM forebay.run WHERE state = 3
     UNION ALL SELECT n, queue FROM forebay.run WHERE state = 0
-    UNION ALL SELECT n - coalesce(bit_count(gone), 0), queue FROM forebay.pack
+    UNION ALL SELECT n - coalesce(bit_count(settled), 0), queue FROM forebay.pack
 ) AS r
 WHERE r.queue = %s;
 
--- name: depth_most
--- A bounded queue holds no more than that.
-UPDATE forebay.queue SET depth_most = %s WHERE name = %s;
+-- name: set_max_depth
+-- The upper bound of the jobs of a bounded queue.
+UPDATE forebay.queue SET max_depth = %s WHERE name = %s;
 
 -- name: insert
--- Runs at their birth: ready, waiting for their time, or behind the head of their line. Gates come as the JSON of their names.
+-- New runs: ready, not yet due, or behind the head of their line. Gates come as the JSON of their names.
 INSERT INTO forebay.run (
     last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, max_attempts, state, single, rank_timed,
     merges, blocks, queue, lane, cls, kind, subject, line, gates, facts, bodies
@@ -41,7 +41,7 @@ FROM unnest(
 );
 
 -- name: keys
--- Which of these keys are known, and live.
+-- Those of these keys whose window has not ended.
 SELECT k.queue, k.key, k.job_id, k.digest, k.until
 FROM unnest(%s::text[], %s::text[]) AS u (queue, key), LATERAL (
     SELECT * FROM forebay.key AS k WHERE k.queue = u.queue AND k.key = u.key OFFSET 0
@@ -49,7 +49,7 @@ FROM unnest(%s::text[], %s::text[]) AS u (queue, key), LATERAL (
 WHERE k.until > %s;
 
 -- name: reserve_keys
--- Keys belong to their jobs until their windows end; those that somebody else has are left out of the answer.
+-- Take keys; those that other jobs have are not returned.
 INSERT INTO forebay.key AS k (queue, key, job_id, digest, until)
 SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bytea[], %s::bigint[])
 ON CONFLICT (queue, key) DO UPDATE SET job_id = excluded.job_id, digest = excluded.digest, until = excluded.until
@@ -57,35 +57,35 @@ WHERE k.until <= %s
 RETURNING k.queue, k.key;
 
 -- name: move_key
--- Another job has taken over what this key came with.
+-- The draft with this key was merged into another job.
 UPDATE forebay.key SET job_id = %s WHERE queue = %s AND key = %s;
 
--- name: fresh
--- The job that newer work of its subject may replace.
+-- name: merge_target
+-- The waiting job into which a newer draft of its subject is merged.
 SELECT last_id, enqueued_at, due_at, rank_timed, facts, lane FROM forebay.run
 WHERE merges AND queue = %s AND subject = %s AND (expires_at IS NULL OR expires_at > %s)
 ORDER BY last_id DESC LIMIT 1 FOR UPDATE;
 
 -- name: merge
--- A waiting job takes over newer work and its urgency; its time moves if there is another one.
+-- Merge a newer draft into a waiting job, with its urgency, and its due time if it has one.
 UPDATE forebay.run AS r
 SET kind = %s, bodies = %s, facts = %s, expires_at = %s, due_at = coalesce(%s::bigint, r.due_at),
     rank = coalesce(%s::bigint, r.rank + %s - r.rank_base), rank_base = %s
 WHERE r.single AND r.last_id = %s;
 
 -- name: found
--- The runs and members that hold these jobs.
+-- The runs and members of these jobs.
 SELECT f.id, {run} FROM forebay.find(%s::bigint[]) AS f, LATERAL (
     SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
 ) AS r
 UNION ALL
 SELECT r.id, {running} FROM (SELECT f.id, (f.run).* FROM forebay.find_running(%s::bigint[]) AS f) AS r;
 
--- name: places
--- Where these jobs run.
-SELECT f.id, forebay.leased_until((f.run).beat, (f.run).lease_until, (f.run).holder),
-    coalesce(get_bit((f.run).asked, f.place - (f.run).base) = 1, false), (f.run).pack, (f.run).jobs, (f.run).number,
-    (f.run).base, (f.run).last_id, (f.run).n, (f.run).delivery, (f.run).beat
+-- name: running_jobs
+-- Those of these jobs that run, and the member of each.
+SELECT f.id, forebay.leased_until((f.run).by_heartbeat, (f.run).lease_until, (f.run).holder),
+    coalesce(get_bit((f.run).cancel_requested, f.position - (f.run).base) = 1, false), (f.run).pack, (f.run).jobs, (f.run).number,
+    (f.run).base, (f.run).last_id, (f.run).n, (f.run).delivery, (f.run).by_heartbeat
 FROM forebay.find_running(%s::bigint[]) AS f;
 
 -- name: ended
@@ -93,11 +93,11 @@ FROM forebay.find_running(%s::bigint[]) AS f;
 SELECT {ended} FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND (e.kept_until IS NULL OR e.kept_until > %s);
 
 -- name: report
--- How far running jobs are, of the deliveries that their holders have; which of them those are.
+-- Progress of running jobs; returns those whose delivery is the current one.
 WITH held AS (
     SELECT u.* FROM unnest(%s::bigint[], %s::integer[], %s::double precision[], %s::text[]) AS u (id, delivery, portion, note)
     JOIN forebay.find_running(%s::bigint[]) AS f ON f.id = u.id AND (f.run).delivery = u.delivery
-), told AS (
+), reported AS (
     INSERT INTO forebay.progress AS p (id, delivery, portion, note, at)
     SELECT h.id, h.delivery, h.portion, h.note, coalesce(%s::bigint, forebay.clock()) FROM held AS h ORDER BY h.id
     ON CONFLICT (id) DO UPDATE
@@ -106,17 +106,17 @@ WITH held AS (
 )
 SELECT h.id, h.delivery FROM held AS h;
 
--- name: reports
--- What is reported of these jobs.
+-- name: progress
+-- The progress of these jobs.
 SELECT id, delivery, portion, note, at FROM forebay.progress WHERE id = ANY (%s::bigint[]);
 
--- name: drop_reports
--- Reports of jobs that have ended; a job that waits again has its last one until it is claimed and reports anew.
-WITH told AS MATERIALIZED (SELECT array_agg(p.id) AS ids FROM forebay.progress AS p)
+-- name: drop_progress
+-- Remove the progress of jobs that have ended; a job that waits again keeps it until its next report.
+WITH reported AS MATERIALIZED (SELECT array_agg(p.id) AS ids FROM forebay.progress AS p)
 DELETE FROM forebay.progress AS p WHERE NOT EXISTS (
-    SELECT FROM told, forebay.find(told.ids) AS f WHERE f.id = p.id
+    SELECT FROM reported, forebay.find(reported.ids) AS f WHERE f.id = p.id
 ) AND NOT EXISTS (
-    SELECT FROM told, forebay.find_running(told.ids) AS f WHERE f.id = p.id
+    SELECT FROM reported, forebay.find_running(reported.ids) AS f WHERE f.id = p.id
 );
 
 -- name: unfinished
@@ -124,8 +124,8 @@ DELETE FROM forebay.progress AS p WHERE NOT EXISTS (
 SELECT f.id FROM forebay.find(%s::bigint[]) AS f UNION ALL SELECT f.id FROM forebay.find_running(%s::bigint[]) AS f
 UNION ALL SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]);
 
--- name: marks
--- The last settle that is known of these jobs.
+-- name: last_settles
+-- The last settle of each of these jobs.
 SELECT f.id, r.settled_delivery, r.settled_code FROM forebay.find(%s::bigint[]) AS f, LATERAL (
     SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
 ) AS r
@@ -134,25 +134,25 @@ SELECT f.id, (f.run).settled_delivery, (f.run).settled_code FROM forebay.find_ru
 UNION ALL
 SELECT e.id, e.settled_delivery, e.settled_code FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[])
 UNION ALL
-SELECT m.id, m.delivery, m.code FROM forebay.remembered(%s::bigint[]) AS m;
+SELECT m.id, m.delivery, m.code FROM forebay.past_settles(%s::bigint[]) AS m;
 
 -- name: overdue
--- Packs past their time, of holders that are silent or on their own; each from where there may be some, and no more than
--- have as many jobs as are wanted.
+-- Packs past their lease: of holders without a heartbeat, and those that no heartbeat extends. Each holder is scanned from
+-- its floor on; no more packs than have the jobs that are wanted.
 SELECT {running} FROM (
     SELECT p.*, sum(p.n) OVER (ORDER BY p.until, p.pack) - p.n AS before FROM (
-        SELECT p.id AS pack, p.n, forebay.leased_until(p.beat, p.lease_until, p.holder) AS until FROM (
+        SELECT p.id AS pack, p.n, forebay.leased_until(p.by_heartbeat, p.lease_until, p.holder) AS until FROM (
             SELECT p.* FROM forebay.holder AS h
             LEFT JOIN unnest(%s::integer[], %s::bigint[]) AS f (id, floor) ON f.id = h.id, LATERAL (
                 SELECT * FROM forebay.pack AS p
-                WHERE p.holder = h.id AND p.beat AND p.lease_until <= %s
+                WHERE p.holder = h.id AND p.by_heartbeat AND p.lease_until <= %s
                     AND p.lease_until > coalesce(f.floor, -9223372036854775808)
                 ORDER BY p.lease_until LIMIT %s
             ) AS p
             WHERE h.until <= %s
             UNION ALL (
                 SELECT * FROM forebay.pack AS p
-                WHERE NOT p.beat AND p.lease_until > %s AND p.lease_until <= %s
+                WHERE NOT p.by_heartbeat AND p.lease_until > %s AND p.lease_until <= %s
                 ORDER BY p.lease_until LIMIT %s
             )
         ) AS p
@@ -160,16 +160,16 @@ SELECT {running} FROM (
 ) AS p, LATERAL (SELECT * FROM forebay.running AS r WHERE r.pack = p.pack OFFSET 0) AS r
 WHERE p.before < %s ORDER BY p.until, p.pack, r.base;
 
--- name: silent
--- Holders whose heart does not beat.
+-- name: silent_holders
+-- Holders without a heartbeat.
 SELECT id FROM forebay.holder WHERE until <= %s;
 
 -- name: runs_end
--- How far one page looks for open jobs, on their own or not.
+-- The last id that one page reads of runs of one job, or of many.
 SELECT r.last_id FROM forebay.run AS r WHERE r.single = %s AND r.last_id > %s ORDER BY r.last_id OFFSET %s LIMIT 1;
 
 -- name: page_runs
--- Runs from an id to another one, until they hold as many jobs as are wanted.
+-- Runs from an id to another one, until they have as many jobs as are wanted.
 SELECT {run} FROM (
     SELECT p.*, sum(p.n) OVER (ORDER BY p.last_id) - p.n AS before FROM (
         SELECT * FROM (
@@ -183,24 +183,24 @@ SELECT {run} FROM (
 WHERE r.before < %s ORDER BY r.last_id;
 
 -- name: page_held
--- Members with any of the first running jobs after an id, as many as are wanted: few, wherever their ids are.
+-- Members with any of the first running jobs after an id, as many as are wanted.
 WITH member AS MATERIALIZED (
     SELECT r.*, r.last_id - r.n + 1 AS first_id FROM forebay.running AS r
     WHERE r.pack = ANY (ARRAY(SELECT p.id FROM forebay.pack AS p WHERE p.ids && int8range(%s, %s, '(]')))
         AND r.last_id > %s AND (%s::text IS NULL OR r.queue = %s)
 ), last_wanted AS (
     SELECT id FROM member AS m, generate_series(greatest(m.first_id, %s + 1), m.last_id) AS id
-    WHERE m.gone IS NULL OR get_bit(m.gone, (id - m.first_id)::integer) = 0
+    WHERE m.settled IS NULL OR get_bit(m.settled, (id - m.first_id)::integer) = 0
     ORDER BY id OFFSET %s LIMIT 1
 )
 SELECT {running} FROM member AS r WHERE r.first_id <= coalesce((SELECT id FROM last_wanted), %s);
 
 -- name: ended_end
--- How far one page looks for jobs that ended in a certain way.
+-- The last id that one page reads of finished jobs.
 SELECT e.id FROM forebay.ended AS e WHERE e.id > %s ORDER BY e.id OFFSET %s LIMIT 1;
 
 -- name: dead_end
--- How far one page looks among dead letters.
+-- The last id that one page reads of dead letters.
 SELECT e.id FROM forebay.ended AS e WHERE e.state = 4 AND e.id > %s ORDER BY e.id OFFSET %s LIMIT 1;
 
 -- name: page_dead
@@ -222,8 +222,8 @@ WHERE (e.kept_until IS NULL OR e.kept_until > %s)
     AND (%s::text IS NULL OR coalesce(e.facts ->> 'kind', e.kind) = %s)
 ORDER BY e.id LIMIT %s;
 
--- name: oldest
--- Runs of a bounded queue that nobody holds, in the order in which they give way where the oldest do.
+-- name: unclaimed_oldest
+-- Runs of a bounded queue, in the order in which the oldest are shed.
 SELECT r.single, r.last_id, r.n, r.rank FROM (
     SELECT single, last_id, n, rank FROM forebay.run WHERE state = 1 AND queue = %s
     UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 3 AND queue = %s
@@ -231,8 +231,8 @@ SELECT r.single, r.last_id, r.n, r.rank FROM (
 ) AS r
 ORDER BY r.last_id LIMIT %s;
 
--- name: lowest
--- The same where the last in rank do.
+-- name: unclaimed_lowest
+-- The same where the lowest in rank are shed.
 SELECT r.single, r.last_id, r.n, r.rank FROM (
     SELECT single, last_id, n, rank FROM forebay.run WHERE state = 1 AND queue = %s
     UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 3 AND queue = %s
@@ -240,38 +240,38 @@ SELECT r.single, r.last_id, r.n, r.rank FROM (
 ) AS r
 ORDER BY r.rank DESC, r.last_id DESC LIMIT %s;
 
--- name: held_still
--- Those of these runs that nobody claims this moment; from now on nobody does.
+-- name: lock_unclaimed
+-- Lock those of these runs that no claim has locked.
 SELECT r.single, r.last_id, r.n, r.rank FROM forebay.run AS r
 JOIN unnest(%s::boolean[], %s::bigint[]) AS u (single, last_id) ON r.single = u.single AND r.last_id = u.last_id
 FOR UPDATE OF r SKIP LOCKED;
 
--- name: doomed
--- Jobs on their own, as `expired` has them.
+-- name: singles
+-- Runs of one job, with the columns of `expired`.
 SELECT last_id, queue, state, lane, line, kind, attempt, errors FROM forebay.run
 WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id;
 
--- name: move
--- One job that is on its own, as a move from state to state needs it.
+-- name: lock_singles
+-- Lock runs of one job, to cancel them.
 SELECT last_id, queue, state, lane, line, kind, settled_delivery, settled_code FROM forebay.run
 WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id FOR UPDATE;
 
 -- name: expired
--- Jobs that nobody claimed in time; those that somebody claims this moment are in time.
+-- Jobs that were not claimed in time; those that a claim has locked are in time.
 SELECT last_id, queue, state, lane, line, kind, attempt, errors FROM forebay.run
 WHERE expires_at IS NOT NULL AND expires_at <= %s AND queue = ANY (%s)
 ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED;
 
 -- name: expired_queues
--- The queues of jobs that nobody claimed in time, as far as the first of them tell.
+-- The queues of the first jobs that were not claimed in time.
 SELECT DISTINCT e.queue FROM (
     SELECT queue FROM forebay.run
     WHERE expires_at IS NOT NULL AND expires_at <= %s ORDER BY expires_at LIMIT %s
 ) AS e;
 
--- name: bury
--- Jobs that nobody holds are finished and kept, each so long; dead ones may lie in another queue.
-WITH gone AS (
+-- name: end_singles
+-- End unclaimed jobs and keep them, each until an instant; dead ones may be kept in another queue.
+WITH deleted AS (
     DELETE FROM forebay.run AS r
     USING unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[]) AS u (id, errors, queue, kept_until)
     WHERE r.single AND r.last_id = u.id
@@ -283,45 +283,45 @@ INSERT INTO forebay.ended (
     errors, facts, body, home
 )
 SELECT r.last_id, r.due_at, r.enqueued_at, %s, r.kept_until, r.expires_at, r.rank_base, r.delivery, r.attempt, r.max_attempts,
-    r.settled_delivery, %s, r.rank_timed, r.asked, coalesce(r.elsewhere, r.queue), r.cls, r.kind,
+    r.settled_delivery, %s, r.rank_timed, r.cancel_requested, coalesce(r.elsewhere, r.queue), r.cls, r.kind,
     r.settled_code, r.cost, r.blocks, r.lane, r.line, r.gates, coalesce(r.known, r.errors), r.facts -> (r.size - 1), r.bodies -> (r.size - 1),
     CASE WHEN r.elsewhere IS NOT NULL THEN r.queue END
-FROM gone AS r;
+FROM deleted AS r;
 
 -- name: delete
--- Jobs that nobody holds are gone.
+-- Delete unclaimed jobs.
 DELETE FROM forebay.run WHERE single AND last_id = ANY (%s::bigint[]);
 
 -- name: remember
--- The last settles of jobs that are gone.
+-- The last settles of jobs that were deleted.
 INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
 VALUES (%s, %s::bigint[], %s::integer[], %s::integer[], %s::text[]);
 
--- name: ask
--- The holder of jobs will be told.
+-- name: request_cancel
+-- Request the cancellation of running jobs; returns their holders.
 UPDATE forebay.pack AS p
-SET asked = coalesce(p.asked, repeat('0', p.n)::bit varying) | (
-    SELECT string_agg(CASE WHEN i = ANY (u.places) THEN '1' ELSE '0' END, '' ORDER BY i)
+SET cancel_requested = coalesce(p.cancel_requested, repeat('0', p.n)::bit varying) | (
+    SELECT string_agg(CASE WHEN i = ANY (u.positions) THEN '1' ELSE '0' END, '' ORDER BY i)
     FROM generate_series(0, p.n - 1) AS i
 )::bit varying
 FROM (
-    SELECT k.pack, array_agg(k.place) AS places
-    FROM unnest(%s::bigint[], %s::integer[]) AS k (pack, place) GROUP BY k.pack
+    SELECT k.pack, array_agg(k.position) AS positions
+    FROM unnest(%s::bigint[], %s::integer[]) AS k (pack, position) GROUP BY k.pack
 ) AS u
 WHERE p.id = u.pack
 RETURNING p.holder;
 
--- name: holder_changed
--- Holders will look at their jobs one by one.
+-- name: holders_changed
+-- Make holders check their jobs one by one.
 UPDATE forebay.holder SET changes = changes + 1 WHERE id = ANY (%s::integer[]);
 
 -- name: dead
--- Those of these jobs that are dead.
+-- Lock those of these jobs that are dead.
 SELECT id, queue, state, lane, line, kind, coalesce(home, queue) FROM forebay.ended
 WHERE id = ANY (%s::bigint[]) AND state + 0 = 4 AND (kept_until IS NULL OR kept_until > %s) ORDER BY id FOR UPDATE;
 
 -- name: redrive
--- Dead jobs are home and wait again with all lives back; whoever redrives an expired job wants it to run all the same.
+-- Dead jobs are ready again in their home queues, with all attempts left and without an expiry.
 WITH back AS (
     DELETE FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND e.state + 0 = 4 RETURNING e.*
 ), stamp AS (SELECT %s::bigint AS at)
@@ -335,33 +335,33 @@ SELECT e.id, forebay.rank_at(e.rank_base, e.rank_timed, s.at, s.at), s.at, e.enq
     json_build_array(e.body)
 FROM back AS e, stamp AS s;
 
--- name: finished
--- Jobs that ended in this state before an instant, oldest first, are gone.
+-- name: purge
+-- Remove jobs that ended in this state before an instant, oldest first.
 DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
     ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
 ))
 RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue);
 
--- name: finished_in
--- Jobs that ended in this state before an instant, oldest first, are gone: those that lie in one queue.
+-- name: purge_queue
+-- The same of one queue.
 DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE queue = %s AND state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
     ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
 ))
 RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue);
 
--- name: outgrown
--- The oldest of the dead are gone wherever more of them lie than the queue keeps.
+-- name: purge_excess_dead
+-- Remove the oldest dead letters beyond the limits of their queues.
 SELECT id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue)
-FROM forebay.outgrown(%s, %s);
+FROM forebay.purge_excess_dead(%s, %s);
 
--- name: count_dead_anew
--- Somebody took dead letters away: who counts them begins anew.
-UPDATE forebay.queue SET dead_upto = NULL WHERE name = ANY (%s::text[]) AND dead_upto IS NOT NULL;
+-- name: recount_dead
+-- Dead letters were removed: they are counted again.
+UPDATE forebay.queue SET dead_counted_to = NULL WHERE name = ANY (%s::text[]) AND dead_counted_to IS NOT NULL;
 
--- name: outlived
--- Finished jobs whose time to be readable is over are gone.
+-- name: purge_kept
+-- Remove finished jobs that need not be kept any more.
 DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE kept_until IS NOT NULL AND kept_until <= %s ORDER BY kept_until LIMIT %s
     FOR UPDATE SKIP LOCKED
@@ -369,29 +369,29 @@ DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
 RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue);
 
 -- name: sweep_keys
--- Keys whose window has passed are forgotten, some at a time.
+-- Remove keys whose window has passed, some at a time.
 DELETE FROM forebay.key WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM forebay.key WHERE until <= %s ORDER BY until LIMIT %s FOR UPDATE SKIP LOCKED
 ));
 
 -- name: keys_by_state
--- Keys that are taken by the state of their job, from one on.
+-- Keys that are taken by the state of their job, after a given one.
 SELECT k.queue, k.key FROM forebay.key AS k
 WHERE k.until >= 7258118400000000 AND (k.queue, k.key) > (%s, %s) ORDER BY k.queue, k.key LIMIT %s;
 
 -- name: drop_keys
--- Those of these whose job is gone are forgotten.
+-- Remove those of these keys whose job does not exist any more.
 DELETE FROM forebay.key AS k USING unnest(%s::text[], %s::text[]) AS u (queue, key)
 WHERE k.queue = u.queue AND k.key = u.key AND k.until >= 7258118400000000 AND NOT forebay.in_states(k.job_id, 63);
 
 -- name: sweep_calls
--- Calls that nobody repeats any more are forgotten.
+-- Remove calls that will not be repeated any more.
 DELETE FROM forebay.call WHERE token = ANY (ARRAY(
     SELECT token FROM forebay.call WHERE at < %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
 ));
 
 -- name: sweep_settled
--- Settles that are older than enough others are forgotten.
+-- Remove the oldest settles beyond the number that is kept.
 DELETE FROM forebay.settled WHERE seq <= (
     SELECT max(s.seq) FROM (
         SELECT seq, sum(jobs) OVER (ORDER BY seq DESC ROWS UNBOUNDED PRECEDING) - jobs AS newer FROM forebay.settled
@@ -400,19 +400,19 @@ DELETE FROM forebay.settled WHERE seq <= (
 );
 
 -- name: sweep_holders
--- Processes that nobody has seen for long and that hold nothing are forgotten.
+-- Remove processes without a heartbeat for long that hold nothing.
 DELETE FROM forebay.holder AS h
 WHERE h.seen_at < %s AND NOT EXISTS (SELECT FROM forebay.pack AS p WHERE p.holder = h.id);
 
 -- name: inbox
--- Jobs that SQL users put, in order.
+-- Take jobs from the inbox, in order.
 DELETE FROM forebay.inbox WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.inbox ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED
 ))
 RETURNING id, draft;
 
 -- name: refuse
--- What SQL users put and no queue can take is a dead letter.
+-- A job of the inbox that is invalid is a dead letter.
 INSERT INTO forebay.ended (
     id, due_at, enqueued_at, finished_at, rank_base, delivery, attempt, max_attempts, settled_delivery, state, rank_timed,
     cancel_requested, queue, cls, kind, settled_code, errors, body

@@ -1,8 +1,8 @@
-"""Retained logs, and the ledger: reading it, its rule, and giving up its front.
+"""Retained logs; reading, retention and trimming of the ledger.
 
-Records of the ledger are written by the verbs, in their transactions. A reader first has the records numbered whose
-transactions are over, in the order of their changes, as far as no transaction is open that could still come before: so
-what was read is without a gap, and stays so. A transaction that is held open holds readers up, and nobody else.
+The verbs write records of the ledger in their transactions. A reader first assigns offsets to records whose
+transactions have ended, in the order of their changes, up to the oldest open transaction: so what was read has no gap,
+and never gets one. A transaction that is held open delays readers, and nothing else.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class Logs:
         return self._session.write(lambda unit: _logs(unit).trim(log, before, limit))
 
     def keep_windows(self, limit: int) -> None:
-        """What has left the windows of logs goes."""
+        """Trim what has left the windows of logs."""
         due = due_logs(self._session.server.query(_OLDEST), self._session.now)
         if due:
             self._session.write(lambda unit: _logs(unit).keep_windows(due, unit.now, limit))
@@ -85,12 +85,12 @@ class Logs:
 def _append(unit: UnitOfWork, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
     entries = _logs(unit).append(log, pairs, unit.now)
     if entries:
-        unit.news.add(log)
+        unit.has_work.add(log)
     return entries
 
 
 def _bigint(number: object) -> int:
-    """What is none is one that never is: the server answers why."""
+    """The number, or -2 if it cannot be one of a partition or an offset: the server returns the reason."""
     return number if type(number) is int and abs(number) <= _MAX_BIGINT else -2
 
 
@@ -99,7 +99,7 @@ def _logs(unit: UnitOfWork) -> SqlLogs:
 
 
 class Ledger:
-    """What happened."""
+    """The verbs of the ledger."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -131,25 +131,25 @@ class Ledger:
 
 
 def _put_rule(unit: UnitOfWork, rule: LedgerRule) -> None:
-    """The switch itself is told: the last record before a silence, and the first one after it."""
+    """Switching the ledger off is its last record, switching it on the first one."""
     ((recording, _, _),) = unit.fetch(_LOCK_RULE)
     if rule.on and not recording:
         unit.execute(_PUT_RULE, (rule.on, rule.keep, rule.keep_bytes))
     if rule.on != recording:
         unit.builder.set_verb("put_ledger_rule", name="on" if rule.on else "off")
-        unit.tell()
+        unit.write_record()
     unit.execute(_PUT_RULE, (rule.on, rule.keep, rule.keep_bytes))
 
 
 def _record(
     at: Instant, verb: str, owner: str | None, name: str | None, tick: Instant | None, spans: bytes | None
 ) -> Record:
-    told = [] if spans is None else _decode(spans)
+    ranges = [] if spans is None else _decode(spans)
     if verb == "settle":
-        told = [_dated(span, at) for span in told]
-    return Record(at, verb, told, owner, name, tick)
+        ranges = [_dated(span, at) for span in ranges]
+    return Record(at, verb, ranges, owner, name, tick)
 
 
 def _dated(span: JobRange, at: Instant) -> JobRange:
-    """A settle tells how long; its record tells when."""
+    """A settle stores durations; its record has instants."""
     return replace(span, until=at + span.until) if span.until or span.change in _AHEAD else span

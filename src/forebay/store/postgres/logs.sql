@@ -1,11 +1,11 @@
--- Statements about retained logs. A partition's place is its number in the whole store.
+-- Statements about retained logs. `place` is the number of a partition in the whole store.
 
 -- name: partitions
 -- The partitions of a log: place, first offset held, next offset, the instant of the newest entry.
 SELECT place, first, next, last_at FROM forebay.log_partition WHERE log = %s ORDER BY number;
 
 -- name: lock_partitions
--- The same, for a turn that appends: offsets are given in the order of commits, without gaps.
+-- The same, locked to append: offsets are assigned in the order of commits, without gaps.
 SELECT place, first, next, last_at FROM forebay.log_partition WHERE log = %s ORDER BY number FOR UPDATE;
 
 -- name: partition
@@ -17,7 +17,7 @@ SELECT place, first, next, last_at FROM forebay.log_partition WHERE log = %s AND
 INSERT INTO forebay.log_partition (log, number) VALUES (%s, %s);
 
 -- name: log_spec
--- What a log was configured with.
+-- The spec of a log.
 SELECT spec FROM forebay.queue WHERE name = %s;
 
 -- name: append
@@ -25,7 +25,7 @@ SELECT spec FROM forebay.queue WHERE name = %s;
 INSERT INTO forebay.log_entry (place, entry, at, key, body) VALUES (%s, %s, %s, %s, %s);
 
 -- name: appended
--- The offset of the entry to come, and the instant of the one before it.
+-- Store the next offset and the instant of the newest entry.
 UPDATE forebay.log_partition AS p SET next = v.next, last_at = v.last_at
 FROM (SELECT %s::integer AS place, %s::bigint AS next, %s::bigint AS last_at) AS v WHERE p.place = v.place;
 
@@ -34,8 +34,8 @@ FROM (SELECT %s::integer AS place, %s::bigint AS next, %s::bigint AS last_at) AS
 SELECT entry, at, body, key FROM forebay.log_entry WHERE place = %s AND entry > %s ORDER BY entry LIMIT %s;
 
 -- name: entry_before
--- The last offset that was appended before an instant, or the one before the first that is held: offsets are dense and
--- instants never fall, so a search by halves finds it without an index.
+-- The last offset that was appended before an instant, or the one before the first that is retained: offsets are dense and
+-- instants never decrease, so a binary search finds it without an index.
 WITH RECURSIVE half (place, at, low, high) AS (
     SELECT p.place, v.at, p.first, p.next
     FROM (SELECT %s::integer AS place, %s::bigint AS at) AS v
@@ -49,18 +49,18 @@ WITH RECURSIVE half (place, at, low, high) AS (
 SELECT max(low) - 1 FROM half;
 
 -- name: oldest_entries
--- Partitions that hold something: their log, its spec, and the instant of the oldest entry.
+-- Partitions that are not empty: their log, its spec, and the instant of the oldest entry.
 SELECT p.log, q.spec, e.at
 FROM forebay.log_partition AS p
 JOIN forebay.log_entry AS e ON e.place = p.place AND e.entry = p.first
 JOIN forebay.queue AS q ON q.name = p.log;
 
 -- name: trim
--- Entries before an offset are gone.
+-- Delete entries before an offset.
 DELETE FROM forebay.log_entry WHERE place = %s AND entry < %s;
 
 -- name: trimmed
--- The first offset that is left.
+-- Store the first offset that is retained.
 UPDATE forebay.log_partition AS p SET first = v.first
 FROM (SELECT %s::integer AS place, %s::bigint AS first) AS v WHERE p.place = v.place;
 
@@ -74,15 +74,15 @@ WHERE NOT EXISTS (SELECT FROM forebay.log_reader AS r WHERE r.place = v.place AN
 ON CONFLICT DO NOTHING;
 
 -- name: behind
--- Groups that have not had everything before an offset.
+-- Groups that have not read everything before an offset.
 SELECT reader FROM forebay.log_reader WHERE place = %s AND entry + 1 < %s;
 
 -- name: hold_behind
--- The same, each held for the end of the turn; who is being committed is left out.
+-- The same, locked; groups whose offsets are being committed are skipped.
 SELECT reader FROM forebay.log_reader WHERE place = %s AND entry + 1 < %s FOR UPDATE SKIP LOCKED;
 
 -- name: count_lost
--- From one offset to another the entries go: groups that have not had them lose them.
+-- Count the entries between two offsets as lost for groups that have not read them.
 UPDATE forebay.log_reader AS r SET lost = r.lost + v.until - greatest(v.start, r.entry + 1)
 FROM (SELECT %s::integer AS place, %s::bigint AS start, %s::bigint AS until) AS v
 WHERE r.place = v.place AND r.entry + 1 < v.until;
@@ -92,23 +92,23 @@ WHERE r.place = v.place AND r.entry + 1 < v.until;
 SELECT entry FROM forebay.log_reader WHERE place = %s AND reader = %s;
 
 -- name: hold_reader
--- The last committed offset, for a turn that changes the owner; nothing, while somebody is committing it.
+-- The same, locked to change the owner; no row while it is being committed.
 SELECT entry FROM forebay.log_reader WHERE place = %s AND reader = %s FOR UPDATE SKIP LOCKED;
 
 -- name: commit_offset
--- A group has done everything up to an offset.
+-- Commit an offset of a group.
 SELECT known, flaw FROM forebay.commit_offset(%s, %s, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint);
 
 -- name: add_group
--- A group that nobody knew.
+-- A new group.
 INSERT INTO forebay.log_group (log, reader, seen_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING;
 
 -- name: lock_group
--- One call at a time divides the partitions of a group.
+-- Lock a group to divide its partitions.
 SELECT seen_at FROM forebay.log_group WHERE log = %s AND reader = %s FOR UPDATE;
 
 -- name: see_group
--- A member of the group was here.
+-- Store when a member of the group was last seen.
 UPDATE forebay.log_group AS g SET seen_at = greatest(g.seen_at, v.at)
 FROM (SELECT %s::text AS log, %s::text AS reader, %s::bigint AS at) AS v
 WHERE g.log = v.log AND g.reader = v.reader;
@@ -122,7 +122,7 @@ ORDER BY p.place
 ON CONFLICT DO NOTHING;
 
 -- name: holdings
--- Each partition as a group has it: place, last committed offset, owner, epoch, the end of the owner's lease.
+-- The partitions of a group: place, last committed offset, owner, epoch, end of the owner's lease.
 SELECT p.place, r.entry, r.member, r.epoch, m.until
 FROM (SELECT %s::text AS log, %s::text AS reader) AS v
 JOIN forebay.log_partition AS p ON p.log = v.log
@@ -131,7 +131,7 @@ LEFT JOIN forebay.log_member AS m ON m.log = v.log AND m.reader = v.reader AND m
 ORDER BY p.number;
 
 -- name: give
--- A partition changes hands.
+-- Another owner of a partition.
 UPDATE forebay.log_reader AS r SET member = v.member, epoch = v.epoch
 FROM (SELECT %s::integer AS place, %s::text AS reader, %s::text AS member, %s::bigint AS epoch) AS v
 WHERE r.place = v.place AND r.reader = v.reader;
@@ -141,16 +141,16 @@ WHERE r.place = v.place AND r.reader = v.reader;
 SELECT member, until FROM forebay.log_member WHERE log = %s AND reader = %s;
 
 -- name: put_member
--- A member lives until then.
+-- Store the lease of a member.
 INSERT INTO forebay.log_member (log, reader, member, until) VALUES (%s, %s, %s, %s)
 ON CONFLICT (log, reader, member) DO UPDATE SET until = excluded.until;
 
 -- name: drop_member
--- A member is gone.
+-- Remove a member.
 DELETE FROM forebay.log_member WHERE log = %s AND reader = %s AND member = %s;
 
 -- name: standings
--- Some groups, each with every partition: where it stands, what it lost, the first entry it has not had, its owner.
+-- Some groups with all their partitions: offsets, entries lost, the first unread entry, owner.
 SELECT g.reader, p.number, coalesce(r.entry, -1), p.first, p.next, coalesce(r.lost, 0), e.at,
     greatest(g.seen_at, r.seen_at), r.member, r.epoch, m.until
 FROM (

@@ -1,6 +1,6 @@
-"""Looking after what is over: jobs past their expiry, finished jobs past their time, keys, calls, holders. Bounded.
+"""Maintenance: expiry of jobs, removal of finished jobs, keys, calls and holders that are past their time. Bounded.
 
-Jobs that are due need none of this: a claim takes them by itself.
+Due jobs need no maintenance: a claim makes them ready.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,26 +15,26 @@ from forebay.engine.settle import errors_after
 from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import errors_of, text_of
-from forebay.store.postgres.session import UnitOfWork
-from forebay.store.postgres.specs import Specs
+from forebay.store.postgres.session import SpecCache, UnitOfWork
 from forebay.store.states import DEAD
 
-_BURY: Final = statement("bury")
-_COUNT_ANEW: Final = statement("count_dead_anew")
+END_SINGLES: Final = statement("end_singles")
+EXTRACT: Final = "SELECT forebay.extract(%s, %s)"
+_RECOUNT_DEAD: Final = statement("recount_dead")
 SETTLE_MEMORY: Final = 65_536
 _CALL_MEMORY: Final = 600_000_000
 _HOLDER_MEMORY: Final = 3 * 86_400_000_000
 EXPIRE_LIMIT: Final = 4 * MAX_BATCH
-"""How many that expired a verb looks after in passing."""
+"""How many expired jobs a verb removes as part of its maintenance."""
 
 _KEY_GRACE: Final = 10_000_000
-"""Microseconds for which a key is kept after its window: a call that read the clock before the window ended may reach
-the key later, and must find it. `forebay.promote` has the same number."""
+"""Microseconds for which a key is kept after its window: a call that read the clock before the window ended may look
+the key up later, and must find it. `forebay.promote` has the same number."""
 
 _EXPIRED: Final = statement("expired")
 _EXPIRED_QUEUES: Final = statement("expired_queues")
-_OUTLIVED: Final = statement("outlived")
-_OUTGROWN: Final = statement("outgrown")
+_PURGE_KEPT: Final = statement("purge_kept")
+_PURGE_EXCESS_DEAD: Final = statement("purge_excess_dead")
 _REMEMBER: Final = statement("remember")
 _SWEEP_KEYS: Final = statement("sweep_keys")
 _KEYS_BY_STATE: Final = statement("keys_by_state")
@@ -43,15 +43,17 @@ _DROP_RATES: Final = statement("drop_rates")
 _SWEEP_CALLS: Final = statement("sweep_calls")
 _SWEEP_SETTLED: Final = statement("sweep_settled")
 _SWEEP_HOLDERS: Final = statement("sweep_holders")
-_DROP_REPORTS: Final = statement("drop_reports")
+_DROP_PROGRESS: Final = statement("drop_progress")
 _TAKE_DEAD: Final = (
     f"DELETE FROM forebay.ended WHERE id = ANY (%s::bigint[]) AND state + 0 = {DEAD} "
     "RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue)"
 )
 
 
-def grave_of(specs: Specs, queue: str, died_at: Instant, fetch: Callable[..., Rows] | None = None) -> DeadLetterRule:
-    """Where a job of this queue lies that dies then, and until when."""
+def dead_letter_rule(
+    specs: SpecCache, queue: str, died_at: Instant, fetch: Callable[..., Rows] | None = None
+) -> DeadLetterRule:
+    """Where a job of this queue that dies then is kept, and until when."""
     specs.reload([queue], fetch)
     dead = specs.of(queue).spec.routing.dead
     if dead is not None and dead.queue is not None:
@@ -59,44 +61,44 @@ def grave_of(specs: Specs, queue: str, died_at: Instant, fetch: Callable[..., Ro
     return specs.of(queue).stamper.dead_letter(died_at, lambda name: specs.of(name).stamper) or DeadLetterRule()
 
 
-def bury(unit: UnitOfWork, found: Sequence[Sequence[Any]], failure: Failure, change: Change) -> None:
-    """Jobs on their own that nobody holds die of this; they come as `expired` returns them."""
-    graves: dict[str, DeadLetterRule] = {}
+def dead_letter(unit: UnitOfWork, found: Sequence[Sequence[Any]], failure: Failure, change: Change) -> None:
+    """Unclaimed jobs, as `expired` returns them, become dead letters with this failure."""
+    rules: dict[str, DeadLetterRule] = {}
     rows: list[tuple[int, str, str | None, Instant | None]] = []
     for columns in found:
         job_id, queue, _, lane, line, kind, attempt, past = columns
-        grave = graves.get(queue)
-        if grave is None:
-            grave = graves[queue] = grave_of(unit.specs, queue, unit.now, unit.fetch)
+        rule = rules.get(queue)
+        if rule is None:
+            rule = rules[queue] = dead_letter_rule(unit.specs, queue, unit.now, unit.fetch)
         failed = text_of(errors_after(errors_of(past), failure, unit.now, attempt))
-        rows.append((job_id, failed, grave.queue, grave.kept_until or None))
+        rows.append((job_id, failed, rule.queue, rule.kept_until or None))
         unit.touch(queue, lane, line)
-        unit.eased.add(queue)
+        unit.has_room.add(queue)
         unit.builder.job(change, job_id, queue, kind)
     if rows:
-        unit.execute(_BURY, (*(list(column) for column in zip(*rows, strict=True)), unit.now, DEAD))
+        unit.execute(END_SINGLES, (*(list(column) for column in zip(*rows, strict=True)), unit.now, DEAD))
 
 
-def left(unit: UnitOfWork, queues: Iterable[str]) -> None:
-    """Dead letters of these queues are not there any more: who counts them begins anew."""
+def recount_dead(unit: UnitOfWork, queues: Iterable[str]) -> None:
+    """Dead letters of these queues were removed: they are counted again where their number is limited."""
     names = sorted(set(queues))
     if names:
-        unit.execute(_COUNT_ANEW, (names,))
+        unit.execute(_RECOUNT_DEAD, (names,))
 
 
 def sweep(unit: UnitOfWork, limit: int) -> None:
-    """What nobody needs any more is forgotten."""
-    forget(unit, unit.fetch(_OUTLIVED, (unit.now, limit)))
+    """Remove what is past its time."""
+    forget(unit, unit.fetch(_PURGE_KEPT, (unit.now, limit)))
     sweep_keys(unit, limit)
     unit.execute(_DROP_RATES, (unit.now, limit))
     unit.execute(_SWEEP_CALLS, (unit.now - _CALL_MEMORY, limit))
     unit.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
     unit.execute(_SWEEP_HOLDERS, (unit.now - _HOLDER_MEMORY,))
-    unit.execute(_DROP_REPORTS)
+    unit.execute(_DROP_PROGRESS)
 
 
 def sweep_keys(unit: UnitOfWork, limit: int, *, by_state: bool = True) -> None:
-    """Keys whose window has passed are forgotten; `by_state`: and some of those whose job is gone, round and round."""
+    """Remove keys whose window has passed; `by_state`: also the next keys by state whose jobs are gone."""
     unit.execute(_SWEEP_KEYS, (unit.now - _KEY_GRACE, limit))
     walked: Rows = []
     for start in dict.fromkeys((unit.specs.walked, ("", ""))) if by_state else ():
@@ -108,20 +110,20 @@ def sweep_keys(unit: UnitOfWork, limit: int, *, by_state: bool = True) -> None:
 
 
 def expire(unit: UnitOfWork, limit: int = EXPIRE_LIMIT) -> None:
-    """Jobs that nobody claimed in time go to the dead letters."""
+    """Jobs that were not claimed in time become dead letters."""
     queues = [queue for (queue,) in unit.fetch(_EXPIRED_QUEUES, (unit.now, limit))]
-    unit.hold(queues)
+    unit.require_locks(queues)
     while limit > 0 and queues:
         some = min(limit, MAX_BATCH)
         found = unit.fetch(_EXPIRED, (unit.now, queues, some))
-        bury(unit, found, OUT_OF_TIME, Change.EXPIRED)
+        dead_letter(unit, found, OUT_OF_TIME, Change.EXPIRED)
         if len(found) < some:
             return
         limit -= some
 
 
 class FinishedRow(NamedTuple):
-    """A finished job that is gone, as `finished` and its siblings return it; with its last settle."""
+    """A finished job that was removed, with its last settle."""
 
     id: int
     queue: str
@@ -135,32 +137,32 @@ class FinishedRow(NamedTuple):
 
 
 def forget(unit: UnitOfWork, finished: Rows, *, counted: bool = False) -> None:
-    """Finished jobs are gone. `counted`: the number of dead letters of their queues is already without them."""
+    """Finished jobs were removed. `counted`: the counters of dead letters are already without them."""
     rows = [FinishedRow._make(columns) for columns in finished]
-    unit.hold({row.home for row in rows if row.line is not None})
+    unit.require_locks({row.home for row in rows if row.line is not None})
     for row in rows:
         unit.builder.job(Change.PURGED, row.id, row.home, row.kind)
         if row.line is not None:
             unit.lines.add(row.line)
     remember(unit, [(row.id, row.settled_delivery, row.settled_code) for row in rows if row.settled_delivery])
     if not counted:
-        left(unit, [row.queue for row in rows if row.state == DEAD])
+        recount_dead(unit, [row.queue for row in rows if row.state == DEAD])
 
 
-def forget_excess(unit: UnitOfWork, limit: int) -> None:
-    """Where more dead lie than a queue keeps, the oldest are forgotten."""
-    forget(unit, unit.fetch(_OUTGROWN, (unit.now, limit)), counted=True)
+def purge_excess_dead(unit: UnitOfWork, limit: int) -> None:
+    """Where a queue has more dead letters than its limit, the oldest are removed."""
+    forget(unit, unit.fetch(_PURGE_EXCESS_DEAD, (unit.now, limit)), counted=True)
 
 
 def take_dead(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
-    """Those of these jobs that are dead letters are gone; their ids."""
+    """Remove those of these jobs that are dead letters; returns their ids."""
     found = unit.fetch(_TAKE_DEAD, (list(ids),))
     forget(unit, found)
     return [job_id for job_id, *_ in found]
 
 
 def remember(unit: UnitOfWork, settled: Sequence[tuple[int, int, str]]) -> None:
-    """The last settles (id, delivery, code) of jobs that are gone."""
+    """Store the last settles (id, delivery, code) of jobs that were deleted."""
     if settled:
         ids, deliveries, codes = map(list, zip(*settled, strict=True))
         unit.execute(_REMEMBER, (len(settled), ids, [1] * len(settled), deliveries, codes))

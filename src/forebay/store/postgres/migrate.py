@@ -1,9 +1,8 @@
-"""The schema: numbered files, applied in order, each in one transaction, while an advisory lock keeps others waiting.
+"""The schema: numbered files, applied in order in one transaction, under an advisory lock.
 
-A file is tagged `pre` (apply it before the new program starts: the old one still works with it) or `post` (apply it
-when no old program runs any more; the new one works without it). What was applied is written down with its checksum.
-Opening a store creates the schema in an empty database and otherwise only compares: `forebay migrate` brings an older
-one up to date.
+A file is tagged `pre` (applied before the new program starts: the old one still works with it) or `post` (applied when
+no old program runs any more: the new one works without it). Applied files are listed with their checksums. Opening a
+store creates the schema in an empty database and otherwise only compares; `forebay migrate` upgrades an older one.
 """
 
 from functools import cache
@@ -19,7 +18,7 @@ from forebay.store.sql_files import read_migrations
 _LOCK: Final = 0x46424159
 _PHASES: Final = ("pre", "post")
 _MIGRATION_SECONDS: Final = 3_600.0
-"""For one file: it may build an index on a large table, and wait until others have done so."""
+"""It may build an index on a large table, or wait while another process does."""
 
 
 class Migration(File, frozen=True):
@@ -40,13 +39,13 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def pending(server: Server) -> list[Migration]:
-    """What the database has not had yet; raises when it is newer than this program, or not what it says."""
+    """Files that are not applied yet; raises if the schema is newer than this program, or was changed."""
     applied = _applied(server)
     return [migration for migration in migrations() if migration.number not in applied]
 
 
 def migrate(server: Server, *, phase: str | None = None) -> list[Migration]:
-    """Bring the database up to date, with all files or those before the first of another phase."""
+    """Apply all pending files, or those before the first of another phase."""
 
     def work(connection: psycopg.Connection[Any]) -> list[Migration]:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
@@ -66,7 +65,7 @@ def migrate(server: Server, *, phase: str | None = None) -> list[Migration]:
 
 
 def prepare(server: Server) -> None:
-    """Make an empty database ready; refuse one that this program does not fit."""
+    """Create the schema in an empty database; refuse one of another version."""
     applied = _applied(server)
     if not applied:
         migrate(server)
@@ -87,7 +86,7 @@ def _applied(server: Server) -> dict[int, str]:
     if newest > len(known):
         raise Invalid(
             "store URL",
-            f"{server.name} has schema {newest}, this program knows {len(known)}",
+            f"{server.name} has schema {newest}, this program has {len(known)}",
             "upgrade forebay before you open it",
         )
     for number, checksum in applied.items():

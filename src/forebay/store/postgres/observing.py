@@ -1,10 +1,9 @@
-"""Looking: at jobs, queues and gates, page by page, and waiting for what becomes of them.
+"""Reads of jobs, queues and gates, page by page, and waits for their changes.
 
-Looking takes no lock: it waits for no writer, and no writer waits for it. What one page reads is bounded, in rows and
-in jobs, found or not. Jobs lie in four places: in runs, on their own, in packs, and among those that ended. All are
-looked at in one snapshot, as jobs move between them. Each place is looked at up to some id, and the page ends where the
-first of them ended early. What a place can tell apart, queue and state, is left out by the server; the rest is looked
-at here, as it may differ within a run.
+Reads take no locks: they wait for no writer, and no writer waits for them. What one page reads is bounded in rows and
+in jobs, matching or not. Jobs are in four places: runs of many jobs, runs of one, packs, and ended jobs. All are read
+in one snapshot, since jobs move between them. Each place is read up to some id, and the page ends at the smallest of
+these. The server filters by queue and state; all other conditions are checked here, since they may differ within a run.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +17,7 @@ from forebay.core.limits import MAX_AHEAD, MAX_BATCH, MAX_ID, MAX_INSTANT
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import LAST
 from forebay.store.postgres.claims import Claims, Holder, unfinished
-from forebay.store.postgres.connect import Connection, Rows, Server, array_of
+from forebay.store.postgres.connect import Connection, Rows, Server, array_literal
 from forebay.store.postgres.intake import empty_inbox
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import BEHIND, LATER, READY, EndedRow, RunRow, jobs_of_run
@@ -49,21 +48,21 @@ _LINE_HEAD: Final = statement("line_head")
 _LINE_BEFORE: Final = statement("line_before")
 _AHEAD: Final = statement("ahead")
 _UNFINISHED: Final = statement("unfinished")
-_REPORTS: Final = statement("reports")
+_PROGRESS: Final = statement("progress")
 _CHANGES: Final = "SELECT changes FROM forebay.holder WHERE id = %s"
 _SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
 
 _PROBES: Final = 2_000
-"""Rows that one page looks at in each place, at most."""
+"""Rows that one page reads in each place, at most."""
 
 _SPARE: Final = 2
-"""Rows may come in between while a page is made; not so many times as many."""
+"""Rows may be inserted between the two statements of a place; at most so many times as many are read."""
 
 _OPEN: Final = {State.WAITING: [BEHIND, LATER], State.READY: [READY]}
 
 
 class Observing:
-    """What there is, and how it changes. `claims` knows what this process holds, and where it looks for more."""
+    """The reading verbs. `claims` has the leases and the cursors of this process."""
 
     def __init__(self, session: Session, claims: Claims) -> None:
         self._session = session
@@ -78,14 +77,13 @@ class Observing:
             rows = self._session.server.query(_ENDED, (missing, self._session.now()))
             found |= {row.id: row.job() for row in map(EndedRow._make, rows)}
         running = [job.id for job in found.values() if job.state is State.RUNNING]
-        reports = self._session.server.query(_REPORTS, (running,)) if running else []
-        pictures: dict[int, Job | None] = dict(found)
-        for job_id, delivery, *rest in reports:
-            pictures[job_id] = with_progress(found[job_id], delivery, Progress(*rest))
-        return [pictures.get(job_id) for job_id in ids]
+        jobs: dict[int, Job | None] = dict(found)
+        for job_id, delivery, *rest in self._session.server.query(_PROGRESS, (running,)) if running else ():
+            jobs[job_id] = with_progress(found[job_id], delivery, Progress(*rest))
+        return [jobs.get(job_id) for job_id in ids]
 
     def browse(self, query: Query, after: int, limit: int) -> Page:
-        """One page looks at a bounded number of jobs, found or not."""
+        """One page reads a bounded number of jobs, matching or not."""
         empty_inbox(self._session)
         return browse(self._session.server, query, after, limit, self._session.now())
 
@@ -140,7 +138,7 @@ class Observing:
         return int(found[0][0]) if found else None
 
     def _held_at_gate(self, job_id: int, queue: str, lane: str, names: Any, now: Instant) -> Hold | None:
-        """The first closed gate of the whole queue or of the lane, as the first job of the lane meets it."""
+        """The first gate of the whole queue or of the lane that is closed for the first job of the lane."""
         self._session.specs.reload([queue])
         stamper = self._session.specs.of(queue).stamper
         stamped = [gate for name in names if (gate := stamper.gate(name)) is not None]
@@ -167,20 +165,20 @@ class Observing:
         return Hold(line, 1, int(runs), before, head)
 
     def wait(self, queues: Sequence[str], span: Duration) -> bool:
-        # Where gates may hold jobs, news are a reason to look and no more.
-        hints = [queue for queue in queues if not self._session.specs.of(queue).keys]
+        # Where gates may hold jobs, a notification is only a reason to poll.
+        hints = [queue for queue in queues if not self._session.specs.of(queue).lock_keys]
         return self._session.waiters.until_work(
             queues, self._session.now() + span, lambda: self._work_at(queues), hints
         )
 
     def _work_at(self, queues: Sequence[str]) -> Instant:
-        """When a claim or a reaping may next find something, as far as is known."""
+        """When a claim or a reaper may next find something, if nothing changes."""
         cursors = [self._claims.cursors.get(queue) for queue in queues]
-        floors = [(None, None) if cursor is None else cursor.known for cursor in cursors]
-        leads, others = (array_of([each[place] for each in floors]) for place in range(2))
-        asked = (self._session.at, list(queues), leads, others, *self._claims.past.floors())
-        *instants, stirs = self._session.server.query(_WORK_AT, asked)[0]
-        if stirs:
+        floors = [(None, None) if cursor is None else cursor.floors for cursor in cursors]
+        leads, others = (array_literal(column) for column in zip(*floors, strict=True)) if floors else ("{}", "{}")
+        arguments = (self._session.at, list(queues), leads, others, *self._claims.lease_cursor.floors())
+        *instants, maintain = self._session.server.query(_WORK_AT, arguments)[0]
+        if maintain:
             return 0
         known = [at for at in instants if at is not None]
         return min(known, default=MAX_INSTANT)
@@ -200,25 +198,26 @@ class Observing:
     def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
         holder = self._claims.holders.get(owner)
         end = self._session.now() + span
-        asked: list[Fence] = []
+        found: list[Fence] = []
 
         def ready() -> Instant:
             if holder is not None:
-                asked[:] = [fence for fence in self._requests(holder) if fence not in known]
-            return 0 if asked else MAX_INSTANT
+                found[:] = [fence for fence in self._cancel_requests(holder) if fence not in known]
+            return 0 if found else MAX_INSTANT
 
         topics = [] if holder is None else [requests_to(holder.id)]
         self._session.waiters.until_news_of(topics, end, ready)
-        return asked
+        return found
 
-    def _requests(self, holder: Holder) -> list[Fence]:
-        """Which of the jobs in its hands are to end. They are looked at when somebody has touched some of them."""
-        held = holder.book()
+    def _cancel_requests(self, holder: Holder) -> list[Fence]:
+        """Which of its jobs are to be cancelled. They are read only when another process has changed some of them."""
+        held = holder.jobs()
         changes = self._session.server.query(_CHANGES, (holder.id,)) if held else []
-        if changes and changes[0][0] != holder.looked_at:
-            holder.asked = [place.fence for place in self._claims.places([job_id for job_id, _ in held]) if place.asked]
-            holder.looked_at = changes[0][0]
-        return [fence for fence in holder.asked if fence in held]
+        if changes and changes[0][0] != holder.checked_changes:
+            running = self._claims.running_jobs([job_id for job_id, _ in held])
+            holder.cancel_requests = [job.fence for job in running if job.cancel_requested]
+            holder.checked_changes = changes[0][0]
+        return [fence for fence in holder.cancel_requests if fence in held]
 
 
 def _backlog(row: Sequence[Any], now: Instant) -> Backlog:
@@ -230,14 +229,14 @@ def _backlog(row: Sequence[Any], now: Instant) -> Backlog:
 
 
 class _Part(NamedTuple):
-    """What one place has. `end`: it was looked at up to this id; None: to its end."""
+    """The jobs of one place. `end`: the id up to which it was read; None: to its end."""
 
     jobs: list[Job]
     end: int | None
 
 
-class Look(NamedTuple):
-    """One page of one query. `wanted`: so many jobs of each place are enough."""
+class _PageReader(NamedTuple):
+    """Reads one page of a query. `wanted`: how many jobs of each place suffice."""
 
     connection: Connection
     query: Query
@@ -267,23 +266,23 @@ class Look(NamedTuple):
         return parts
 
     def _runs(self, single: bool) -> _Part:
-        probes = _PROBES if self._picks else self.wanted
+        probes = _PROBES if self._filters else self.wanted
         last = self._last(_RUNS_END, single, self.after, probes - 1)
         states = _OPEN.get(self.query.state) if self.query.state else None
-        place = (single, self.after, MAX_ID if last is None else last, _SPARE * probes)
-        picked = (states, states, self.query.queue, self.query.queue)
-        return self._part(self._fetch(_PAGE_RUNS, (*place, *picked, self.wanted, self.wanted)), last)
+        ids = (single, self.after, MAX_ID if last is None else last, _SPARE * probes)
+        filters = (states, states, self.query.queue, self.query.queue)
+        return self._part(self._fetch(_PAGE_RUNS, (*ids, *filters, self.wanted, self.wanted)), last)
 
     def _held(self, last: int | None) -> _Part:
-        """Members overlap: one job of a run may be in a pack, and those around it in another one."""
+        """Members overlap: one job of a run may be in a pack, and its neighbours in another one."""
         after, queue = self.after, self.query.queue
-        picked = (after, last, after, queue, queue, after, self.wanted - 1, MAX_ID)
-        jobs = [job for row in self._fetch(_PAGE_HELD, picked) for job in jobs_of_run(RunRow._make(row))]
+        arguments = (after, last, after, queue, queue, after, self.wanted - 1, MAX_ID)
+        jobs = [job for row in self._fetch(_PAGE_HELD, arguments) for job in jobs_of_run(RunRow._make(row))]
         ids = sorted(job.id for job in jobs if job.id > after)
         return _Part(jobs, ids[self.wanted - 1] if len(ids) >= self.wanted else None)
 
     def _part(self, rows: Sequence[Sequence[Any]], last: int | None) -> _Part:
-        """The jobs of these runs. As many as were wanted: there may be more after the last one."""
+        """The jobs of these runs; if they are as many as were wanted, more may follow."""
         runs = [RunRow._make(row) for row in rows]
         jobs = [job for run in runs for job in jobs_of_run(run)]
         return _Part(jobs, runs[-1].last_id if sum(run.n for run in runs) >= self.wanted else last)
@@ -291,24 +290,24 @@ class Look(NamedTuple):
     def _ended(self) -> _Part:
         query = self.query
         end, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_ENDED_END, _PAGE_ENDED)
-        probes = _PROBES if self._picks else self.wanted
+        probes = _PROBES if self._filters else self.wanted
         last = self._last(end, self.after, probes - 1)
         state = None if query.state is None else STATES.index(query.state)
-        place = (self.after, MAX_ID if last is None else last, _SPARE * probes)
-        picked = (state, state, query.queue, query.queue, query.kind, query.kind)
-        jobs = [EndedRow._make(row).job() for row in self._fetch(page, (*place, self.now, *picked, self.wanted))]
+        ids = (self.after, MAX_ID if last is None else last, _SPARE * probes)
+        filters = (state, state, query.queue, query.queue, query.kind, query.kind)
+        jobs = [EndedRow._make(row).job() for row in self._fetch(page, (*ids, self.now, *filters, self.wanted))]
         return _Part(jobs, jobs[-1].id if len(jobs) >= self.wanted else last)
 
     @property
-    def _picks(self) -> bool:
-        """Whether the server leaves some out, and so may look at more than it gives."""
+    def _filters(self) -> bool:
+        """Whether the server filters, and so may read more than it returns."""
         return self.query.queue is not None or self.query.state is not None or self.query.kind is not None
 
     def _fetch(self, statement: str, values: Sequence[Any]) -> Rows:
         return self.connection.execute(statement, values).fetchall()
 
     def _last(self, end: str, *values: object) -> int | None:
-        """The id up to which it is looked at; None: to the end."""
+        """The id up to which the place is read; None: to its end."""
         found = self._fetch(end, values)
         return found[0][0] if found else None
 
@@ -317,12 +316,12 @@ def browse(server: Server, query: Query, after: int, limit: int, now: Instant) -
     plain = query.kind is None and query.tenant is None and query.subject is None and query.suspect is None
     wanted = limit + 1 if plain else MAX_BATCH
 
-    def look(connection: Connection) -> Page:
+    def read(connection: Connection) -> Page:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        return Look(connection, query, max(0, min(after, MAX_ID)), wanted, now).page(limit)
+        return _PageReader(connection, query, max(0, min(after, MAX_ID)), wanted, now).page(limit)
 
-    # While somebody holds an old snapshot a page may walk over much that is gone.
-    return server.transact(look, marked=False, within=server.long)
+    # Under an old snapshot a page may scan many dead rows.
+    return server.transact(read, marked=False, within=server.long_timeout)
 
 
 def matches(job: Job, query: Query) -> bool:

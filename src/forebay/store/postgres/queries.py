@@ -1,8 +1,8 @@
 """The statements of `*.sql` by name, read once.
 
-`{run}`, `{running}` and `{ended}` stand for what makes a picture of a job. `{open}`, `{held}`, `{gone}` and `{backlog}`
-stand for what makes a picture of a queue: what is counted of runs, of packs, of finished jobs, and all put together.
-`{taken}`: the key `k` is taken, if by the state of its job.
+`{run}`, `{running}` and `{ended}` are the columns from which jobs are decoded. `{open}`, `{held}`, `{finished}` are the
+counts of runs, packs and finished jobs in a queue, `{backlog}` the columns that combine them. `{taken}`: the key `k` is
+taken, if by the state of its job.
 """
 
 from functools import cache
@@ -13,14 +13,14 @@ from forebay.store.sql_files import read_statements
 
 _RUN: Final = (
     "r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, r.max_attempts, "
-    "r.expires_at, r.errors, r.facts, r.bodies, CASE WHEN r.asked THEN '1' END, NULL::text, NULL::bigint, "
+    "r.expires_at, r.errors, r.facts, r.bodies, CASE WHEN r.cancel_requested THEN '1' END, NULL::text, NULL::bigint, "
     "NULL::bigint, NULL::text, NULL::boolean, NULL::bigint, NULL::integer, NULL::integer, NULL::integer"
 )
 _RUNNING: Final = (
     "r.last_id, r.n, r.size, 2::smallint, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, "
-    "r.max_attempts, r.expires_at, r.errors, r.facts, r.bodies, r.asked::text, r.gone::text, r.claimed_at, "
-    "forebay.leased_until(r.beat, r.lease_until, r.holder), "
-    "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder), r.beat, r.pack, r.jobs, r.number, r.base"
+    "r.max_attempts, r.expires_at, r.errors, r.facts, r.bodies, r.cancel_requested::text, r.settled::text, "
+    "r.claimed_at, forebay.leased_until(r.by_heartbeat, r.lease_until, r.holder), "
+    "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder), r.by_heartbeat, r.pack, r.jobs, r.number, r.base"
 )
 _ENDED: Final = (
     "e.id, e.state, e.queue, e.kind, e.due_at, e.enqueued_at, e.delivery, e.attempt, e.max_attempts, e.expires_at, "
@@ -30,8 +30,8 @@ _OPEN: Final = (
     "queue, sum(n) FILTER (WHERE state IN (0, 3)) AS waiting, sum(n) FILTER (WHERE state = 1) AS ready, "
     "min(due_at) FILTER (WHERE state = 1) AS oldest"
 )
-_HELD: Final = "queue, sum(n - coalesce(bit_count(gone), 0)) AS running"
-_GONE: Final = (
+_HELD: Final = "queue, sum(n - coalesce(bit_count(settled), 0)) AS running"
+_FINISHED: Final = (
     "queue, count(*) FILTER (WHERE state = 3) AS done, count(*) FILTER (WHERE state = 4) AS dead, "
     "count(*) FILTER (WHERE state = 5) AS cancelled"
 )
@@ -46,13 +46,13 @@ _TAKEN: Final = (
     "(k.until < 7258118400000000 OR forebay.in_states(k.job_id, "
     "coalesce((SELECT q.unique_states FROM forebay.queue AS q WHERE q.name = k.queue), 7)))"
 )
-_WORDS: Final = {
+_PARTS: Final = {
     "run": _RUN,
     "running": _RUNNING,
     "held": _HELD,
     "ended": _ENDED,
     "open": _OPEN,
-    "gone": _GONE,
+    "finished": _FINISHED,
     "backlog": _BACKLOG,
     "taken": _TAKEN,
 }
@@ -62,7 +62,7 @@ _WORDS: Final = {
 def statements() -> dict[str, str]:
     """Every statement by its name."""
     names = ("jobs.sql", "queues.sql", "logs.sql")
-    return read_statements("forebay.store.postgres", names, _WORDS)
+    return read_statements("forebay.store.postgres", names, _PARTS)
 
 
 def statement(name: str) -> str:

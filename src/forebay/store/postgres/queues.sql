@@ -1,7 +1,7 @@
 -- Statements about queues, gates and schedules.
 
 -- name: backlog
--- These queues at a glance.
+-- The backlog of these queues.
 SELECT {backlog} FROM unnest(%s::text[]) AS u (name)
 LEFT JOIN forebay.queue AS q ON q.name = u.name
 LEFT JOIN (
@@ -11,7 +11,7 @@ LEFT JOIN (
     SELECT {held} FROM forebay.pack WHERE queue = ANY (%s::text[]) GROUP BY queue
 ) AS p ON p.queue = u.name
 LEFT JOIN (
-    SELECT {gone} FROM forebay.ended
+    SELECT {finished} FROM forebay.ended
     WHERE queue = ANY (%s::text[]) AND (kept_until IS NULL OR kept_until > %s) GROUP BY queue
 ) AS e ON e.queue = u.name
 LEFT JOIN (
@@ -20,13 +20,13 @@ LEFT JOIN (
 ) AS k ON k.queue = u.name;
 
 -- name: backlogs
--- All queues that are configured, paused, or hold jobs: every row is counted, once.
+-- The backlog of all queues that are configured, paused, or have jobs: every row is read once.
 WITH r AS MATERIALIZED (
     SELECT {open} FROM forebay.run GROUP BY queue
 ), p AS MATERIALIZED (
     SELECT {held} FROM forebay.pack GROUP BY queue
 ), e AS MATERIALIZED (
-    SELECT {gone} FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s GROUP BY queue
+    SELECT {finished} FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s GROUP BY queue
 ), k AS (
     SELECT k.queue, count(*) AS keys FROM forebay.key AS k WHERE k.until > %s AND {taken} GROUP BY k.queue
 )
@@ -41,7 +41,7 @@ LEFT JOIN r ON r.queue = u.name LEFT JOIN p ON p.queue = u.name LEFT JOIN e ON e
 ORDER BY u.name;
 
 -- name: queue_names
--- Names of queues that are configured, paused, or hold jobs, by pages.
+-- Names of queues that are configured, paused, or have jobs, by pages.
 SELECT name FROM (
     SELECT name FROM forebay.queue WHERE spec IS NOT NULL OR paused_until IS NOT NULL
     UNION SELECT queue FROM forebay.run
@@ -52,13 +52,13 @@ WHERE name COLLATE "C" > %s AND name COLLATE "C" >= %s AND name COLLATE "C" < %s
 ORDER BY name COLLATE "C" LIMIT %s;
 
 -- name: totals
--- All queues together, in every row, and those that hold most: every row is counted, once.
+-- The sums of all queues, in every row, and the largest queues: every row is read once.
 WITH r AS MATERIALIZED (
     SELECT {open} FROM forebay.run GROUP BY queue
 ), p AS MATERIALIZED (
     SELECT {held} FROM forebay.pack GROUP BY queue
 ), e AS MATERIALIZED (
-    SELECT {gone} FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s GROUP BY queue
+    SELECT {finished} FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s GROUP BY queue
 ), c AS (
     SELECT u.name, coalesce(r.waiting, 0) AS waiting, coalesce(r.ready, 0) AS ready, coalesce(p.running, 0) AS running,
         coalesce(e.done, 0) AS done, coalesce(e.dead, 0) AS dead, coalesce(e.cancelled, 0) AS cancelled
@@ -86,7 +86,7 @@ LEFT JOIN r ON r.queue = u.name LEFT JOIN p ON p.queue = u.name LEFT JOIN e ON e
 ORDER BY u.depth DESC, u.dead DESC, u.name COLLATE "C";
 
 -- name: lock_queue
--- One queue, for a turn that configures it.
+-- Lock one queue to configure it.
 INSERT INTO forebay.queue AS q (name) VALUES (%s) ON CONFLICT (name) DO UPDATE SET name = excluded.name
 RETURNING q.spec, q.paused_until;
 
@@ -96,24 +96,24 @@ SELECT EXISTS (SELECT FROM forebay.run WHERE queue = %s) OR EXISTS (SELECT FROM 
     OR EXISTS (SELECT FROM forebay.ended WHERE queue = %s);
 
 -- name: put_spec
--- A queue has another spec; everybody's picture of it is old.
+-- Another spec of a queue, with a new version.
 UPDATE forebay.queue
-SET spec = %s, version = version + 1, depth_most = %s, is_log = %s, plain = %s, lives = %s, key_window = %s,
+SET spec = %s, version = version + 1, max_depth = %s, is_log = %s, plain = %s, max_attempts = %s, key_window = %s,
     unique_states = %s, laned = %s, whole = %s::jsonb, terms = %s::jsonb, weights = %s::jsonb, weight = %s
 WHERE name = %s;
 
 -- name: pause
--- Nobody claims from a queue until then.
+-- Pause a queue until an instant, or resume it.
 UPDATE forebay.queue SET paused_until = %s WHERE name = %s;
 
 -- name: work_at
--- When a claim or a reaping may next find something.
+-- When a claim or a reaper may next find something.
 SELECT * FROM forebay.work_at(
     %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint
 );
 
 -- name: gates
--- Gates in use, or with an operator's number: the slots that hold now, what is used of them, that number.
+-- Gates in use, or with an operator's number: the slots that apply, those in use, and that number.
 SELECT n.name, coalesce(l.slots, g.slots), coalesce(g.used, 0), l.slots FROM (
     (
         SELECT g.name FROM forebay.gate AS g
@@ -128,35 +128,35 @@ LEFT JOIN forebay.gate AS g ON g.name = n.name LEFT JOIN forebay.gate_limit AS l
 ORDER BY n.name LIMIT %s;
 
 -- name: gate_states
--- What is used of these gates, the theoretical arrival times of rates, the operator's numbers.
+-- Slots in use, theoretical arrival times of rates, and operators' numbers.
 SELECT n.name, coalesce(g.used, 0), coalesce(g.tat, 0), l.slots FROM unnest(%s::text[]) AS n (name)
 LEFT JOIN forebay.gate AS g ON g.name = n.name LEFT JOIN forebay.gate_limit AS l ON l.name = n.name;
 
 -- name: gate_limit
--- The operator's own number of slots.
+-- The operator's number of slots.
 SELECT slots FROM forebay.gate_limit WHERE name = %s;
 
 -- name: set_gate_limit
--- An operator gives a gate another number.
+-- Set the operator's number.
 INSERT INTO forebay.gate_limit VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET slots = excluded.slots;
 
 -- name: drop_gate_limit
--- Back to the number of the spec.
+-- Return to the number of the spec.
 DELETE FROM forebay.gate_limit WHERE name = %s;
 
 -- name: drop_rates
--- Rates that owe nothing any more.
+-- Remove rates whose theoretical arrival time has passed.
 DELETE FROM forebay.gate WHERE name = ANY (ARRAY(
     SELECT name FROM forebay.gate WHERE tat > 0 AND tat <= %s AND used = 0 ORDER BY tat LIMIT %s FOR UPDATE SKIP LOCKED
 ));
 
 -- name: drop_lanes
--- Lanes and turns of a queue begin anew.
+-- Remove lanes and turns of a queue.
 WITH lanes AS (DELETE FROM forebay.lane WHERE queue = %s), classes AS (DELETE FROM forebay.class WHERE queue = %s)
 DELETE FROM forebay.share WHERE queue = %s;
 
 -- name: reset_turns
--- The turns of a queue's classes begin anew.
+-- Reset the turns of a queue's classes.
 WITH current AS (DELETE FROM forebay.share WHERE queue = %s) UPDATE forebay.class SET turn = 0 WHERE queue = %s;
 
 -- name: ready_lanes
@@ -186,11 +186,11 @@ SELECT r.last_id, r.queue, r.lane, r.cls, r.gates FROM forebay.lane AS l CROSS J
 WHERE l.untils @> ARRAY[%s::text] ORDER BY r.rank, r.last_id LIMIT %s;
 
 -- name: change_lane
--- A job goes to the lane without a gate that it has passed.
+-- Move a job to the lane without the gate that it has passed.
 UPDATE forebay.run SET gates = %s::text[], lane = %s WHERE single AND last_id = %s;
 
 -- name: due_job
--- One job that a gate or a line may hold, and its place.
+-- One job that a gate or a line may hold.
 SELECT r.last_id, r.queue, r.state, r.lane, r.line, r.gates, r.rank, r.due_at FROM forebay.find(ARRAY[%s::bigint]) AS f
 CROSS JOIN LATERAL (
     SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
@@ -202,18 +202,18 @@ SELECT cost FROM forebay.run WHERE state = 1 AND queue = %s AND lane = %s AND (e
 ORDER BY rank, last_id LIMIT 1;
 
 -- name: line_head
--- The smallest unfinished id of a line, and whether it runs; a dead one that keeps it shut counts.
+-- The smallest unfinished id of a line, a dead one that blocks it included, and whether it runs.
 SELECT h.id, EXISTS (SELECT FROM forebay.running_line AS l WHERE l.line = h.line AND l.id = h.id)
 FROM (SELECT line, least(behind, exposed, dead) AS id FROM forebay.line_heads(ARRAY[%s])) AS h WHERE h.id IS NOT NULL;
 
 -- name: line_before
--- How many jobs stand in a line behind its head and before a job, so many at most.
+-- How many jobs of a line are behind its head and before a job, up to a limit.
 SELECT count(*) FROM (
     SELECT FROM forebay.run WHERE line = %s AND last_id > %s AND last_id < %s LIMIT %s
 ) AS b;
 
 -- name: ahead
--- How many of its lane go before a ready job, so many at most.
+-- How many jobs of its lane are before a ready job, up to a limit.
 SELECT least(%s, coalesce((
     SELECT sum(b.n) FROM (
         SELECT r.n FROM forebay.run AS r
@@ -231,18 +231,18 @@ WHERE j.state = 1;
 SELECT body, last_at FROM forebay.schedule WHERE body IS NOT NULL ORDER BY name;
 
 -- name: schedule
--- One schedule and its last tick, for a turn that changes it.
+-- Lock one schedule to change it.
 SELECT body, last_at FROM forebay.schedule WHERE name = %s FOR UPDATE;
 
 -- name: put_schedule
--- Create or edit; the last tick is not ours to change.
+-- Create or edit; the last tick is kept.
 INSERT INTO forebay.schedule AS s (name, body) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET body = excluded.body;
 
 -- name: drop_schedule
--- Only the last tick stays.
+-- Drop all but the last tick.
 UPDATE forebay.schedule SET body = NULL WHERE name = %s AND body IS NOT NULL;
 
 -- name: tick
--- A slot is taken.
+-- Fire a tick.
 UPDATE forebay.schedule AS s SET body = v.body, last_at = v.at
 FROM (SELECT %s::text AS name, %s::text AS body, %s::bigint AS at) AS v WHERE s.name = v.name;

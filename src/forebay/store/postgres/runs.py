@@ -1,9 +1,9 @@
-"""Jobs as rows: runs on the way in, pictures of jobs on the way out, and packs in the hands of a holder. Pure.
+"""Jobs as rows: drafts encoded as runs, rows decoded as jobs, and the leases of packs. Pure.
 
-Alike is what a claim looks at: queue, class, due time, rank, lives, cost. Only neighbours of a call share a run, so
-that ids, and with them the order of acceptance, stay what they are. What else differs travels in `facts`, an object a
-job. A pack is what one claim took from one queue, as one row. Its members are runs, and its jobs have places in it,
-which never change. So a lease that knows its place needs no look-up to be settled.
+Jobs are alike if a claim cannot tell them apart: same queue, class, due time, rank, attempts allowed and cost. Only
+neighbours of a call share a run, so that ids remain in the order of acceptance. All other differences are in `facts`,
+an object for each job. A pack is what one claim took from one queue, as one row. Its members are runs, and the
+positions of its jobs never change. So a lease that has its position needs no look-up to be settled.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from forebay.core.stamp import RankRule
 from forebay.store.postgres.connect import Json
 
 BEHIND, READY, RUNNING, LATER = range(4)
-"""States of a run in its table. `BEHIND` the head of its line."""
+"""States of a run in its table. `BEHIND`: behind the head of its line."""
 
 _STATES: Final = (State.WAITING, State.READY, State.RUNNING, State.WAITING)
 
@@ -44,7 +44,6 @@ class Facts(Struct, omit_defaults=True):
 
 
 NO_FACTS: Final = Facts()
-"""Those of most jobs."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _bodies: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -54,10 +53,10 @@ _errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
 class Stamp(NamedTuple):
-    """What its queue's spec makes of a draft; the server adds the time."""
+    """The columns that the spec of its queue determines for a draft; the server adds the time."""
 
     rule: RankRule
-    lives: int
+    max_attempts: int
     cls: str
     cost: int
     gates: tuple[str, ...] = ()
@@ -74,7 +73,7 @@ class Run(Struct):
     drafts: list[Draft]
 
     def columns(self) -> tuple[Any, ...]:
-        """As `forebay.put` takes them; payloads and facts come last."""
+        """The arguments of `forebay.insert_runs`; facts and payloads come last."""
         stamp, draft = self.stamp, self.drafts[0]
         return (
             len(self.drafts),
@@ -88,7 +87,7 @@ class Run(Struct):
             draft.run_at,
             stamp.rule.base,
             stamp.rule.timed,
-            stamp.lives,
+            stamp.max_attempts,
             draft.expires_at,
             facts_json(self.drafts, draft.kind),
             Json(b"[" + b",".join([each.body for each in self.drafts]) + b"]"),
@@ -120,7 +119,7 @@ def group(drafts: Iterable[Draft], stamp: Callable[[Draft], Stamp]) -> list[Run]
 
 
 def facts_of(draft: Draft | Entry, kind: str) -> Facts | None:
-    """What is to be kept of a draft beside its kind and payload."""
+    """What a row keeps of a draft besides its kind and payload."""
     facts = Facts(
         None if draft.kind == kind else draft.kind,
         draft.tenant,
@@ -135,19 +134,19 @@ def facts_of(draft: Draft | Entry, kind: str) -> Facts | None:
 
 
 def facts_json(drafts: Sequence[Draft | Entry], kind: str) -> Json | None:
-    """An object or null a job; None when no job has anything to keep."""
+    """An object or null for each job; None if no job has facts."""
     if all(_plain(draft, kind) for draft in drafts):
         return None
     return Json(_encode([facts_of(draft, kind) for draft in drafts]))
 
 
 def one_facts(text: Any) -> Facts | None:
-    """Those of a job that is on its own."""
+    """The facts of a run of one job."""
     return None if text is None else _facts(text)[-1]
 
 
 def merged_facts(own: Facts, priority: int, deadline: Instant | None, meta: dict[str, str] | None) -> Json | None:
-    """Of a job on its own that took over newer work: whose it is stays, how urgent it is does not."""
+    """The facts of a waiting job after a merge: tenant, subject and key stay, urgency is that of the newer draft."""
     facts = msgspec.structs.replace(own, kind=None, priority=priority, deadline=deadline, meta=meta)
     return None if facts == NO_FACTS else Json(_encode([facts]))
 
@@ -166,7 +165,7 @@ def _plain(draft: Draft | Entry, kind: str) -> bool:
 
 
 class RunRow(NamedTuple):
-    """The columns `{run}` of a run that nobody holds, or `{running}` of a member of a pack; only these have a pack."""
+    """The columns `{run}` of an unclaimed run, or `{running}` of a member of a pack; only the latter has a pack."""
 
     last_id: int
     n: int
@@ -183,12 +182,12 @@ class RunRow(NamedTuple):
     errors: str | None
     facts: bytes | None
     bodies: bytes
-    asked: str | None
-    gone: str | None
+    cancel_requested: str | None
+    settled: str | None
     claimed_at: Instant | None
     lease_until: Instant | None
     owner: str | None
-    beat: bool
+    by_heartbeat: bool
     pack: int
     jobs: int
     number: int
@@ -197,42 +196,15 @@ class RunRow(NamedTuple):
 
 def jobs_of_run(row: RunRow) -> Iterator[Job]:
     """Every job that is still in it."""
-    state = _STATES[row.state]
-    past = errors_of(row.errors)
-    first, skip, gone, asked = row.last_id - row.n + 1, row.size - row.n, row.gone, row.asked
-    raws = _bodies(row.bodies)[skip:]
-    each = _facts(row.facts)[skip:] if row.facts is not None else [None] * row.n
-    for place, (raw, given) in enumerate(zip(raws, each, strict=True)):
-        if gone is not None and gone[place] == "1":
-            continue
-        own = given or NO_FACTS
-        yield Job(
-            first + place,
-            row.queue,
-            own.kind or row.kind,
-            bytes(raw),
-            state,
-            own.priority,
-            row.enqueued_at,
-            row.due_at,
-            row.attempt,
-            row.max_attempts,
-            row.delivery,
-            own.key,
-            own.tenant,
-            own.subject,
-            own.deadline,
-            row.expires_at,
-            own.meta,
-            row.owner,
-            row.claimed_at,
-            row.lease_until,
-            None,
-            asked is not None and asked[place] == "1",
-            past,
-            None,
-            own.cost,
-        )
+    state, past = _STATES[row.state], errors_of(row.errors)
+    first, skip, settled, requests = row.last_id - row.n + 1, row.size - row.n, row.settled, row.cancel_requested
+    bodies = _bodies(row.bodies)[skip:]
+    facts = _facts(row.facts)[skip:] if row.facts is not None else [None] * row.n
+    for offset, (body, own) in enumerate(zip(bodies, facts, strict=True)):
+        if settled is None or settled[offset] == "0":
+            requested = requests is not None and requests[offset] == "1"
+            leased = (row.owner, row.claimed_at, row.lease_until)
+            yield _job(row, first + offset, own or NO_FACTS, state, bytes(body), requested, past, leased)
 
 
 class EndedRow(NamedTuple):
@@ -258,38 +230,54 @@ class EndedRow(NamedTuple):
 
     def job(self) -> Job:
         own = (None if self.facts is None else _one_facts(self.facts)) or NO_FACTS
-        return Job(
-            self.id,
-            self.queue,
-            own.kind or self.kind,
-            self.body,
-            ENDED[self.state],
-            own.priority,
-            self.enqueued_at,
-            self.due_at,
-            self.attempt,
-            self.max_attempts,
-            self.delivery,
-            own.key,
-            own.tenant,
-            own.subject,
-            own.deadline,
-            self.expires_at,
-            own.meta,
-            None,
-            None,
-            None,
-            self.finished_at,
-            self.cancel_requested,
-            errors_of(self.errors),
-            self.result,
-            own.cost,
-            self.home,
-        )
+        state, requested, past = ENDED[self.state], self.cancel_requested, errors_of(self.errors)
+        ended = (self.finished_at, self.result, self.home)
+        return _job(self, self.id, own, state, self.body, requested, past, ended=ended)
+
+
+def _job(
+    row: RunRow | EndedRow,
+    job_id: int,
+    own: Facts,
+    state: State,
+    body: bytes,
+    cancel_requested: bool,
+    errors: tuple[Failure, ...],
+    leased: tuple[str | None, Instant | None, Instant | None] = (None, None, None),
+    ended: tuple[Instant | None, bytes | None, str | None] = (None, None, None),
+) -> Job:
+    """`leased`: owner, claimed at, lease until; `ended`: finished at, result, home."""
+    finished_at, result, home = ended
+    return Job(
+        job_id,
+        row.queue,
+        own.kind or row.kind,
+        body,
+        state,
+        own.priority,
+        row.enqueued_at,
+        row.due_at,
+        row.attempt,
+        row.max_attempts,
+        row.delivery,
+        own.key,
+        own.tenant,
+        own.subject,
+        own.deadline,
+        row.expires_at,
+        own.meta,
+        *leased,
+        finished_at,
+        cancel_requested,
+        errors,
+        result,
+        own.cost,
+        home,
+    )
 
 
 def errors_before(job: Job, failure: Failure, kept: int) -> str:
-    """The job's failures with this one, as JSON that ends where the instant of the last one belongs."""
+    """The job's failures including this one, as JSON that is cut before the instant of the last one."""
     newest = msgspec.structs.replace(failure, attempt=job.attempt, at=1)
     past = job.errors[-kept + 1 :] if kept > 1 else ()
     return _encode((*past, newest)).decode().removesuffix("1]]")
@@ -304,19 +292,19 @@ def errors_of(text: str | None) -> tuple[Failure, ...]:
     return () if text is None else _errors(text)
 
 
-_places: Final = msgspec.json.Decoder(list[list[int]]).decode
+_positions: Final = msgspec.json.Decoder(list[list[int]]).decode
 
 
-class Ref:
-    """Where jobs of one member of a pack are. `base`: the place of the first; `jobs`: how many the whole pack has.
+class MemberRef:
+    """One member of a pack. `base`: the position of its first job; `jobs`: how many jobs the whole pack has.
 
-    `beat`: the pack follows its holder's heartbeat.
+    `by_heartbeat`: the heartbeat of its holder extends the pack.
     """
 
-    __slots__ = ("base", "beat", "delivery", "jobs", "last_id", "n", "number", "pack")
+    __slots__ = ("base", "by_heartbeat", "delivery", "jobs", "last_id", "n", "number", "pack")
 
     def __init__(
-        self, pack: int, jobs: int, number: int, base: int, last_id: int, n: int, delivery: int, beat: bool
+        self, pack: int, jobs: int, number: int, base: int, last_id: int, n: int, delivery: int, by_heartbeat: bool
     ) -> None:
         self.pack = pack
         self.jobs = jobs
@@ -325,43 +313,43 @@ class Ref:
         self.last_id = last_id
         self.n = n
         self.delivery = delivery
-        self.beat = beat
+        self.by_heartbeat = by_heartbeat
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ref) and (self.pack, self.number) == (other.pack, other.number)
+        return isinstance(other, MemberRef) and (self.pack, self.number) == (other.pack, other.number)
 
     def __hash__(self) -> int:
         return hash((self.pack, self.number))
 
-    def at(self, job_id: int) -> int:
-        """The place of a job in its member."""
+    def offset(self, job_id: int) -> int:
+        """The position of a job in its member."""
         return job_id - self.last_id + self.n - 1
 
-    def place(self, job_id: int) -> int:
-        """The place of a job in its pack."""
-        return self.base + job_id - self.last_id + self.n - 1
+    def position(self, job_id: int) -> int:
+        """The position of a job in its pack."""
+        return self.base + self.offset(job_id)
 
 
-class Held(Lease, frozen=True):
-    """A lease that knows its pack."""
+class PackLease(Lease, frozen=True):
+    """A lease with its member of a pack."""
 
-    ref: Ref
+    ref: MemberRef
 
 
-def ref_of(lease: Lease) -> Ref | None:
-    """Where a leased job is, if that is known and can be right."""
-    if not isinstance(lease, Held):
+def ref_of(lease: Lease) -> MemberRef | None:
+    """The member of a leased job, if the lease has one that is valid."""
+    if not isinstance(lease, PackLease):
         return None
     ref = lease.ref
-    return ref if ref.delivery == lease.job.delivery and 0 <= ref.at(lease.job.id) < ref.n else None
+    return ref if ref.delivery == lease.job.delivery and 0 <= ref.offset(lease.job.id) < ref.n else None
 
 
-class Place(NamedTuple):
-    """A row of `places`: a job that runs, until when it is leased, and whether its end is requested."""
+class RunningJob(NamedTuple):
+    """A row of `running_jobs`: a running job, the end of its lease, and whether its cancellation is requested."""
 
     id: int
     until: Instant
-    asked: bool
+    cancel_requested: bool
     pack: int
     jobs: int
     number: int
@@ -369,30 +357,29 @@ class Place(NamedTuple):
     last_id: int
     n: int
     delivery: int
-    beat: bool
+    by_heartbeat: bool
 
     @property
     def fence(self) -> Fence:
         return (self.id, self.delivery)
 
     @property
-    def ref(self) -> Ref:
-        return Ref(*self[3:])
+    def ref(self) -> MemberRef:
+        return MemberRef(*self[3:])
 
 
-def ref_in(row: RunRow) -> Ref:
-    """Where the jobs of a member are."""
-    return Ref(row.pack, row.jobs, row.number, row.base, row.last_id, row.n, row.delivery, row.beat)
+def member_ref(row: RunRow) -> MemberRef:
+    return MemberRef(row.pack, row.jobs, row.number, row.base, row.last_id, row.n, row.delivery, row.by_heartbeat)
 
 
-def leases_of(row: RunRow) -> Iterator[Held]:
+def leases_of(row: RunRow) -> Iterator[PackLease]:
     """The leases of a member."""
-    ref = ref_in(row)
-    return (Held(job, row.owner or "", row.lease_until or 0, ref) for job in jobs_of_run(row))
+    ref = member_ref(row)
+    return (PackLease(job, row.owner or "", row.lease_until or 0, ref) for job in jobs_of_run(row))
 
 
 class _Span(Struct, array_like=True):
-    """A member, as the ledger says it."""
+    """A member as a span of the ledger."""
 
     change: str
     first: int
@@ -409,16 +396,16 @@ class _Span(Struct, array_like=True):
 
 
 class _Extent(Struct, array_like=True):
-    """What the ledger does not say of a member."""
+    """What a span of the ledger does not have."""
 
     max_attempts: int
     size: int
     expires_at: Instant | None
-    asked: bool
+    cancel_requested: bool
 
 
 class _Traits(Struct, array_like=True):
-    """What few members have."""
+    """What only few members have."""
 
     number: int
     facts: list[Facts | None] | None
@@ -433,40 +420,41 @@ _pack_bodies: Final = msgspec.json.Decoder(list[list[msgspec.Raw]]).decode
 
 
 class PackRow(NamedTuple):
-    """A row of `forebay.claimed`. `flag`: why there is nothing else in it, if not 0."""
+    """A row of `forebay.claimed`. `flag`: if not 0, why the claim was refused."""
 
     flag: int
     stamp: Instant
     want: int
     pack: int
     n: int
-    beat: bool
+    by_heartbeat: bool
     lead: int | None
     floor: int | None
     spans: str
     extents: str
     traits: str | None
     bodies: str
-    places: str | None
+    positions: str | None
 
-    def leases(self, owner: str) -> list[Held]:
-        """In the order in which the jobs were handed out."""
-        found: list[Held] = []
+    def leases(self, owner: str) -> list[PackLease]:
+        """In the order in which the jobs were claimed."""
+        found: list[PackLease] = []
         base = 0
         traits = {} if self.traits is None else {own.number: own for own in _traits(f"[{self.traits}]")}
         members = zip(
             _spans(f"[{self.spans}]"), _extents(f"[{self.extents}]"), _pack_bodies(f"[{self.bodies}]"), strict=True
         )
         for number, (span, extent, bodies) in enumerate(members, 1):
-            ref = Ref(self.pack, self.n, number, base, span.first + span.n - 1, span.n, span.delivery, self.beat)
+            last_id = span.first + span.n - 1
+            ref = MemberRef(self.pack, self.n, number, base, last_id, span.n, span.delivery, self.by_heartbeat)
             skip, own = extent.size - span.n, traits.get(number, _NO_TRAITS)
-            for at in range(span.n):
-                facts = NO_FACTS if own.facts is None else own.facts[skip + at] or NO_FACTS
+            for offset in range(span.n):
+                facts = NO_FACTS if own.facts is None else own.facts[skip + offset] or NO_FACTS
                 job = Job(
-                    span.first + at,
+                    span.first + offset,
                     span.queue,
                     facts.kind or span.kind,
-                    bytes(bodies[skip + at]),
+                    bytes(bodies[skip + offset]),
                     State.RUNNING,
                     facts.priority,
                     span.enqueued_at,
@@ -484,14 +472,14 @@ class PackRow(NamedTuple):
                     span.claimed_at,
                     span.until,
                     None,
-                    extent.asked,
+                    extent.cancel_requested,
                     own.errors,
                     None,
                     facts.cost,
                 )
-                found.append(Held(job, owner, span.until, ref))
+                found.append(PackLease(job, owner, span.until, ref))
             base += span.n
-        if self.places is None:
+        if self.positions is None:
             return found
-        order = [place for each in _places(f"[{self.places}]") for place in each]
+        order = [position for each in _positions(f"[{self.positions}]") for position in each]
         return [lease for _, lease in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]

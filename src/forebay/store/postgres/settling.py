@@ -1,9 +1,9 @@
-"""The commit point and the other endings: settle, cancel, redrive, purge.
+"""The commit point, settle, and the other ends of jobs: cancel, redrive, purge.
 
-The fence decides, not the time. A settle is one call of one function, pack by pack: whole packs go in one step, parts
-are marked in their packs, what is to be tried again or kept is broken out. What the function refuses is looked at one
-by one. The last settle is remembered, on the row or, once the job is gone, in a table of calls: a repeated one is
-answered alike.
+The fence decides, not the time. A settle is one call of one function, pack by pack: a whole pack is deleted in one
+step, a part is marked in its pack, and jobs that are retried or kept become rows of their own. What the function
+refuses is settled job by job. The last settle is stored with the job or, once that is deleted, in `forebay.settled`, so
+that a repeated settle gets the same answer.
 """
 
 from collections import Counter
@@ -21,23 +21,30 @@ from forebay.core.limits import ERRORS_KEPT, MAX_ID
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.record_builder import RecordBuilder
 from forebay.engine.settle import VERDICT_CODES, Transition, outlived, presumes_expiry, transition
-from forebay.store.postgres.claims import CALL, Claims
-from forebay.store.postgres.connect import Prepared, array_of
+from forebay.store.postgres.claims import CLAIM_CALL, Claims
+from forebay.store.postgres.connect import Prepared, array_literal
 from forebay.store.postgres.intake import check_capacity
-from forebay.store.postgres.maintenance import forget, grave_of, left, remember, take_dead
+from forebay.store.postgres.maintenance import (
+    END_SINGLES,
+    EXTRACT,
+    dead_letter_rule,
+    forget,
+    recount_dead,
+    remember,
+    take_dead,
+)
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import (
     RUNNING,
-    Ref,
+    MemberRef,
     RunRow,
     errors_before,
     jobs_of_run,
-    ref_in,
+    member_ref,
     ref_of,
     text_of,
 )
-from forebay.store.postgres.session import Session, UnitOfWork
-from forebay.store.postgres.specs import Specs
+from forebay.store.postgres.session import Session, SpecCache, UnitOfWork
 from forebay.store.postgres.waiting import ending_of, requests_to
 from forebay.store.protocol import CancelAnswer, Want
 from forebay.store.states import CANCELLED, STATES
@@ -53,44 +60,43 @@ _encode: Final = msgspec.json.Encoder().encode
 Item = tuple[int, Lease, Verdict]
 """A settlement with its number in the call."""
 
-Group = list[tuple[int, Lease, Verdict, Ref]]
+Group = list[tuple[int, Lease, Verdict, MemberRef]]
 """Settlements of jobs of one pack."""
-_TAKE_OUT: Final = "SELECT forebay.take_out(%s, %s)"
+
 _FIND: Final = (
     "SELECT f.id, f.single, f.last_id, r.queue FROM forebay.find(%s::bigint[]) AS f, LATERAL ("
     "SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0) AS r"
 )
 _FOUND: Final = statement("found")
-_MOVE: Final = statement("move")
-_BURY: Final = statement("bury")
+_LOCK_SINGLES: Final = statement("lock_singles")
 _DELETE: Final = statement("delete")
-_ASK: Final = statement("ask")
-_CHANGED: Final = statement("holder_changed")
+_REQUEST_CANCEL: Final = statement("request_cancel")
+_HOLDERS_CHANGED: Final = statement("holders_changed")
 _DEAD: Final = statement("dead")
 _REDRIVE: Final = statement("redrive")
-_FINISHED: Final = statement("finished")
-_FINISHED_IN: Final = statement("finished_in")
-_EXCHANGE: Final = Prepared(
-    f"WITH told AS MATERIALIZED (SELECT {SETTLE_CALL} AS applied) "
-    "SELECT told.applied, (NULL::forebay.claimed).* FROM told "
-    f"UNION ALL SELECT NULL, taken.* FROM told CROSS JOIN LATERAL {CALL} AS taken"
+_PURGE: Final = statement("purge")
+_PURGE_QUEUE: Final = statement("purge_queue")
+_SETTLE_AND_CLAIM: Final = Prepared(
+    f"WITH settled AS MATERIALIZED (SELECT {SETTLE_CALL} AS applied) "
+    "SELECT settled.applied, (NULL::forebay.claimed).* FROM settled "
+    f"UNION ALL SELECT NULL, taken.* FROM settled CROSS JOIN LATERAL {CLAIM_CALL} AS taken"
 )
-"""The first row has the answer to the settle, the others have what was claimed after it."""
+"""The first row has the result of the settle, the others have what was claimed after it."""
 
-_MARKS: Final = statement("marks")
-_TOGETHER: Final = 3
-_MAX_LOOKS: Final = 5
-"""A job may move from row to row while it is looked for."""
+_LAST_SETTLES: Final = statement("last_settles")
+_MIN_BATCH: Final = 3
+_MAX_LOOKUPS: Final = 5
+"""A job may move from row to row between its look-up and its settle."""
 
 
 def grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]]:
-    """Settlements pack by pack, in the order in which packs are locked; and those that are looked at one by one."""
+    """Settlements by pack, in the order in which packs are locked; and those that are settled job by job."""
     groups: dict[int, Group] = {}
     later: list[Item] = []
-    twice = _twice([lease.job.id for lease, _ in settlements])
+    repeated = _repeated([lease.job.id for lease, _ in settlements])
     for number, (lease, verdict) in enumerate(settlements):
         ref = ref_of(lease)
-        if ref is None or lease.job.id in twice:
+        if ref is None or lease.job.id in repeated:
             later.append((number, lease, verdict))
             continue
         group = groups.get(ref.pack)
@@ -100,18 +106,18 @@ def grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]]
     return [groups[pack] for pack in sorted(groups)], later
 
 
-def _twice(ids: Sequence[int]) -> set[int]:
-    """Jobs that are settled more than once in a call: these are taken one by one, in order."""
+def _repeated(ids: Sequence[int]) -> set[int]:
+    """Jobs that are settled more than once in a call, which happens job by job, in order."""
     if len(set(ids)) == len(ids):
         return set()
     return {job_id for job_id, count in Counter(ids).items() if count > 1}
 
 
-def _job_id(item: tuple[int, Lease, Verdict, Ref]) -> int:
+def _job_id(item: tuple[int, Lease, Verdict, MemberRef]) -> int:
     return item[1].job.id
 
 
-def _goes(verdict: Verdict, kept: bool) -> bool:
+def _deletes(verdict: Verdict, kept: bool) -> bool:
     """Whether a job is acknowledged and not kept."""
     return type(verdict) is Ack and not verdict.keep_for and not kept
 
@@ -123,74 +129,84 @@ class SettleCall:
         self,
         at: Instant | None,
         mine: Sequence[int],
-        specs: Specs,
+        specs: SpecCache,
         groups: Sequence[Group],
         claimed: Sequence[str] = (),
     ) -> None:
-        """`claimed`: queues from which a claim follows in the same transaction; their locks are taken here too."""
+        """`claimed`: queues of a claim that follows in the same transaction; the settle takes their locks as well."""
         self._packs: list[tuple[int, str | None, str, Instant | None]] = []
         self._memo: list[tuple[int, int, int, int, str]] = []
         self._outs: list[dict[str, Any]] = []
         self._errors: dict[tuple[Any, ...], int] = {}
         self._error_texts: list[str] = []
-        self._told: list[bytes] = []
-        self._graves: dict[str, dict[str, Any]] = {}
+        self._spans: list[bytes] = []
+        self._dead_letter_columns: dict[str, dict[str, Any]] = {}
         locks = specs.locks({group[0][1].job.queue for group in groups}, claimed)
-        names = (array_of(locks.names), array_of(locks.versions))
-        self._said = (at, array_of(locks.alone), array_of(locks.beside), *names, array_of(mine))
+        self._fixed = (at, *[array_literal(column) for column in locks], array_literal(mine))
         self._specs = specs
         for number, group in enumerate(groups, 1):
             self._add(number, group)
 
     def parameters(self) -> tuple[Any, ...]:
-        packs = [array_of(column) for column in zip(*self._packs, strict=True)]
-        memo = [array_of(column) for column in zip(*self._memo, strict=True)] if self._memo else ["{}"] * 5
+        packs = [array_literal(column) for column in zip(*self._packs, strict=True)]
+        memo = [array_literal(column) for column in zip(*self._memo, strict=True)] if self._memo else ["{}"] * 5
         outs = text_of({"jobs": self._outs, "errors": self._error_texts}) if self._outs else None
-        return (*self._said, *packs, *memo, outs, b"\n".join(self._told).decode())
+        return (*self._fixed, *packs, *memo, outs, b"\n".join(self._spans).decode())
 
     def _add(self, number: int, group: Group) -> None:
-        """All of a pack: the server writes what there is to say of members whose jobs go; else each job is told."""
+        """Of a whole pack, the server handles members whose jobs are all deleted; all other jobs are listed."""
         _, lease, _, ref = group[0]
-        kept = self._specs.of(lease.job.queue).stamper.kept_until(0) != 0
-        touched = {place.number for _, _, verdict, place in group if not _goes(verdict, kept)}
+        kept = self._specs.of(lease.job.queue).keeps_done
+        touched = {member.number for _, _, verdict, member in group if not _deletes(verdict, kept)}
         whole = len(group) == ref.jobs
-        told = [item for item in group if item[3].number in touched] if whole else group
+        if whole and not touched:
+            self._packs.append((ref.pack, None, "", None))
+            self._spans.append(b"")
+        else:
+            self._list(
+                number, [item for item in group if item[3].number in touched] if whole else group, touched, whole
+            )
+
+    def _list(self, number: int, listed: Group, touched: set[int], whole: bool) -> None:
+        """Add the jobs of a pack that the call lists."""
+        _, lease, _, ref = listed[0]
+        known = self._specs.of(lease.job.queue)
         bits = ["0"] * ref.jobs
         renewed: Instant | None = None
         acked: list[Job] = []
-        # What lies ahead is recorded as a length of time, to which the server's now is added.
+        # Instants in the future are recorded as durations, to which the server adds its time.
         record = RecordBuilder(0)
-        for _, lease, verdict, place in sorted(told, key=_job_id):
+        for _, lease, verdict, member in sorted(listed, key=_job_id):
             job = lease.job
-            bits[place.place(job.id)] = "1"
-            if _goes(verdict, kept):
-                self._memorise(number, job.id, job.delivery, VERDICT_CODES[Ack])
+            bits[member.position(job.id)] = "1"
+            if _deletes(verdict, known.keeps_done):
+                self._remember(number, job.id, job.delivery, VERDICT_CODES[Ack])
                 acked.append(job)
                 continue
             record.leased(Change.ACKED, acked, 0)
             acked = []
-            change = transition(verdict, self._specs.of(job.queue).stamper, 0)
-            self._add_change(number, place, lease, verdict, change)
+            change = transition(verdict, known.stamper, 0)
+            self._add_change(number, member, lease, verdict, change)
             record.held(change.change, job, change.until, change.error)
             if presumes_expiry(verdict):
                 renewed = lease.until if renewed is None else min(renewed, lease.until)
         record.leased(Change.ACKED, acked, 0)
         marks = "".join(["1" if each in touched else "0" for each in range(1, max(touched, default=0) + 1)])
         self._packs.append((ref.pack, None if whole else "".join(bits), marks, renewed))
-        self._told.append(_encode(record.spans())[1:-1])
+        self._spans.append(_encode(record.spans())[1:-1])
 
-    def _add_change(self, number: int, ref: Ref, lease: Lease, verdict: Verdict, change: Transition) -> None:
-        """What becomes of the job: it goes, or goes somewhere else than away."""
+    def _add_change(self, number: int, ref: MemberRef, lease: Lease, verdict: Verdict, change: Transition) -> None:
+        """The job is deleted, or becomes a row of its own."""
         job, code = lease.job, VERDICT_CODES[type(verdict)]
         if change.state is None:
-            self._memorise(number, job.id, job.delivery, code)
+            self._remember(number, job.id, job.delivery, code)
             return
         out: dict[str, Any] = {"pack": number, "id": job.id, "member": ref.number, "code": code}
-        out |= {"at": ref.at(job.id), "place": ref.place(job.id)}
+        out |= {"at": ref.offset(job.id), "position": ref.position(job.id)}
         if change.state is State.WAITING:
             out |= {"after": change.until, "keep_rank": change.keep_rank}
         elif change.state is State.DEAD:
-            out |= self._grave(job.queue)
+            out |= self._dead_letter(job.queue)
         else:
             out["keep"] = change.until
         if change.error is not None:
@@ -201,14 +217,14 @@ class SettleCall:
 
     def _error(self, job: Job, failure: Failure) -> int:
         """The number of the text of a job's failures: jobs that failed alike share one."""
-        words = (job.errors, failure, job.attempt)
-        number = self._errors.get(words)
+        key = (job.errors, failure, job.attempt)
+        number = self._errors.get(key)
         if number is None:
             self._error_texts.append(errors_before(job, failure, ERRORS_KEPT))
-            number = self._errors[words] = len(self._error_texts)
+            number = self._errors[key] = len(self._error_texts)
         return number
 
-    def _memorise(self, number: int, job_id: int, delivery: int, code: str) -> None:
+    def _remember(self, number: int, job_id: int, delivery: int, code: str) -> None:
         if self._memo:
             pack, first, size, *last = self._memo[-1]
             if pack == number and last == [delivery, code] and first + size == job_id:
@@ -216,28 +232,28 @@ class SettleCall:
                 return
         self._memo.append((number, job_id, 1, delivery, code))
 
-    def _grave(self, queue: str) -> dict[str, Any]:
-        """What an out says of where its job will lie, if not in its queue for good."""
-        grave = self._graves.get(queue)
-        if grave is None:
-            found = grave_of(self._specs, queue, 0)
-            grave = self._graves[queue] = {"queue": found.queue, "keep": found.kept_until or None}
-        return grave
+    def _dead_letter(self, queue: str) -> dict[str, Any]:
+        """Where a dead letter of this queue is kept, and for how long."""
+        columns = self._dead_letter_columns.get(queue)
+        if columns is None:
+            rule = dead_letter_rule(self._specs, queue, 0)
+            columns = self._dead_letter_columns[queue] = {"queue": rule.queue, "keep": rule.kept_until or None}
+        return columns
 
 
 def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
     rows = unit.fetch(_FIND, (list(ids),))
-    unit.hold({queue for *_, queue in rows})
+    unit.require_locks({queue for *_, queue in rows})
     for job_id, single, last_id, _ in sorted(rows):
         if not single:
-            unit.execute(_TAKE_OUT, (last_id, job_id))
-    alone = {columns[0]: columns for columns in unit.fetch(_MOVE, (list(ids),))}
-    # What was claimed until now is found by a look that begins after those locks.
-    running = _ask(unit, [job_id for job_id in ids if job_id not in alone])
+            unit.execute(EXTRACT, (last_id, job_id))
+    singles = {columns[0]: columns for columns in unit.fetch(_LOCK_SINGLES, (list(ids),))}
+    # A statement that begins after those locks finds what was claimed until then.
+    running = _request_cancel(unit, [job_id for job_id in ids if job_id not in singles])
     ended: set[int] = set()
     answers = []
     for job_id in ids:
-        columns = alone.get(job_id)
+        columns = singles.get(job_id)
         if job_id in running:
             answers.append(CancelAnswer.REQUESTED)
         elif columns is None or job_id in ended:
@@ -245,44 +261,43 @@ def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
         else:
             ended.add(job_id)
             unit.topics.add(ending_of(job_id))
-            _dismiss(unit, columns)
+            _cancel_unclaimed(unit, columns)
             answers.append(CancelAnswer.CANCELLED)
     return answers
 
 
-def _ask(unit: UnitOfWork, ids: Sequence[int]) -> set[int]:
-    """The holders of those that run will be told; who was asked before hears of it again, but it is no news."""
-    places: dict[int, tuple[int, int]] = {}
+def _request_cancel(unit: UnitOfWork, ids: Sequence[int]) -> set[int]:
+    """Request the cancellation of those that run; only the first request of a job is recorded."""
+    positions: dict[int, tuple[int, int]] = {}
     for job_id, *columns in unit.fetch(_FOUND, (list(ids),) * 2) if ids else ():
         row = RunRow._make(columns)
         if row.state != RUNNING:
             continue
-        places[job_id] = (row.pack, ref_in(row).place(job_id))
+        positions[job_id] = (row.pack, member_ref(row).position(job_id))
         for job in jobs_of_run(row):
             if job.id == job_id and not job.cancel_requested:
                 unit.builder.set_verb("cancel")
                 unit.builder.held(Change.ASKED, job, 0)
-    if places:
-        packs, at = map(list, zip(*sorted(places.values()), strict=True))
-        holders = {holder for (holder,) in unit.fetch(_ASK, (packs, at))}
-        unit.execute(_CHANGED, (sorted(holders),))
+    if positions:
+        packs, each = map(list, zip(*sorted(positions.values()), strict=True))
+        holders = {holder for (holder,) in unit.fetch(_REQUEST_CANCEL, (packs, each))}
+        unit.execute(_HOLDERS_CHANGED, (sorted(holders),))
         unit.topics.update(map(requests_to, holders))
-    return set(places)
+    return set(positions)
 
 
-def _dismiss(unit: UnitOfWork, columns: Sequence[Any]) -> None:
-    """A job that nobody holds will not run."""
+def _cancel_unclaimed(unit: UnitOfWork, columns: Sequence[Any]) -> None:
     job_id, queue, _, lane, line, kind, delivery, code = columns
     keep = unit.known(queue).stamper.kept_until(0)
     kept_until = unit.now + keep if keep else 0
     unit.builder.set_verb("cancel")
     unit.builder.job(Change.CANCELLED, job_id, queue, kind, 0, 0, 0, 0, 0, 0, kept_until)
     if keep:
-        unit.execute(_BURY, ([job_id], [None], [None], [kept_until], unit.now, CANCELLED))
+        unit.execute(END_SINGLES, ([job_id], [None], [None], [kept_until], unit.now, CANCELLED))
     else:
         unit.execute(_DELETE, ([job_id],))
         remember(unit, [(job_id, delivery, code)] if delivery else [])
-    unit.eased.add(queue)
+    unit.has_room.add(queue)
     unit.touch(queue, lane, line)
 
 
@@ -292,7 +307,7 @@ def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
     arrivals: dict[str, int] = {}
     for *_, home in found:
         arrivals[home] = arrivals.get(home, 0) + 1
-    unit.hold(arrivals)
+    unit.require_locks(arrivals)
     check_capacity(unit, arrivals)
     if dead:
         unit.execute(_REDRIVE, (sorted(dead), unit.now))
@@ -300,14 +315,14 @@ def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
         for job_id, _, _, lane, line, kind, home in found:
             unit.builder.job(Change.REDRIVEN, job_id, home, kind, 0, 0, 0, 0, 0, 0, unit.now)
             unit.touch(home, lane, line)
-        unit.news.update(arrivals)
-        left(unit, [columns[1] for columns in found])
+        unit.has_work.update(arrivals)
+        recount_dead(unit, [columns[1] for columns in found])
     return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]
 
 
 def _purge(unit: UnitOfWork, state: int, before: Instant, limit: int, queue: str | None) -> int:
     which = (state, before, unit.now, limit)
-    finished = unit.fetch(_FINISHED, which) if queue is None else unit.fetch(_FINISHED_IN, (queue, *which))
+    finished = unit.fetch(_PURGE, which) if queue is None else unit.fetch(_PURGE_QUEUE, (queue, *which))
     forget(unit, finished)
     if finished:
         unit.builder.set_verb("purge")
@@ -315,7 +330,7 @@ def _purge(unit: UnitOfWork, state: int, before: Instant, limit: int, queue: str
 
 
 class Settling:
-    """How jobs end."""
+    """The ends of jobs."""
 
     def __init__(self, session: Session, claims: Claims) -> None:
         self._session = session
@@ -329,26 +344,26 @@ class Settling:
     def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
     ) -> tuple[list[Settled], list[Lease]]:
-        """Settle, and claim what comes next, in one round trip and one commit. What is not plain takes two."""
+        """Settle and claim in one round trip and one commit; in two if some are settled job by job."""
         groups, later = grouped(settlements)
         if later or not groups or not wants:
             return self.settle(settlements), self._claims.claim(wants, owner, span)
-        asked = self.call_of(groups, [want.queue for want in wants])
-        numbers, taken = self._claims.claim_after(_EXCHANGE, asked, wants, owner, span)
+        arguments = self.call_of(groups, [want.queue for want in wants])
+        numbers, taken = self._claims.claim_after(_SETTLE_AND_CLAIM, arguments, wants, owner, span)
         answers = self._answers(settlements, groups, later, self._applied(groups, numbers))
         return answers, self._claims.claim(wants, owner, span) if taken is None else taken
 
     def _answers(
         self, settlements: Sequence[Settlement], groups: Sequence[Group], later: list[Item], applied: set[int]
     ) -> list[Settled]:
-        """What was not applied with its run is looked at one by one."""
+        """Settlements that were not applied with their packs are tried job by job."""
         answers = [Settled.APPLIED] * len(settlements)
         for number, group in enumerate(groups, 1):
             if number not in applied:
-                later += [(place, lease, verdict) for place, lease, verdict, _ in group]
+                later += [item[:3] for item in group]
         for number, lease, verdict in sorted(self._settle_found(later), key=lambda item: item[0]):
             answers[number] = self._settle_one(lease, verdict)
-        self._claims.let_go([(lease.job.id, lease.job.delivery) for lease, _ in settlements])
+        self._claims.remove([(lease.job.id, lease.job.delivery) for lease, _ in settlements])
         return answers
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
@@ -365,18 +380,18 @@ class Settling:
         return self._session.write(partial(_discard, known)) if known else []
 
     def _apply(self, groups: Sequence[Group]) -> set[int]:
-        """Which of these packs were settled as asked, by number."""
+        """The numbers of the packs that were settled."""
         return self._applied(groups, self._session.server.query(SETTLE, self.call_of(groups))[0][0])
 
     def _applied(self, groups: Sequence[Group], numbers: list[int] | None) -> set[int]:
-        """The same from the answer to a call; None: it knew an old spec and is made again."""
-        for _ in range(_MAX_LOOKS):
+        """The same from the result of a call; None: it had an old spec and is repeated."""
+        for _ in range(_MAX_LOOKUPS):
             if numbers is not None:
                 break
             self._session.specs.reload({group[0][1].job.queue for group in groups})
             numbers = self._session.server.query(SETTLE, self.call_of(groups))[0][0]
         done = set(numbers or ())
-        self._settled([group for place, group in enumerate(groups, 1) if place in done])
+        self._notify([group for number, group in enumerate(groups, 1) if number in done])
         return done
 
     def call_of(self, groups: Sequence[Group], claimed: Sequence[str] = ()) -> tuple[Any, ...]:
@@ -384,24 +399,22 @@ class Settling:
         mine = [holder.id for holder in list(self._claims.holders.values())]
         return SettleCall(self._session.at, mine, self._session.specs, groups, claimed).parameters()
 
-    def _settled(self, groups: Sequence[Group]) -> None:
-        """Bookkeeping of this process, and news for those who sleep."""
-        news: set[str] = set()
-        eased: set[str] = set()
+    def _notify(self, groups: Sequence[Group]) -> None:
+        has_work: set[str] = set()
+        has_room: set[str] = set()
         topics = [ending_of(job_id) for job_id in self._ended(groups)]
         for group in groups:
             queue = group[0][1].job.queue
-            if self._session.specs.of(queue).keys or any(
-                type(verdict) in (Retry, Release) for _, _, verdict, _ in group
-            ):
-                news.add(queue)
-            if self._session.specs.of(queue).bounded:
-                eased.add(queue)
-        if news or eased or topics:
-            self._session.waiters.notify(news, eased, topics)
+            known = self._session.specs.of(queue)
+            if known.lock_keys or any(type(verdict) in (Retry, Release) for _, _, verdict, _ in group):
+                has_work.add(queue)
+            if known.bounded:
+                has_room.add(queue)
+        if has_work or has_room or topics:
+            self._session.waiters.notify(has_work, has_room, topics)
 
     def _ended(self, groups: Sequence[Group]) -> Iterator[int]:
-        """Jobs whose end others may wait for; most go with their acknowledgement, of which only this process hears."""
+        """Jobs whose end is notified. That of one that is acknowledged and not kept only reaches this process."""
         watched = self._session.waiters.watched
         for group in groups:
             for _, lease, verdict, _ in group:
@@ -414,11 +427,11 @@ class Settling:
                         pass
 
     def _settle_found(self, items: list[Item]) -> list[Item]:
-        """Settle in one look what is where its fence says, as all that a dead process held; the others come back."""
+        """Settle those whose fences are valid after one look-up, as of a dead process; returns the others."""
         ids = [lease.job.id for _, lease, _ in items]
-        if len(ids) < _TOGETHER or len(set(ids)) < len(ids):
+        if len(ids) < _MIN_BATCH or len(set(ids)) < len(ids):
             return items
-        refs = {place.fence: place.ref for place in self._claims.places(ids)}
+        refs = {job.fence: job.ref for job in self._claims.running_jobs(ids)}
         groups: dict[int, Group] = {}
         for item in items:
             if (ref := refs.get(item[1].fence)) is not None:
@@ -429,16 +442,16 @@ class Settling:
         return [item for item in items if item[0] not in done]
 
     def _settle_one(self, lease: Lease, verdict: Verdict) -> Settled:
-        """The job where it is by now; or what is remembered of it."""
+        """Settle the job in its current row, or compare with its last settle."""
         fence = lease.fence
-        for _ in range(_MAX_LOOKS):
-            found = [place for place in self._claims.places([fence[0]]) if place.fence == fence]
+        for _ in range(_MAX_LOOKUPS):
+            found = [job for job in self._claims.running_jobs([fence[0]]) if job.fence == fence]
             if not found or outlived(lease, verdict, found[0].until):
                 break
             if self._apply([[(0, lease, verdict, found[0].ref)]]):
                 return Settled.APPLIED
-        marks = self._session.server.query(_MARKS, ([fence[0]],) * 4)
-        last = max(((delivery, code) for _, delivery, code in marks), default=None)
+        settles = self._session.server.query(_LAST_SETTLES, ([fence[0]],) * 4)
+        last = max(((delivery, code) for _, delivery, code in settles), default=None)
         return Settled.APPLIED if last == (fence[1], VERDICT_CODES[type(verdict)]) else Settled.STALE
 
 

@@ -1,6 +1,6 @@
 """`PostgresStore`: every verb of the contract on a Postgres database, for the processes of many machines.
 
-Durable before every answer. The server's clock alone decides; a clock may be injected by tests.
+A call returns once its change is durable. Only the server's clock counts; tests may inject another one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.claims import Claims
 from forebay.store.postgres.control import Control
 from forebay.store.postgres.export import Export
-from forebay.store.postgres.health import look, vitals_of
+from forebay.store.postgres.health import inspect, vitals_of
 from forebay.store.postgres.intake import Intake
 from forebay.store.postgres.logs import Ledger, Logs
 from forebay.store.postgres.maintenance import SETTLE_MEMORY
@@ -29,7 +29,7 @@ from forebay.store.shell import PipeliningShell, checked_lease
 
 
 class PostgresBackend:
-    """The verbs of all parts; these share one session."""
+    """The verbs of all parts, which share one session."""
 
     capabilities = Capabilities(
         name="postgres", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0
@@ -73,13 +73,13 @@ class PostgresBackend:
         self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
 
     def promote(self, limit: int) -> Promotion:
-        """In passing, what has left the windows of logs goes."""
+        """Also trims logs to their windows."""
         promotion = self.claims.promote(limit)
         self.logs.keep_windows(limit)
         return promotion
 
     def vitals(self) -> Vitals:
-        return vitals_of(look(self.session.server), self.session.waiters.listening)
+        return vitals_of(inspect(self.session.server), self.session.waiters.listening)
 
     def close(self) -> None:
         """No verb works afterwards; waiters wake up and find it closed."""
@@ -88,7 +88,7 @@ class PostgresBackend:
 
 
 class PostgresStore(PipeliningShell[PostgresBackend]):
-    """The production store, with what a server gives besides the contract."""
+    """The production store, with verbs that are not in the contract."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         super().__init__(PostgresBackend(url, clock=clock))

@@ -1,13 +1,12 @@
-"""Waiting for work or room: a signal inside this process, a notification from other processes.
+"""Waiting for work or room: signals inside this process, notifications between processes.
 
-News of this process wakes its own sleepers at once. Others receive a notification that is sent right after the commit,
-on another connection: inside the transaction it would make all producers wait for each other. What is committed while
-one is being sent goes with the next; a process that sends more than a hundred a second rests between them, since each
-costs the server and every listener about as much as a small claim. Nothing is left unsent when the store is closed or
-the process exits normally. The listener starts with the first sleeper, must receive a ping of its own process every few
-seconds, and is replaced when it does not. A process that is killed loses its last hint: sleepers look at the tables
-once a second anyway, and ten times a second while nothing is received, as behind a pooler that does not pass
-notifications on.
+A change wakes the waiters of its own process at once. Other processes get a notification right after the commit, on
+another connection: inside the transaction it would serialise all producers. Commits during a send share the next one; a
+process that sends more than a hundred a second pauses between them, since each costs the server and every listener
+about as much as a small claim. Nothing is left unsent when the store is closed or the process exits normally. The
+listener starts with the first waiter; if it does not receive the pings of its own process, which come every few
+seconds, it is replaced. A process that is killed loses its last notification: waiters poll once a second anyway, and
+ten times a second while nothing is received, as behind a pooler that does not forward notifications.
 """
 
 import atexit
@@ -32,81 +31,81 @@ _CHANNEL: Final = "forebay"
 _NOTIFY: Final = (
     "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload"
 )
-"""A hint need not survive a crash of the server, so its commit does not wait for the disk."""
+"""A notification need not survive a crash of the server, so its commit does not wait for the disk."""
 
 _SENDS_A_SECOND: Final = 100.0
 _SENDS_AT_ONCE: Final = 20.0
-"""So many more may follow each other without a rest."""
+"""The burst that may be sent without a pause."""
 
-_LOOK_DEAF: Final[Duration] = 100_000
+_POLL_DEAF: Final[Duration] = 100_000
 _PING_EVERY: Final = 5.0
-_DEAF_AFTER: Final = 15.0
-_LISTEN_FOR: Final = 0.2
+_DEAF_SECONDS: Final = 15.0
+_LISTEN_SECONDS: Final = 0.2
 _RETRY_FIRST: Final = 0.1
 _MAX_RETRY: Final = 5.0
 _MAX_NAMES: Final = 60
-"""Of the longest names; a payload must be shorter than 8,000 bytes."""
+"""Names in one notification: a payload is shorter than 8,000 bytes, and a name has up to 128."""
 
 
 def ending_of(job_id: int) -> str:
-    """The topic of a job's end; no queue has such a name."""
+    """The topic of a job's end; no queue can have this name."""
     return f"~{job_id}"
 
 
 def requests_to(holder_id: int) -> str:
-    """The topic of what is asked of a holder."""
+    """The topic of cancel requests to a holder."""
     return f"~@{holder_id}"
 
 
 class ServerWaiters(Waiters):
-    """The sleepers of this process, and what it tells the others."""
+    """The waiters of this process, and its notifications to others."""
 
     def __init__(self, server: Server, clock: Clock, now: Callable[[], Instant]) -> None:
-        super().__init__(clock, now, _LOOK_DEAF)
+        super().__init__(clock, now, _POLL_DEAF)
         self._server = server
-        self._untold: set[str] = set()
-        self._told = Event()
+        self._unsent: set[str] = set()
+        self._wake_sender = Event()
         self._leaving = Event()
-        self._me = f"@{uuid4().hex}"
+        self._own_name = f"@{uuid4().hex}"
 
-    def notify(self, news: Iterable[str], eased: Iterable[str], topics: Collection[str] = ()) -> None:
-        """Something was committed: queues that may have work, queues that may have room, topics with news."""
+    def notify(self, has_work: Iterable[str], has_room: Iterable[str], topics: Collection[str] = ()) -> None:
+        """After a commit: queues that may have work, queues that may have room, topics that changed."""
         with self._guard:
-            self._wake(news, eased, topics)
-            self._untold.update(news, eased, topics)
-        if self._untold:
-            self._told.set()
-            self._start("tell", self._tell)
+            self._wake(has_work, has_room, topics)
+            self._unsent.update(has_work, has_room, topics)
+        if self._unsent:
+            self._wake_sender.set()
+            self._start("notify", self._send)
 
     def close(self) -> None:
-        """What was committed before is sent first."""
+        """Send what is unsent, then close."""
         atexit.unregister(self._send_rest)
         self._leaving.set()
-        self._told.set()
+        self._wake_sender.set()
         super().close()
 
     def _send_rest(self) -> None:
-        """The process exits, and nobody has closed the store."""
+        """The process exits without closing the store."""
         self._leaving.set()
-        self._told.set()
-        self._threads["tell"].join(JOIN_SECONDS)
+        self._wake_sender.set()
+        self._threads["notify"].join(JOIN_SECONDS)
 
-    def _tell(self) -> None:
-        """Send what others should know; what could not be sent is tried again until the store is closed."""
+    def _send(self) -> None:
+        """Send notifications and pings, with retries, until the store is closed."""
         atexit.register(self._send_rest)
         pause = _RETRY_FIRST
         allowed, counted_at = _SENDS_AT_ONCE, monotonic()
-        while self._untold or not self._leaving.is_set():
-            self._told.wait(_PING_EVERY)
-            self._told.clear()
+        while self._unsent or not self._leaving.is_set():
+            self._wake_sender.wait(_PING_EVERY)
+            self._wake_sender.clear()
             with self._guard:
-                names, self._untold = sorted(self._untold), set()
+                names, self._unsent = sorted(self._unsent), set()
                 listening = "listen" in self._threads
             if not names and (not listening or self._leaving.is_set()):
                 continue
             parts = [names[start : start + _MAX_NAMES] for start in range(0, max(1, len(names)), _MAX_NAMES)]
             try:
-                self._server.query(_NOTIFY, (_CHANNEL, [",".join([self._me, *part]) for part in parts]))
+                self._server.query(_NOTIFY, (_CHANNEL, [",".join([self._own_name, *part]) for part in parts]))
                 pause = _RETRY_FIRST
                 earned, counted_at = (monotonic() - counted_at) * _SENDS_A_SECOND, monotonic()
                 allowed = min(_SENDS_AT_ONCE, allowed + earned) - 1
@@ -118,8 +117,8 @@ class ServerWaiters(Waiters):
                     return
                 pause = min(_MAX_RETRY, pause * 2)
                 with self._guard:
-                    self._untold.update(names)
-                self._told.set()
+                    self._unsent.update(names)
+                self._wake_sender.set()
 
     def _listen(self) -> None:
         pause = _RETRY_FIRST
@@ -129,22 +128,22 @@ class ServerWaiters(Waiters):
                     connection.execute(f"LISTEN {_CHANNEL}")
                     self.poll_again()
                     pause = _RETRY_FIRST
-                    self._hear_from(connection)
+                    self._receive(connection)
             except (ForebayError, psycopg.Error, OSError):
                 self._deaf = True
                 self._closing.wait(pause)
                 pause = min(_MAX_RETRY, pause * 2)
 
-    def _hear_from(self, connection: Connection) -> None:
-        """Until nothing was heard for longer than a ping takes."""
-        self._start("tell", self._tell)
-        self._told.set()
-        heard_at = monotonic()
-        while not self._closing.is_set() and monotonic() - heard_at < _DEAF_AFTER:
-            for notice in connection.notifies(timeout=_LISTEN_FOR, stop_after=1):
-                heard_at, self._deaf = monotonic(), False
+    def _receive(self, connection: Connection) -> None:
+        """Until nothing was received for several times as long as pings are apart."""
+        self._start("notify", self._send)
+        self._wake_sender.set()
+        received_at = monotonic()
+        while not self._closing.is_set() and monotonic() - received_at < _DEAF_SECONDS:
+            for notice in connection.notifies(timeout=_LISTEN_SECONDS, stop_after=1):
+                received_at, self._deaf = monotonic(), False
                 names = notice.payload.split(",")
-                if self._me in names:
+                if self._own_name in names:
                     continue
                 with self._guard:
                     self._wake(names, names, names)

@@ -1,7 +1,7 @@
 -- The whole state of a store. Instants are microseconds since 1970.
 
 CREATE SCHEMA forebay;
-COMMENT ON SCHEMA forebay IS 'Forebay, a durable job queue. For people: the view forebay.jobs and the function forebay.enqueue.';
+COMMENT ON SCHEMA forebay IS 'Forebay, a durable job queue. Public: the view forebay.jobs and the function forebay.enqueue.';
 
 CREATE TABLE forebay.migration (
     number integer PRIMARY KEY,
@@ -10,28 +10,28 @@ CREATE TABLE forebay.migration (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- One call of enqueue takes one value: its jobs have this id and the next ones, a call has at most a thousand.
+-- A call of enqueue takes one value: its jobs have this id and the following ones; a call has at most a thousand.
 CREATE SEQUENCE forebay.job_id INCREMENT 1000;
 
--- Queues with a spec, a pause or a bound. `version` tells a process that its picture of the spec is old.
--- `depth_most`: the jobs of a bounded queue are no more than that; counted again only when that is not enough.
--- For the SQL function: `plain`: its jobs need no stamps but the time; `lives` and `key_window`: NULL, the defaults.
+-- Queues with a spec, a pause or a bound. `version` changes with the spec; a call with an older one is refused.
+-- `max_depth`: an upper bound of the jobs of a bounded queue; they are counted only when it would be exceeded.
+-- For the SQL function: `plain`: its jobs need no stamps but the time; `max_attempts`, `key_window`: NULL means the default.
 -- `unique_states`: a key whose `until` is beyond all instants (7258118400000000) is taken while its job is in one of these
 -- states; bits in the order waiting, ready, running, done, dead, cancelled.
--- For gates, lanes and lines (core/gate.py), written with the spec: `laned`: its jobs have classes that share or gates of
--- their own; `whole`: gates of the whole queue, objects with name, slots, step; `terms`: of the gates that jobs are stamped
--- with, objects with prefix, exact, slots, step; `weights` and `weight`: NULL where classes do not share.
--- `dead_seen` dead letters of the queue died at `dead_upto` or before; NULL: count again. Kept where the spec bounds their
--- number, so that a million of them are not counted each time that a few are added.
+-- From the spec, for gates, lanes and lines (core/gate.py): `laned`: its jobs have classes that share or gates of their
+-- own; `whole`: gates of the whole queue, objects with name, slots, step; `terms`: rules of the gates that jobs are stamped
+-- with, objects with prefix, exact, slots, step; `weights` and `weight`: NULL if classes do not share.
+-- `dead_counted`: how many dead letters died at `dead_counted_to` or before; NULL: count again. Only for queues with a limit,
+-- so that a million dead letters are not counted each time that a few are added.
 CREATE TABLE forebay.queue (
     name text COLLATE "C" PRIMARY KEY,
     version integer NOT NULL DEFAULT 0,
     spec text,
     paused_until bigint,
-    depth_most bigint NOT NULL DEFAULT 0,
+    max_depth bigint NOT NULL DEFAULT 0,
     is_log boolean NOT NULL DEFAULT false,
     plain boolean NOT NULL DEFAULT true,
-    lives integer,
+    max_attempts integer,
     key_window bigint,
     unique_states smallint,
     laned boolean NOT NULL DEFAULT false,
@@ -39,22 +39,22 @@ CREATE TABLE forebay.queue (
     terms jsonb NOT NULL DEFAULT '[]',
     weights jsonb,
     weight integer,
-    dead_seen bigint NOT NULL DEFAULT 0,
-    dead_upto bigint
+    dead_counted bigint NOT NULL DEFAULT 0,
+    dead_counted_to bigint
 );
 CREATE INDEX queue_gated ON forebay.queue (name) WHERE whole <> '[]';
 CREATE INDEX queue_dead_limit ON forebay.queue (name) WHERE spec::json #>> '{routing,dead,limit}' IS NOT NULL;
 
--- A run: n jobs that nobody holds, that arrived together and are alike in all that a claim looks at. Their ids are the n up
--- to `last_id`, their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.
---   state   0 behind the head of its line · 1 ready · 3 will be ready when it is due
---   single  one job that was put or released alone
---   asked   its cancellation was requested while it ran
---   facts   per job what differs or is rare: kind, tenant, subject, key, priority, deadline, meta; NULL: nothing
---   cost    what each of its jobs takes of a gate
---   lane    its class and gates in one word (core's `lane_key`); `gates`: their names, NULL where it has none
---   line    where only the smallest unfinished id is exposed; `blocks`: a dead head keeps it shut. Its name is compared byte
---           by byte, whatever the database's order of words: the lines of a queue are found by how their names begin
+-- A run: n unclaimed jobs that were enqueued together and that a claim cannot tell apart. Their ids are the n up to
+-- `last_id`, their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.
+--   state   0 behind the head of its line · 1 ready · 3 becomes ready when it is due
+--   single  a run of one job that was inserted or released alone
+--   cancel_requested  its cancellation was requested while it ran
+--   facts   for each job what differs or is rare: kind, tenant, subject, key, priority, deadline, meta; NULL: nothing
+--   cost    the slots that each of its jobs takes at a gate
+--   lane    names its class and gates (core's `lane_key`); `gates`: their names, NULL if there are none
+--   line    exposes only its smallest unfinished id; `blocks`: a dead head blocks it. Lines of a queue are found by prefix,
+--           so names are compared byte by byte, whatever the collation of the database
 CREATE TABLE forebay.run (
     last_id bigint NOT NULL,
     rank bigint NOT NULL,
@@ -71,7 +71,7 @@ CREATE TABLE forebay.run (
     settled_delivery integer NOT NULL DEFAULT 0,
     state smallint NOT NULL,
     single boolean NOT NULL,
-    asked boolean NOT NULL DEFAULT false,
+    cancel_requested boolean NOT NULL DEFAULT false,
     rank_timed smallint NOT NULL,
     merges boolean NOT NULL DEFAULT false,
     blocks boolean NOT NULL DEFAULT false,
@@ -95,44 +95,44 @@ CREATE TABLE forebay.run (
     toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 20000,
     toast.autovacuum_vacuum_cost_delay = 0
 );
--- What claims and settles look at stays in the row; payloads and facts do not.
+-- Columns that claims and settles read stay in the row; payloads and facts do not.
 ALTER TABLE forebay.run ALTER COLUMN queue SET STORAGE MAIN, ALTER COLUMN lane SET STORAGE MAIN,
     ALTER COLUMN line SET STORAGE MAIN, ALTER COLUMN gates SET STORAGE MAIN;
 CREATE INDEX run_ready ON forebay.run (queue, lane, rank, last_id) WHERE state = 1;
 CREATE INDEX run_later ON forebay.run (queue, due_at, last_id) WHERE state = 3;
 CREATE INDEX run_due ON forebay.run (due_at) WHERE state = 3;
 CREATE INDEX run_expiring ON forebay.run (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX run_fresh ON forebay.run (queue, subject) WHERE merges;
+CREATE INDEX run_merges ON forebay.run (queue, subject) WHERE merges;
 CREATE INDEX run_line ON forebay.run (line, least(state, 1), last_id) WHERE line IS NOT NULL;
 CREATE INDEX run_behind ON forebay.run (queue) WHERE state = 0;
 
--- A run, or the first jobs of one, in the hands of a holder; with the attempt and the delivery that it has there.
+-- A run, or the first jobs of one, that is claimed; with the attempt and the delivery of the claim.
 CREATE TYPE forebay.member AS (
     last_id bigint, rank bigint, due_at bigint, enqueued_at bigint, rank_base bigint, expires_at bigint, n integer, size integer,
     cost integer, delivery integer, attempt integer, max_attempts integer, settled_delivery integer, rank_timed smallint,
-    blocks boolean, asked boolean, lane text, cls text, kind text, settled_code text, line text, gates text[], errors text,
+    blocks boolean, cancel_requested boolean, lane text, cls text, kind text, settled_code text, line text, gates text[], errors text,
     facts json, bodies json
 );
 
--- A pack: the n jobs of a queue that one claim took, as one row. Its members and the places of its jobs in them, from 0 on,
--- never change, so that a pack and a place are a fence: whoever has them need not show the delivery.
---   ids     the smallest and the largest id in it
---   gone    the jobs that have been settled; the last one takes the row along
---   asked   the jobs whose holder is to be told of a cancellation
---   beat    the lease also lasts as long as its holder's
---   plain   none of its jobs has a lane or a line
+-- A pack: the n jobs of a queue that one claim took, as one row. Its members and the positions of its jobs in them, from 0
+-- on, never change, so that a pack and a position are a fence: no delivery needs to be compared.
+--   ids           the smallest and the largest id in it
+--   settled       the jobs that have been settled; the row is deleted with the last one
+--   cancel_requested  the jobs whose cancellation is requested
+--   by_heartbeat  the heartbeat of its holder extends it
+--   plain         none of its jobs has a lane or a line
 CREATE TABLE forebay.pack (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     lease_until bigint NOT NULL,
     claimed_at bigint NOT NULL,
     n integer NOT NULL,
     holder integer NOT NULL,
-    beat boolean NOT NULL,
+    by_heartbeat boolean NOT NULL,
     plain boolean NOT NULL,
     queue text COLLATE "C" NOT NULL,
     ids int8range NOT NULL,
-    gone bit varying,
-    asked bit varying,
+    settled bit varying,
+    cancel_requested bit varying,
     members forebay.member[] NOT NULL
 ) WITH (
     fillfactor = 50, toast_tuple_target = 256,
@@ -143,9 +143,9 @@ CREATE TABLE forebay.pack (
     toast.autovacuum_vacuum_cost_delay = 0
 );
 ALTER TABLE forebay.pack ALTER COLUMN queue SET STORAGE MAIN, ALTER COLUMN ids SET STORAGE MAIN,
-    ALTER COLUMN gone SET STORAGE MAIN, ALTER COLUMN asked SET STORAGE MAIN;
+    ALTER COLUMN settled SET STORAGE MAIN, ALTER COLUMN cancel_requested SET STORAGE MAIN;
 CREATE INDEX pack_held ON forebay.pack (holder, lease_until);
-CREATE INDEX pack_alone ON forebay.pack (lease_until) WHERE NOT beat;
+CREATE INDEX pack_fixed ON forebay.pack (lease_until) WHERE NOT by_heartbeat;
 CREATE INDEX pack_ids ON forebay.pack USING gist (ids);
 
 -- Running jobs that have a line.
@@ -156,7 +156,7 @@ CREATE TABLE forebay.running_line (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- Finished jobs that stay readable, a row each. States: 3 done, 4 dead, 5 cancelled.
--- `home`: the queue that a dead job died in, where it lies in another one (`queue`).
+-- `home`: the queue in which a dead job died, if it is kept in another one (`queue`).
 CREATE TABLE forebay.ended (
     id bigint PRIMARY KEY,
     due_at bigint NOT NULL,
@@ -191,10 +191,10 @@ CREATE INDEX ended_finished ON forebay.ended (state, finished_at, id);
 CREATE INDEX ended_kept ON forebay.ended (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX ended_dead ON forebay.ended (id) WHERE state = 4;
 CREATE INDEX ended_blocks ON forebay.ended (line, id) WHERE state = 4 AND blocks;
-CREATE INDEX ended_lies ON forebay.ended (queue, state, finished_at, id);
+CREATE INDEX ended_queue ON forebay.ended (queue, state, finished_at, id);
 
--- One row for each process that claims, under each of its names. `until` is its heartbeat; `changes` counts what others
--- did to its leases, so that a heartbeat need not look at them one by one.
+-- One row for each process that claims, under each of its owner names. `until`: the end of the leases that its heartbeat
+-- extends; `changes` counts changes by others to its leases, so that a heartbeat need not check them one by one.
 CREATE TABLE forebay.holder (
     id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     owner text NOT NULL,
@@ -203,7 +203,7 @@ CREATE TABLE forebay.holder (
     seen_at bigint NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
--- How far running jobs say they are. Nothing depends on it, so a crash may empty it; only rows of the current delivery count.
+-- Progress that running jobs report; only rows of the current delivery count. A crash of the server may empty the table.
 CREATE UNLOGGED TABLE forebay.progress (
     id bigint PRIMARY KEY,
     delivery integer NOT NULL,
@@ -224,7 +224,7 @@ CREATE TABLE forebay.key (
 CREATE INDEX key_until ON forebay.key (until);
 CREATE INDEX key_by_state ON forebay.key (queue, key) WHERE until >= 7258118400000000;
 
--- Calls of enqueue whose reply may get lost: who repeats a call is given its first answer.
+-- Calls of enqueue whose reply may be lost: a repeated call gets the answer of the first.
 CREATE TABLE forebay.call (
     token uuid PRIMARY KEY,
     first_id bigint NOT NULL,
@@ -232,7 +232,7 @@ CREATE TABLE forebay.call (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX call_at ON forebay.call (at);
 
--- The last settles of jobs that are gone, a row a call: job i of it has `sizes[i]` ids from `firsts[i]` on.
+-- The last settles of jobs that were deleted, a row for each call: element i is of the `sizes[i]` ids from `firsts[i]` on.
 CREATE TABLE forebay.settled (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     jobs integer NOT NULL,
@@ -242,8 +242,8 @@ CREATE TABLE forebay.settled (
     codes text[] NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
--- Gates in use: the slots that running jobs take of a cap, the theoretical arrival time of a rate. `slots`: as the spec of
--- the queue has it that used the gate last. A gate that nothing uses has no row.
+-- Gates in use: the slots of a cap that running jobs use, the theoretical arrival time of a rate. `slots`: of the spec of
+-- the queue that used the gate last. A gate that is not in use has no row.
 CREATE TABLE forebay.gate (
     name text COLLATE "C" PRIMARY KEY,
     slots integer NOT NULL,
@@ -252,7 +252,7 @@ CREATE TABLE forebay.gate (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX gate_tat ON forebay.gate (tat) WHERE tat > 0;
 
--- Lanes with ready jobs, of queues that have lanes. `rank`, `id`: no job goes before it; of a parked lane, its first. `cls`: '' where classes do not share.
+-- Lanes with ready jobs, of queues that have lanes. `rank`, `id`: no job is before it; of a parked lane, its first. `cls`: '' if classes do not share.
 -- `at`: the gate where it is parked; `opens_at`: of a rate, when the first lane parked there may start.
 -- `untils`: those of its gates that are conditions, NULL where it has none.
 CREATE TABLE forebay.lane (
@@ -293,13 +293,13 @@ WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_thr
 -- The operators' own limits.
 CREATE TABLE forebay.gate_limit (name text COLLATE "C" PRIMARY KEY, slots integer NOT NULL);
 
--- Jobs put by the SQL function into queues whose rules need core: the next process that looks takes them in.
+-- Jobs that the SQL function enqueued into queues with rules that only core has: the next process applies them.
 CREATE TABLE forebay.inbox (id bigint PRIMARY KEY, draft json NOT NULL);
 
--- `last_at` outlives a schedule that is dropped (`body` is then NULL): a tick fires once, for ever.
+-- `last_at` is kept when a schedule is dropped (`body` is then NULL), so that a tick never fires twice.
 CREATE TABLE forebay.schedule (name text PRIMARY KEY, body text, last_at bigint);
 
--- Retained logs. `last_at`: the instant of the newest entry; instants of a partition never fall.
+-- Retained logs. `last_at`: the instant of the newest entry; instants of a partition never decrease.
 CREATE TABLE forebay.log_partition (
     place integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     log text NOT NULL,
@@ -319,7 +319,7 @@ CREATE TABLE forebay.log_entry (
     PRIMARY KEY (place, entry)
 );
 
--- Where a group of readers is in a partition, which member owns it in which epoch, what the group lost.
+-- The offset of a group of readers in a partition, its owner and epoch, and how many entries the group lost.
 CREATE TABLE forebay.log_reader (
     place integer NOT NULL,
     reader text NOT NULL,
@@ -331,7 +331,7 @@ CREATE TABLE forebay.log_reader (
     PRIMARY KEY (place, reader)
 ) WITH (fillfactor = 50);
 
--- Workers that announced themselves (core.presence), each until its time is up; what they say is JSON.
+-- Workers (core.presence), each until its announcement expires; `body` is JSON.
 CREATE TABLE forebay.worker (
     owner text COLLATE "C" PRIMARY KEY,
     since bigint NOT NULL,
@@ -340,9 +340,9 @@ CREATE TABLE forebay.worker (
     body text NOT NULL
 ) WITH (fillfactor = 50);
 
--- `spans`: arrays as in core. In a record of `settle`, `until` of a span is a length of time from `at` on.
--- Rows get their places in the log, dense and for good, once every transaction that could come before is over: `seq` is
--- taken in the order of the changes, `xid` tells which transaction it was.
+-- Records of the ledger. `spans`: arrays as in core. In a record of `settle`, `until` of a span is a duration from `at` on.
+-- Records get their offsets, without gaps and for good, once every transaction that could precede them has ended: `seq` is
+-- taken in the order of the changes, `xid` is the transaction.
 CREATE TABLE forebay.ledger (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -365,7 +365,7 @@ CREATE TABLE forebay.ledger_page (
     xid_upto xid8 NOT NULL
 );
 
--- How far the numbering has come: transactions below `upto`, and rows up to `after_seq` that another server wrote.
+-- What has offsets: transactions below `upto`, and rows up to `after_seq` that came with a dump of another server.
 CREATE TABLE forebay.ledger_mark (
     next bigint NOT NULL DEFAULT 0,
     upto xid8 NOT NULL DEFAULT '0',
@@ -374,7 +374,7 @@ CREATE TABLE forebay.ledger_mark (
 ) WITH (fillfactor = 50);
 INSERT INTO forebay.ledger_mark DEFAULT VALUES;
 
--- Whether records are written, for how long they are kept, and how many bytes of them: a week, a gibibyte.
+-- Whether records are written, and the age and bytes up to which they are kept: a week, a gibibyte.
 CREATE TABLE forebay.ledger_rule (
     recording boolean NOT NULL DEFAULT true,
     keep bigint NOT NULL DEFAULT 604800000000,
@@ -392,7 +392,7 @@ EXCEPTION WHEN feature_not_supported THEN
 END
 $$;
 
--- Checkpoints of sources that repeat themselves (store/protocol.py); `at`: when a source last moved.
+-- Checkpoints of sources that repeat themselves (store/protocol.py); `at`: of the last change.
 CREATE TABLE forebay.source (
     source text PRIMARY KEY,
     batch bigint NOT NULL,

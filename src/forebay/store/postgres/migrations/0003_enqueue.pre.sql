@@ -1,26 +1,25 @@
--- Enqueue: what a process puts, keys that are taken by the state of their job, and the functions for people with psql
--- and for programs in any language.
+-- Enqueue: the function of the store, keys that are taken by the state of their job, and the functions for SQL users.
 
--- Put runs. Gates come as the JSON of their names; `uptos`: how many jobs of the call there are up to the end of each run. `first`
--- -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer. All of it is one
--- statement, since for a single job starting statements costs most of the time.
-CREATE FUNCTION forebay.put(
-    at bigint, token uuid, v_alone integer[], names text[], versions integer[], uptos integer[],
+-- Insert runs. Gates come as the JSON of their names; `uptos`: how many jobs of the call there are up to the end of each run.
+-- `first` -1: a spec has changed. A repeated call gets the answer of the first. It is one statement, since for a single job
+-- most of the time is the start of statements.
+CREATE FUNCTION forebay.insert_runs(
+    at bigint, token uuid, exclusive_keys integer[], names text[], versions integer[], uptos integer[],
     counts integer[], queues text[], classes text[], lanes text[], gates text[], costs integer[], kinds text[], delays bigint[], run_ats bigint[],
-    bases bigint[], timed smallint[], lives integer[], expiries bigint[], facts json[], bodies json[]
+    bases bigint[], timed smallint[], max_attempts integer[], expiries bigint[], facts json[], bodies json[]
 ) RETURNS TABLE (first bigint, stamp bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_locked boolean := forebay.lock(v_alone, '{}');
+    v_locked boolean := forebay.lock_queues(exclusive_keys, '{}');
     v_now bigint := coalesce(at, forebay.clock());
     v_first bigint := nextval('forebay.job_id');
     v_lane record;
 BEGIN
     WITH call AS (
-        INSERT INTO forebay.call VALUES (put.token, v_first, v_now) ON CONFLICT (token) DO NOTHING RETURNING at
-    ), born AS (
+        INSERT INTO forebay.call VALUES (insert_runs.token, v_first, v_now) ON CONFLICT (token) DO NOTHING RETURNING at
+    ), inserted AS (
         INSERT INTO forebay.run (
             last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, max_attempts, state, single, rank_timed,
             queue, lane, cls, kind, gates, facts, bodies
@@ -28,17 +27,17 @@ BEGIN
         SELECT
             v_first + r.upto - 1,
             forebay.rank_at(r.base, r.timed, r.due_at, v_now), r.due_at, v_now, r.base, r.expires_at, r.n, r.n, r.cost,
-            r.lives,
+            r.max_attempts,
             CASE WHEN r.due_at > v_now THEN 3 ELSE 1 END, r.n = 1,
             r.timed, r.queue, r.lane, r.cls, r.kind,
             CASE WHEN r.gates IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(r.gates::jsonb)) END, r.facts, r.bodies
         FROM (
             SELECT u.*, CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
             FROM unnest(
-                uptos, counts, queues, classes, lanes, gates, costs, kinds, delays, run_ats, bases, timed, lives, expiries, facts,
+                uptos, counts, queues, classes, lanes, gates, costs, kinds, delays, run_ats, bases, timed, max_attempts, expiries, facts,
                 bodies
             ) AS u (
-                upto, n, queue, cls, lane, gates, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies
+                upto, n, queue, cls, lane, gates, cost, kind, delay, run_at, base, timed, max_attempts, expires_at, facts, bodies
             )
         ) AS r
         WHERE EXISTS (SELECT FROM call) AND NOT EXISTS (
@@ -46,22 +45,22 @@ BEGIN
             WHERE coalesce(q.version, 0) <> u.version
         )
         RETURNING last_id, n, queue, kind, max_attempts, due_at, facts
-    ), told AS (
+    ), recorded AS (
         INSERT INTO forebay.ledger (at, verb, spans)
-        SELECT v_now, 'enqueue', ('[' || string_agg(forebay.span_of(
+        SELECT v_now, 'enqueue', ('[' || string_agg(forebay.ledger_span(
             'accepted', b.last_id - b.n + 1, b.n, b.queue, b.kind, 0, 0, b.max_attempts, v_now, b.due_at, 0, 0,
             coalesce(',' || b.facts::text, '')
         ), ',') || ']')::json
-        FROM born AS b, forebay.ledger_rule AS l WHERE l.recording
+        FROM inserted AS b, forebay.ledger_rule AS l WHERE l.recording
         HAVING count(*) > 0
     )
-    SELECT v_first, v_now INTO put.first, put.stamp FROM born LIMIT 1;
+    SELECT v_first, v_now INTO insert_runs.first, insert_runs.stamp FROM inserted LIMIT 1;
     IF NOT FOUND THEN
-        DELETE FROM forebay.call AS c WHERE c.token = put.token AND c.first_id = v_first;
-        RETURN QUERY SELECT coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = put.token), -1), v_now;
+        DELETE FROM forebay.call AS c WHERE c.token = insert_runs.token AND c.first_id = v_first;
+        RETURN QUERY SELECT coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = insert_runs.token), -1), v_now;
         RETURN;
     END IF;
-    IF v_alone <> '{}' THEN
+    IF exclusive_keys <> '{}' THEN
         FOR v_lane IN
             SELECT u.queue, array_agg(DISTINCT u.lane) AS lanes FROM unnest(queues, lanes) AS u (queue, lane)
             JOIN forebay.queue AS q ON q.name = u.queue AND q.laned GROUP BY u.queue
@@ -73,8 +72,7 @@ BEGIN
 END
 $$;
 
--- Whether a job is in one of these states. VOLATILE: it sees what was committed a moment ago, which the statement that
--- asks may not.
+-- Whether a job is in one of these states. VOLATILE: it reads what was committed after the calling statement began.
 CREATE FUNCTION forebay.in_states(v_id bigint, v_states integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -97,8 +95,8 @@ BEGIN
 END
 $$;
 
--- Before a key is taken by state: whoever had it loses it, unless his job is in one of the states.
--- With its owner's rights: who may only enqueue need not be allowed to look at jobs, or to take keys away.
+-- Before a key is taken by state: its row is deleted unless its job is in one of the states.
+-- With its owner's rights: a role that may only enqueue needs no right to read jobs or to delete keys.
 CREATE FUNCTION forebay.free_key() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
@@ -112,9 +110,9 @@ END
 $$;
 CREATE TRIGGER free_key BEFORE INSERT ON forebay.key FOR EACH ROW EXECUTE FUNCTION forebay.free_key();
 
--- Put a draft, in the caller's transaction: rolled back means never seen. Returns the job's id; with a key that is known,
--- the first job's (payloads are compared where both came by SQL or both by Python). Queues whose rules need more than the time (ranks, shares, gates, bounds) take the job in a moment
--- later; one that they do not take is a dead letter.
+-- Enqueue a draft in the caller's transaction. Returns the job's id, or that of the job that has the key (payloads are
+-- compared if both came by SQL or both by Python). Where more than the time matters (ranks, shares, gates, bounds) the job goes to
+-- the inbox, and becomes a dead letter if its queue cannot accept it.
 CREATE FUNCTION forebay.enqueue_draft(draft json) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off
 AS $$
@@ -126,7 +124,7 @@ DECLARE
     v_key text := draft ->> 'key';
     v_body json := coalesce(draft -> 'body', 'null');
     v_due bigint;
-    v_lives integer;
+    v_max_attempts integer;
     v_known forebay.queue;
     v_first forebay.key;
     v_digest bytea;
@@ -169,7 +167,7 @@ BEGIN
         INSERT INTO forebay.inbox VALUES (v_id, draft);
         RETURN v_id;
     END IF;
-    v_lives := coalesce((draft ->> 'max_attempts')::integer, v_known.lives, 25);
+    v_max_attempts := coalesce((draft ->> 'max_attempts')::integer, v_known.max_attempts, 25);
     v_due := greatest(v_now + coalesce((draft ->> 'delay')::bigint, 0), (draft ->> 'run_at')::bigint);
     v_facts := jsonb_strip_nulls(jsonb_build_object(
         'tenant', draft ->> 'tenant', 'subject', draft ->> 'subject', 'key', v_key,
@@ -182,12 +180,12 @@ BEGIN
     )
     VALUES (
         v_id, forebay.rank_at(0, 2::smallint, v_due, v_now), v_due, v_now, 0, 1, 1,
-        coalesce((draft ->> 'cost')::integer, 1), v_lives, CASE WHEN v_due > v_now THEN 3 ELSE 1 END, true,
+        coalesce((draft ->> 'cost')::integer, 1), v_max_attempts, CASE WHEN v_due > v_now THEN 3 ELSE 1 END, true,
         2, v_queue, '', '', v_kind, CASE WHEN v_facts <> '{}' THEN json_build_array(v_facts) END, json_build_array(v_body)
     );
     INSERT INTO forebay.ledger (at, verb, spans)
     SELECT v_now, 'enqueue', json_build_array(json_build_array(
-        'accepted', v_id, 1, v_queue, v_kind, 0, 0, v_lives, v_now, v_due, 0, 0,
+        'accepted', v_id, 1, v_queue, v_kind, 0, 0, v_max_attempts, v_now, v_due, 0, 0,
         CASE WHEN v_facts <> '{}' THEN json_build_array(v_facts) END
     ))
     FROM forebay.ledger_rule AS l WHERE l.recording;
@@ -195,7 +193,7 @@ BEGIN
 END
 $$;
 
--- The same with names for everything. Workers hear of it at the commit unless `notify` is false, which is for bulk.
+-- The same with named arguments. Workers are notified at the commit unless `notify` is false, which is for bulk.
 CREATE FUNCTION forebay.enqueue(
     kind text, payload json DEFAULT 'null', queue text DEFAULT 'default', delay interval DEFAULT '0',
     run_at timestamptz DEFAULT NULL, priority integer DEFAULT 0, key text DEFAULT NULL, tenant text DEFAULT NULL,

@@ -6,23 +6,23 @@
 -- plain queues take the lock of the queue beside each other, so that a new spec counts what really runs.
 
 -- Returns true. Called in an assignment, which unlike a PERFORM is no statement of its own; so are the locks of plain queues.
-CREATE FUNCTION forebay.lock(v_alone integer[], v_beside integer[]) RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION forebay.lock_queues(exclusive_keys integer[], shared_keys integer[]) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
     v_key integer;
     v_locked text;
 BEGIN
-    IF cardinality(v_alone) = 0 THEN
-        FOREACH v_key IN ARRAY v_beside LOOP
+    IF cardinality(exclusive_keys) = 0 THEN
+        FOREACH v_key IN ARRAY shared_keys LOOP
             v_locked := pg_advisory_xact_lock_shared(1178748739, v_key);
         END LOOP;
         RETURN true;
     END IF;
-    PERFORM CASE WHEN k.alone THEN pg_advisory_xact_lock(1178748739, k.key)
+    PERFORM CASE WHEN k.exclusive THEN pg_advisory_xact_lock(1178748739, k.key)
         ELSE pg_advisory_xact_lock_shared(1178748739, k.key) END
     FROM (
-        SELECT u.key, bool_or(u.alone) AS alone FROM (
-            SELECT unnest(v_alone) AS key, true AS alone UNION ALL SELECT unnest(v_beside), false
+        SELECT u.key, bool_or(u.exclusive) AS exclusive FROM (
+            SELECT unnest(exclusive_keys) AS key, true AS exclusive UNION ALL SELECT unnest(shared_keys), false
         ) AS u GROUP BY u.key ORDER BY u.key
     ) AS k;
     RETURN true;
@@ -41,12 +41,12 @@ BEGIN
 END
 $$;
 
--- The locks of a unit of work; its instant, or NULL where it knows an old spec.
-CREATE FUNCTION forebay.begin(at bigint, v_alone integer[], names text[], versions integer[]) RETURNS bigint
+-- The locks of a unit of work; returns its instant, or NULL if a spec has changed.
+CREATE FUNCTION forebay.begin_unit(at bigint, exclusive_keys integer[], names text[], versions integer[]) RETURNS bigint
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    RETURN CASE WHEN CASE WHEN forebay.lock(v_alone, '{}') THEN forebay.is_current(names, versions) END
+    RETURN CASE WHEN CASE WHEN forebay.lock_queues(exclusive_keys, '{}') THEN forebay.is_current(names, versions) END
         THEN coalesce(at, forebay.clock()) END;
 END
 $$;

@@ -1,6 +1,6 @@
--- Lines, and what every end of a delivery gives back: slots to gates, the head to its line, the job to its lane.
+-- Lines, and the end of a delivery: slots, lines and lanes.
 
--- Of each of these lines: the smallest id behind its head, that of the head, and that of a dead one that keeps it shut.
+-- Of each line: the smallest id behind its head, that of the exposed head, and that of a dead head that blocks it.
 CREATE FUNCTION forebay.line_heads(v_lines text[]) RETURNS TABLE (line text, behind bigint, exposed bigint, dead bigint)
 LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -16,9 +16,9 @@ AS $$
     FROM (SELECT DISTINCT unnest(v_lines) AS line) AS n
 $$;
 
--- Of each of these lines the smallest unfinished id is exposed, unless a later one still runs or a dead head keeps the line
--- shut; others wait behind it. Queues that may have work, and how many jobs became ready.
-CREATE FUNCTION forebay.expose(v_now bigint, v_lines text[], OUT news text[], OUT ready integer)
+-- Expose the smallest unfinished id of each line, unless a later one still runs or a dead head blocks the line. Returns
+-- queues that may have work, and how many jobs became ready.
+CREATE FUNCTION forebay.expose(v_now bigint, v_lines text[], OUT has_work text[], OUT ready integer)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
@@ -26,7 +26,7 @@ AS $$
 DECLARE
     v_change record;
 BEGIN
-    news := '{}';
+    has_work := '{}';
     ready := 0;
     FOR v_change IN
         WITH known AS MATERIALIZED (
@@ -49,20 +49,21 @@ BEGIN
         FROM (SELECT * FROM withdrawn UNION ALL SELECT * FROM shown) AS c GROUP BY c.queue
     LOOP
         IF v_change.laned AND v_change.lanes IS NOT NULL THEN
-            news := news || forebay.refresh(v_now, v_change.queue, v_change.lanes);
+            has_work := has_work || forebay.refresh(v_now, v_change.queue, v_change.lanes);
         END IF;
         IF v_change.shown > 0 THEN
-            news := news || v_change.queue;
+            has_work := has_work || v_change.queue;
             ready := ready + v_change.shown;
         END IF;
     END LOOP;
 END
 $$;
 
--- Jobs that do not run any more: `amount` is what those of a member cost together, `id` the last of them.
+-- Jobs of a member that do not run any more: `amount` is what they cost together, `id` the last of them.
 CREATE TYPE forebay.freed AS (queue text, lane text, line text, gates text[], amount bigint, id bigint);
 
--- Their slots are free; lines and, if some of them are ready `again`, lanes are looked at. Queues that may have work.
+-- Give their slots back and bring lines up to date; if some of them are ready `again`, lanes as well. Returns queues that
+-- may have work.
 CREATE FUNCTION forebay.give_back(v_now bigint, v_freed forebay.freed[], again boolean) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = on
 AS $$
@@ -72,7 +73,7 @@ DECLARE
     v_shared text[];
     v_lines text[];
     v_lane record;
-    v_news text[] := '{}';
+    v_has_work text[] := '{}';
 BEGIN
     WITH known AS MATERIALIZED (
         SELECT q.name, q.whole, q.terms, f.amount
@@ -97,15 +98,15 @@ BEGIN
     SELECT array_agg(u.name) FILTER (WHERE NOT u.whole), array_agg(u.name) FILTER (WHERE u.whole AND u.name LIKE '%/@%')
     INTO v_gates, v_shared FROM used AS u;
     IF v_gates IS NOT NULL THEN
-        v_news := forebay.wake(v_now, v_gates);
+        v_has_work := forebay.wake(v_now, v_gates);
     END IF;
     IF v_shared IS NOT NULL THEN
-        v_news := v_news || forebay.sharing(v_shared);
+        v_has_work := v_has_work || forebay.sharing_queues(v_shared);
     END IF;
     SELECT array_agg(f.line) INTO v_lines FROM unnest(v_freed) AS f WHERE f.line IS NOT NULL;
     IF v_lines IS NOT NULL THEN
         DELETE FROM forebay.running_line AS l USING unnest(v_freed) AS f WHERE l.line = f.line AND l.id = f.id;
-        v_news := v_news || (SELECT e.news FROM forebay.expose(v_now, v_lines) AS e);
+        v_has_work := v_has_work || (SELECT e.has_work FROM forebay.expose(v_now, v_lines) AS e);
     END IF;
     IF again THEN
         FOR v_lane IN
@@ -114,15 +115,15 @@ BEGIN
                 f.lane <> '' OR (SELECT q.laned FROM forebay.queue AS q WHERE q.name = f.queue)
             ) GROUP BY f.queue
         LOOP
-            v_news := v_news || forebay.refresh(v_now, v_lane.queue, v_lane.lanes);
+            v_has_work := v_has_work || forebay.refresh(v_now, v_lane.queue, v_lane.lanes);
         END LOOP;
     END IF;
-    RETURN v_news;
+    RETURN v_has_work;
 END
 $$;
 
--- The queues that have one of these gates as a whole.
-CREATE FUNCTION forebay.sharing(v_gates text[]) RETURNS text[] LANGUAGE sql STABLE SET enable_seqscan = off
+-- The queues for which one of these is a gate of the whole queue.
+CREATE FUNCTION forebay.sharing_queues(v_gates text[]) RETURNS text[] LANGUAGE sql STABLE SET enable_seqscan = off
 AS $$
     SELECT coalesce(array_agg(q.name), '{}') FROM forebay.queue AS q
     WHERE q.whole <> '[]' AND EXISTS (
@@ -130,11 +131,12 @@ AS $$
     )
 $$;
 
--- A spec has changed: what running jobs use of the caps called so, or so with a slash and more behind it, is counted again.
+-- After a change of a spec: count again what running jobs use of the caps with these names, or with these prefixes and a
+-- slash.
 CREATE FUNCTION forebay.count_used(bases text[]) RETURNS void LANGUAGE sql
 AS $$
     WITH used AS (
-        SELECT k.name, k.slots, sum(r.cost * (r.n - coalesce(bit_count(r.gone), 0))) AS amount
+        SELECT k.name, k.slots, sum(r.cost * (r.n - coalesce(bit_count(r.settled), 0))) AS amount
         FROM forebay.running AS r JOIN forebay.queue AS q ON q.name = r.queue CROSS JOIN LATERAL (
             SELECT w.name, w.slots FROM jsonb_to_recordset(q.whole) AS w (name text, slots integer, step bigint)
             WHERE w.step = 0
@@ -158,7 +160,7 @@ AS $$
     ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, used = excluded.used
 $$;
 
--- Lines of a queue whose head is dead; of those in which some dead stand, `most` are looked at.
+-- How many lines of a queue a dead head blocks, of the first `most` lines that have dead jobs.
 CREATE FUNCTION forebay.blocked_lines(v_queue text, most integer) RETURNS bigint
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
@@ -182,7 +184,7 @@ BEGIN
 END
 $$;
 
--- Ready jobs of a queue that a closed gate holds, as far as claims have met it; so many at most.
+-- Ready jobs of a queue behind a closed gate, as far as claims have met it; `most` at most.
 CREATE FUNCTION forebay.held_jobs(v_now bigint, v_queue text, most integer) RETURNS bigint
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
@@ -196,7 +198,7 @@ BEGIN
         );
     END IF;
     RETURN (
-        -- A lane may be parked still where there is room again: room for one opens one lane.
+        -- A lane may still be parked where there is room again: room for one opens one lane.
         WITH parked AS MATERIALIZED (
             SELECT l.lane, l.at FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT most
         ), closed AS MATERIALIZED (
@@ -217,7 +219,7 @@ BEGIN
 END
 $$;
 
--- When a claim may find something in a queue with gates or lanes, if nothing happens: 0 now, later at a rate, NULL never.
+-- When a claim may find something in a queue with gates or lanes if nothing changes: 0 now, later at a rate, NULL never.
 CREATE FUNCTION forebay.workable_at(v_now bigint, v_queue text) RETURNS bigint
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$

@@ -6,8 +6,8 @@
 -- that is full one minute and empty the next. Without them a plan may scan the whole index, dead entries included. A
 -- function that is called from such a function runs under its settings, unless it sets its own.
 
--- Whether there is anything to look after before a claim: jobs that expired, jobs that SQL users put.
-CREATE FUNCTION forebay.stirs(v_now bigint) RETURNS boolean
+-- Whether a claim has to wait for maintenance: expired jobs, jobs in the inbox.
+CREATE FUNCTION forebay.needs_maintenance(v_now bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
@@ -24,8 +24,8 @@ $$;
 -- `traits`: of the few members that have any, the number, facts and errors; NULL: there are none. `lead`, `floor`: the smallest
 -- ranks below zero and above; `places`: those of the jobs in the claim, where lanes gave them, else NULL: they are in order.
 CREATE TYPE forebay.claimed AS (
-    flag integer, stamp bigint, want integer, pack bigint, n integer, beat boolean, lead bigint, floor bigint, spans text,
-    extents text, traits text, bodies text, places text
+    flag integer, stamp bigint, want integer, pack bigint, n integer, by_heartbeat boolean, lead bigint, floor bigint, spans text,
+    extents text, traits text, bodies text, positions text
 );
 
 CREATE FUNCTION forebay.nothing(flag integer, stamp bigint) RETURNS forebay.claimed LANGUAGE plpgsql IMMUTABLE
@@ -475,7 +475,7 @@ $$;
 -- an older spec, so that its lock is needed alone. Nothing has been handed out then.
 -- `alone`: by want, whether the lock of its queue is. `rows`, `leads`, `floors`: as in `take_plain`. What is taken for a want becomes a pack.
 CREATE FUNCTION forebay.claim(
-    at bigint, tended boolean, me integer, span bigint, v_alone integer[], v_beside integer[], alone boolean[],
+    at bigint, maintained boolean, holder_id integer, lease_for bigint, exclusive_keys integer[], shared_keys integer[], serial boolean[],
     names text[], versions integer[], classes text[], counts integer[], rows integer[], leads bigint[], floors bigint[]
 ) RETURNS SETOF forebay.claimed
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
@@ -483,9 +483,9 @@ SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_locked boolean := forebay.lock(v_alone, v_beside);
+    v_locked boolean := forebay.lock_queues(exclusive_keys, shared_keys);
     v_now bigint := coalesce(at, forebay.clock());
-    v_until bigint := v_now + span;
+    v_until bigint := v_now + lease_for;
     v_queue record;
     v_members forebay.member[];
     v_places text[];
@@ -496,18 +496,18 @@ DECLARE
     t_firsts integer[] := '{1,2}';
     t_places text[] := '{NULL}';
 BEGIN
-    IF counts = '{1}' AND NOT tended AND NOT alone[1] AND classes[1] IS NULL THEN
+    IF counts = '{1}' AND NOT maintained AND NOT serial[1] AND classes[1] IS NULL THEN
         t_members := forebay.take_one(v_now, names[1], versions[1], leads[1], floors[1]);
     END IF;
     IF t_members IS NULL THEN
-        IF NOT tended AND forebay.stirs(v_now) THEN
+        IF NOT maintained AND forebay.needs_maintenance(v_now) THEN
             RETURN NEXT forebay.nothing(1, v_now);
             RETURN;
         END IF;
-        SELECT bool_or(coalesce(q.version, 0) <> u.version) AS changed, bool_or(NOT u.alone AND (
+        SELECT bool_or(coalesce(q.version, 0) <> u.version) AS changed, bool_or(NOT u.serial AND (
             SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1
         )) AS laned INTO v_queue
-        FROM unnest(names, versions, alone) AS u (name, version, alone) LEFT JOIN forebay.queue AS q ON q.name = u.name;
+        FROM unnest(names, versions, serial) AS u (name, version, serial) LEFT JOIN forebay.queue AS q ON q.name = u.name;
         IF v_queue.changed OR v_queue.laned THEN
             RETURN NEXT forebay.nothing(CASE WHEN v_queue.changed THEN 2 ELSE 3 END, v_now);
             RETURN;
@@ -517,12 +517,12 @@ BEGIN
         t_places := '{}';
         FOR i IN 1 .. cardinality(names) LOOP
             CONTINUE WHEN counts[i] = 0;
-            SELECT q.paused_until, q.whole <> '[]' AS gated, q.laned OR alone[i] AND (
+            SELECT q.paused_until, q.whole <> '[]' AS gated, q.laned OR serial[i] AND (
                 SELECT true FROM forebay.lane AS l WHERE l.queue = names[i] LIMIT 1
             ) AS laned INTO v_queue FROM forebay.queue AS q WHERE q.name = names[i];
             CONTINUE WHEN v_queue.paused_until > v_now;
             IF EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 3 AND r.queue = names[i] AND r.due_at <= v_now) THEN
-                PERFORM forebay.ripen(v_now, names[i], 1000);
+                PERFORM forebay.promote_due(v_now, names[i], 1000);
             END IF;
             v_places := NULL;
             IF v_queue.laned THEN
@@ -546,42 +546,42 @@ BEGIN
     RETURN QUERY
     WITH taken AS MATERIALIZED (
         SELECT u.want, u.places, u.members, names[u.want] AS queue, nextval('forebay.pack_id_seq') AS pack, h.owner,
-            coalesce(h.until <= v_until, false) AS beat, m.*
+            coalesce(h.until <= v_until, false) AS by_heartbeat, m.*
         FROM (
             SELECT t_wants[i] AS want, t_places[i] AS places,
                 CASE WHEN cardinality(t_wants) = 1 THEN t_members ELSE t_members[t_firsts[i]:t_firsts[i + 1] - 1] END AS members
             FROM generate_series(1, cardinality(t_wants)) AS i
         ) AS u
-        LEFT JOIN forebay.holder AS h ON h.id = me
+        LEFT JOIN forebay.holder AS h ON h.id = holder_id
         CROSS JOIN LATERAL (
             SELECT sum(m.n)::integer AS n, min(m.last_id - m.n + 1) AS first, max(m.last_id) AS last,
                 bool_and(m.lane = '' AND m.line IS NULL) AS plain, min(m.rank) FILTER (WHERE m.rank < 0) AS lead,
-                min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.span_of(
+                min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.ledger_span(
                     'claimed', m.last_id - m.n + 1, m.n, names[u.want], m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
                     greatest(v_now, m.due_at), v_until,
                     CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END
                 ), ',') AS spans,
                 string_agg('[' || m.max_attempts || ',' || m.size || ',' || coalesce(m.expires_at::text, 'null')
-                    || CASE WHEN m.asked THEN ',true]' ELSE ',false]' END, ',') AS extents,
+                    || CASE WHEN m.cancel_requested THEN ',true]' ELSE ',false]' END, ',') AS extents,
                 string_agg('[' || m.ordinality || ',' || coalesce(m.facts::text, 'null') || ',' || coalesce(m.errors, '[]') || ']', ',')
                     FILTER (WHERE m.facts IS NOT NULL OR m.errors IS NOT NULL) AS traits,
                 string_agg(m.bodies::text, ',') AS bodies,
-                string_agg(repeat(CASE WHEN m.asked THEN '1' ELSE '0' END, m.n), '') AS asked
+                string_agg(repeat(CASE WHEN m.cancel_requested THEN '1' ELSE '0' END, m.n), '') AS cancel_requested
             FROM unnest(u.members) WITH ORDINALITY AS m
         ) AS m
     ), pack AS (
-        INSERT INTO forebay.pack (id, lease_until, claimed_at, n, holder, beat, plain, queue, ids, asked, members)
+        INSERT INTO forebay.pack (id, lease_until, claimed_at, n, holder, by_heartbeat, plain, queue, ids, cancel_requested, members)
         OVERRIDING SYSTEM VALUE
-        SELECT t.pack, v_until, v_now, t.n, me, t.beat, t.plain, t.queue, int8range(t.first, t.last, '[]'),
-            CASE WHEN strpos(t.asked, '1') > 0 THEN t.asked::bit varying END, t.members
+        SELECT t.pack, v_until, v_now, t.n, holder_id, t.by_heartbeat, t.plain, t.queue, int8range(t.first, t.last, '[]'),
+            CASE WHEN strpos(t.cancel_requested, '1') > 0 THEN t.cancel_requested::bit varying END, t.members
         FROM taken AS t
-    ), told AS (
+    ), recorded AS (
         INSERT INTO forebay.ledger (at, verb, owner, spans)
         SELECT greatest(v_now, max(t.last_due)), 'claim', min(t.owner), ('[' || string_agg(t.spans, ',') || ']')::json
         FROM taken AS t, forebay.ledger_rule AS l WHERE l.recording
         HAVING count(*) > 0
     )
-    SELECT 0, v_now, t.want, t.pack, t.n, t.beat, t.lead, t.floor, t.spans, t.extents, t.traits, t.bodies,
+    SELECT 0, v_now, t.want, t.pack, t.n, t.by_heartbeat, t.lead, t.floor, t.spans, t.extents, t.traits, t.bodies,
         t.places
     FROM taken AS t;
 END

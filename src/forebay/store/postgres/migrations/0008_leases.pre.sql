@@ -1,32 +1,33 @@
--- Leases: their extension, one by one or by the heartbeat of a process.
+-- Leases: their extension, pack by pack or by the heartbeat of a process.
 
--- New time for packs; whoever extends only some of a pack's jobs has set the others apart before. Those that are left.
-CREATE FUNCTION forebay.extend(at bigint, span bigint, packs bigint[]) RETURNS SETOF bigint
+-- Extend packs; jobs that are not to be extended have been split off before. Returns the packs that exist.
+CREATE FUNCTION forebay.extend(at bigint, lease_for bigint, packs bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(at, forebay.clock());
 BEGIN
-    RETURN QUERY UPDATE forebay.pack AS p SET lease_until = v_now + span, beat = false WHERE p.id = ANY (packs) RETURNING p.id;
+    RETURN QUERY UPDATE forebay.pack AS p SET lease_until = v_now + lease_for, by_heartbeat = false WHERE p.id = ANY (packs) RETURNING p.id;
     INSERT INTO forebay.ledger (at, verb, spans)
-    SELECT v_now, 'extend', ('[' || string_agg(forebay.span_of(
+    SELECT v_now, 'extend', ('[' || string_agg(forebay.ledger_span(
         'extended', r.last_id - r.n + 1 + j.skip, j.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
-        r.claimed_at, v_now + span,
+        r.claimed_at, v_now + lease_for,
         CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n + j.skip, j.n) ELSE '' END
     ), ',' ORDER BY r.last_id, j.skip) || ']')::json
     FROM forebay.ledger_rule AS l, forebay.running AS r, LATERAL (
-        SELECT 0, r.n WHERE r.gone IS NULL
+        SELECT 0, r.n WHERE r.settled IS NULL
         UNION ALL
-        SELECT i, 1 FROM generate_series(0, r.n - 1) AS i WHERE get_bit(r.gone, i) = 0
+        SELECT i, 1 FROM generate_series(0, r.n - 1) AS i WHERE get_bit(r.settled, i) = 0
     ) AS j (skip, n)
     WHERE l.recording AND r.pack = ANY (packs)
     HAVING count(*) > 0;
 END
 $$;
 
--- A heartbeat: one row, however many jobs are held, and one record without spans. `changes` moved: others have settled some of them, or ask for an end.
-CREATE FUNCTION forebay.heartbeat(at bigint, me integer, span bigint)
+-- A heartbeat: one row, however many jobs are held, and one record without spans. If `changes` is another number, others
+-- have settled some of the jobs or requested their cancellation.
+CREATE FUNCTION forebay.heartbeat(at bigint, holder_id integer, lease_for bigint)
 RETURNS TABLE (stamp bigint, changes integer)
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
@@ -36,23 +37,23 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH beat AS (
-        UPDATE forebay.holder AS h SET until = v_now + span, seen_at = v_now WHERE h.id = me RETURNING h.owner, h.changes
-    ), told AS (
+        UPDATE forebay.holder AS h SET until = v_now + lease_for, seen_at = v_now WHERE h.id = holder_id RETURNING h.owner, h.changes
+    ), recorded AS (
         INSERT INTO forebay.ledger (at, verb, owner, tick)
-        SELECT v_now, 'extend', b.owner, v_now + span FROM beat AS b, forebay.ledger_rule AS l WHERE l.recording
+        SELECT v_now, 'extend', b.owner, v_now + lease_for FROM beat AS b, forebay.ledger_rule AS l WHERE l.recording
     )
     SELECT v_now, b.changes FROM beat AS b;
 END
 $$;
 
--- When there is work in these queues (0: now; later if they pause), when something falls due, when a lease runs out; and
--- whether there is something to look after. `leads`, `floors`: as in `claim`.
+-- When there is work in these queues (0: now; later if they are paused), when a job becomes due, when a lease ends; and
+-- whether there is something in the inbox. `leads`, `floors`: as in `claim`.
 CREATE FUNCTION forebay.work_at(
-    at bigint, queues text[], leads bigint[], floors bigint[], silent integer[], silent_floors bigint[], alone_floor bigint
+    at bigint, queues text[], leads bigint[], floors bigint[], silent integer[], silent_floors bigint[], fixed_floor bigint
 )
-RETURNS TABLE (ready_at bigint, due_at bigint, lease_until bigint, stirs boolean)
+RETURNS TABLE (ready_at bigint, due_at bigint, lease_until bigint, needs_maintenance boolean)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
--- Planned anew in every call otherwise, which takes longer than the answer.
+-- Otherwise it is planned in every call, which takes longer than its execution.
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -61,7 +62,7 @@ BEGIN
         (
             SELECT min(greatest(coalesce(q.paused_until, 0), w.at)) FROM unnest(queues, leads, floors) AS u (name, lead, floor)
             LEFT JOIN forebay.queue AS q ON q.name = u.name CROSS JOIN LATERAL (
-                -- Not EXISTS: the planner may make a hash of all rows for that.
+                -- Not EXISTS, for which the planner may hash all rows.
                 SELECT CASE
                     WHEN q.laned OR q.whole <> '[]' OR (
                         SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1
@@ -84,7 +85,7 @@ BEGIN
         (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
         least(
             (
-                -- A holder whose heart beats need not be looked at before it could have stopped.
+                -- The leases of a holder cannot end before its heartbeat does.
                 SELECT min(greatest(h.until, l.first)) FROM forebay.holder AS h, LATERAL (
                     SELECT h.until AS first WHERE h.until > forebay.clock()
                     UNION ALL
@@ -100,7 +101,7 @@ BEGIN
                 WHERE l.first IS NOT NULL
             ),
             (
-                SELECT min(p.lease_until) FROM forebay.pack AS p WHERE NOT p.beat AND p.lease_until > alone_floor
+                SELECT min(p.lease_until) FROM forebay.pack AS p WHERE NOT p.by_heartbeat AND p.lease_until > fixed_floor
             )
         ),
         EXISTS (SELECT FROM forebay.inbox);

@@ -1,9 +1,9 @@
--- Maintenance: what is due becomes ready, dead letters beyond their rule are forgotten.
+-- Maintenance: promotion of due jobs, and limits of dead letters.
 
--- All that is due becomes ready in one statement, but for queues with lanes, which are named; and when the next rate opens
--- that holds ready jobs. Nothing does before what is over was looked after (`stirs`), unless it was: `tended`.
-CREATE FUNCTION forebay.promote(at bigint, most integer, tended boolean)
-RETURNS TABLE (ready bigint, next_due bigint, stirs boolean, stamp bigint, laned text[])
+-- Make all due jobs ready in one statement, except those of queues with lanes, which are returned; and when the next rate
+-- opens that holds ready jobs. If maintenance is needed and was not done (`maintained`), nothing is promoted.
+CREATE FUNCTION forebay.promote(at bigint, most integer, maintained boolean)
+RETURNS TABLE (ready bigint, next_due bigint, needs_maintenance boolean, stamp bigint, laned text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
@@ -14,10 +14,10 @@ DECLARE
     v_whole tid[];
     v_part tid;
 BEGIN
-    v_stirs := forebay.stirs(v_now)
+    v_stirs := forebay.needs_maintenance(v_now)
         OR EXISTS (SELECT FROM forebay.ended AS e WHERE e.kept_until IS NOT NULL AND e.kept_until <= v_now)
         OR EXISTS (SELECT FROM forebay.key AS k WHERE k.until <= v_now - 10000000);
-    IF v_stirs AND NOT tended THEN
+    IF v_stirs AND NOT maintained THEN
         RETURN QUERY SELECT 0::bigint, NULL::bigint, true, v_now, NULL::text[];
         RETURN;
     END IF;
@@ -70,13 +70,13 @@ BEGIN
 END
 $$;
 
--- Whether any queue says how many dead may lie in it.
-CREATE FUNCTION forebay.counts_dead() RETURNS boolean
+-- Whether any queue limits its dead letters.
+CREATE FUNCTION forebay.has_dead_limits() RETURNS boolean
 LANGUAGE sql STABLE SET enable_seqscan = off
 AS $$ SELECT EXISTS (SELECT FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,limit}' IS NOT NULL) $$;
 
--- By how many more dead lie in this queue than its spec keeps; the row of the queue is locked.
--- What a transaction of more than a minute adds may be seen late, and is then kept too long, never too short.
+-- By how many the dead letters of this queue exceed its limit; the row of the queue is locked.
+-- Dead letters of a transaction of more than a minute may be counted late: then some are kept too long, never too short.
 CREATE FUNCTION forebay.dead_excess(v_now bigint, v_queue text) RETURNS bigint
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
@@ -87,23 +87,23 @@ DECLARE
     v_new bigint;
 BEGIN
     SELECT * INTO v_row FROM forebay.queue AS q WHERE q.name = v_queue FOR UPDATE;
-    v_upto := v_row.dead_upto;
+    v_upto := v_row.dead_counted_to;
     IF v_upto IS NULL OR v_upto < v_now - 600000000 THEN
         SELECT count(*) INTO v_new FROM forebay.ended AS e
         WHERE e.queue = v_queue AND e.state = 4 AND e.finished_at <= v_now - 60000000
             AND e.finished_at > coalesce(v_upto, -1);
-        v_row.dead_seen := CASE WHEN v_upto IS NULL THEN 0 ELSE v_row.dead_seen END + v_new;
+        v_row.dead_counted := CASE WHEN v_upto IS NULL THEN 0 ELSE v_row.dead_counted END + v_new;
         v_upto := v_now - 60000000;
-        UPDATE forebay.queue AS q SET dead_seen = v_row.dead_seen, dead_upto = v_upto WHERE q.name = v_queue;
+        UPDATE forebay.queue AS q SET dead_counted = v_row.dead_counted, dead_counted_to = v_upto WHERE q.name = v_queue;
     END IF;
     SELECT count(*) INTO v_new FROM forebay.ended AS e
     WHERE e.queue = v_queue AND e.state = 4 AND e.finished_at > v_upto;
-    RETURN v_row.dead_seen + v_new - coalesce((v_row.spec::json #>> '{routing,dead,limit}')::bigint, 9223372036854775807);
+    RETURN v_row.dead_counted + v_new - coalesce((v_row.spec::json #>> '{routing,dead,limit}')::bigint, 9223372036854775807);
 END
 $$;
 
--- Whether there is a queue in which too many lie; those that somebody else looks at are left out.
-CREATE FUNCTION forebay.crowded(v_now bigint) RETURNS boolean
+-- Whether any queue has more dead letters than its limit; queues that another process is checking are skipped.
+CREATE FUNCTION forebay.is_over_dead_limit(v_now bigint) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
@@ -122,8 +122,8 @@ BEGIN
 END
 $$;
 
--- The oldest of the dead are gone wherever too many lie, `most` of them at a time.
-CREATE FUNCTION forebay.outgrown(v_now bigint, most integer) RETURNS SETOF forebay.ended
+-- Remove the oldest dead letters beyond the limits of their queues, `most` at a time.
+CREATE FUNCTION forebay.purge_excess_dead(v_now bigint, most integer) RETURNS SETOF forebay.ended
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
@@ -147,14 +147,14 @@ BEGIN
         RETURNING e.*;
         GET DIAGNOSTICS v_gone = ROW_COUNT;
         v_left := v_left - v_gone;
-        UPDATE forebay.queue AS q SET dead_upto = CASE WHEN q.dead_seen >= v_gone THEN q.dead_upto END,
-            dead_seen = greatest(0, q.dead_seen - v_gone) WHERE q.name = v_queue;
+        UPDATE forebay.queue AS q SET dead_counted_to = CASE WHEN q.dead_counted >= v_gone THEN q.dead_counted_to END,
+            dead_counted = greatest(0, q.dead_counted - v_gone) WHERE q.name = v_queue;
     END LOOP;
 END
 $$;
 
--- Due runs of a queue become ready.
-CREATE FUNCTION forebay.ripen(v_now bigint, v_queue text, most integer) RETURNS integer
+-- Make due runs of a queue with lanes ready.
+CREATE FUNCTION forebay.promote_due(v_now bigint, v_queue text, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
 AS $$
 #variable_conflict use_column

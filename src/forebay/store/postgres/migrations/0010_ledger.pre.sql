@@ -1,6 +1,6 @@
--- The ledger: records get their offsets, are read and trimmed (core/ledger.py).
+-- The ledger: offsets, reads and trimming of records (core/ledger.py).
 
--- Records of transactions that are over get their offsets. The next free one.
+-- Give offsets to records of transactions that have ended. Returns the next free offset.
 CREATE FUNCTION forebay.number_ledger() RETURNS bigint
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -13,7 +13,7 @@ DECLARE
 BEGIN
     SELECT * INTO v_mark FROM forebay.ledger_mark FOR UPDATE;
     v_upto := pg_snapshot_xmin(pg_current_snapshot());
-    -- A dump that was restored: this server counts its transactions anew, and all that came with the dump is over.
+    -- A dump was restored: this server numbers its transactions from the start, and all of the dump have ended.
     v_moved := v_upto < v_mark.upto;
     WITH page AS (
         INSERT INTO forebay.ledger_page
@@ -76,7 +76,7 @@ BEGIN
 END
 $$;
 
--- Up to `most` of the oldest records go, as far as the rule does not keep them: how many went.
+-- Remove up to `most` of the oldest records, as far as the rule does not keep them; returns how many.
 CREATE FUNCTION forebay.trim_ledger(v_now bigint, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -95,7 +95,7 @@ BEGIN
     WHILE v_left > 0 LOOP
         SELECT * INTO v_page FROM forebay.ledger_page AS p ORDER BY p.first LIMIT 1;
         EXIT WHEN NOT FOUND;
-        -- The records of the page from its first one on, up to the first that is kept.
+        -- The records of the page before the first that is kept.
         SELECT count(*), sum(t.size), max(t.seq) INTO v_gone, v_freed, v_last
         FROM (
             SELECT l.seq, l.size, bool_and(l.at < v_now - v_rule.keep OR v_bytes - l.before > v_rule.keep_bytes)

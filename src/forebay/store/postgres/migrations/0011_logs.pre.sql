@@ -1,7 +1,7 @@
--- Retained logs: what a group of readers has done.
+-- Retained logs: offsets of groups of readers.
 
--- A group has done everything up to an offset: in a transaction of its own, or in that of whoever calls it. `flaw` says
--- why nothing was done: log (there is none), partition or offset (`known` is the largest), epoch (another one owns it).
+-- Commit an offset of a group, in the caller's transaction. `flaw`: why it was refused: log (there is none), partition or
+-- offset (`known` is the largest), epoch (another member owns the partition).
 CREATE FUNCTION forebay.commit_offset(
     in_log text, in_reader text, in_number bigint, in_entry bigint, in_rewind boolean DEFAULT false,
     in_epoch bigint DEFAULT NULL, in_at bigint DEFAULT NULL, OUT known bigint, OUT flaw text

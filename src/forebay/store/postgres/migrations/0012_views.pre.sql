@@ -1,4 +1,4 @@
--- What people may look at.
+-- Public views.
 
 -- Every job in every state, a row each.
 CREATE VIEW forebay.jobs AS
@@ -30,11 +30,11 @@ SELECT
     r.bodies -> (r.size - r.n + i.place), r.attempt, r.max_attempts, r.delivery,
     r.facts -> (r.size - r.n + i.place) ->> 'tenant', r.facts -> (r.size - r.n + i.place) ->> 'subject',
     r.facts -> (r.size - r.n + i.place) ->> 'key', to_timestamp(r.enqueued_at / 1000000.0), to_timestamp(r.due_at / 1000000.0),
-    h.owner, to_timestamp(forebay.leased_until(r.beat, r.lease_until, r.holder) / 1000000.0), NULL, NULL, r.errors::json, NULL
+    h.owner, to_timestamp(forebay.leased_until(r.by_heartbeat, r.lease_until, r.holder) / 1000000.0), NULL, NULL, r.errors::json, NULL
 FROM forebay.running AS r
 CROSS JOIN LATERAL generate_series(0, r.n - 1) AS i (place)
 LEFT JOIN forebay.holder AS h ON h.id = r.holder
-WHERE r.gone IS NULL OR get_bit(r.gone, i.place) = 0
+WHERE r.settled IS NULL OR get_bit(r.settled, i.place) = 0
 UNION ALL
 SELECT
     e.id, e.queue, e.kind, CASE e.state WHEN 3 THEN 'done' WHEN 4 THEN 'dead' ELSE 'cancelled' END, e.body, e.attempt,
