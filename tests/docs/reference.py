@@ -130,5 +130,5 @@ def renewed(page: str, table: str) -> str:
 if __name__ == "__main__":
     for file, table in TABLES.items():
         (PAGES / file).write_text(renewed((PAGES / file).read_text(), table()))
-    page = ROOT / "docs" / "cli.md"
+    page = ROOT / "docs" / "reference" / "cli.md"
     page.write_text(commands.renewed(page.read_text()))

@@ -1,6 +1,6 @@
 """Documentation is executed: every Python block of every page runs, links lead somewhere, tables match the code.
 
-`python tests/docs/test_docs.py` writes the table of named queues into docs/queues.md anew.
+`python tests/docs/test_docs.py` writes the table of named queues into docs/reference/queues.md anew.
 """
 
 import re
@@ -17,7 +17,7 @@ from forebay_proof.conformance import cases
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-QUEUES = ROOT / "docs" / "queues.md"
+QUEUES = ROOT / "docs" / "reference" / "queues.md"
 BEGIN, END = "<!-- named: begin -->\n", "<!-- named: end -->\n"
 
 
@@ -54,7 +54,7 @@ def test_every_test_that_a_page_names_is_there() -> None:
     for page in PAGES:
         for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
             assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name} names {file}::{name}"
-    for name in re.findall(r"`([a-z_]+/[a-z_0-9]+)`", (ROOT / "docs" / "track-record.md").read_text()):
+    for name in re.findall(r"`([a-z_]+/[a-z_0-9]+)`", (ROOT / "docs" / "internals" / "track-record.md").read_text()):
         assert name in known, f"the track record names {name}"
 
 
