@@ -145,7 +145,7 @@ lab: setup ## run the ten experiments and write their report (ARGS='--scale full
 	@$(PY) -m forebay lab all $(ARGS)
 
 docs: setup ## build the site into build/site; strict, without a network (VERSION=0.2: beside other versions)
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/site/$(VERSION)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir build/site/$(VERSION)
 	@$(if $(VERSION),$(PY) -m tests.docs.versions build/site,:) && echo "open build/site/$(addsuffix /,$(VERSION))index.html"
 
 docs-serve: setup ## serve the site and build it anew at each change: http://127.0.0.1:8000

@@ -4,7 +4,7 @@ The reader adds up payments in its own database, and writes the offset beside th
 its `commit` to the log, starts again at its own offset, and counts nothing twice. The log's own place of the group is
 only there for others: for the lag that people look at, and for the window of the log.
 
-With the log in the same database, Postgres or SQLite: `commit_in(connection, …)`, see docs/logs.md.
+With the log in the same database, Postgres or SQLite: `commit_in(connection, …)`, see docs/guides/logs.md.
 
     python examples/log_offset.py
 """

@@ -4,7 +4,7 @@ The shop has its own database. It writes the order and what is to be done about 
 the outbox to the job store by `ingest`, which moves its checkpoint and takes the drafts in one step. The relay dies
 after a step, before it can note how far it came: the store knows, and takes nothing twice.
 
-On Postgres, with the jobs in the same database, no relay is needed: `enqueue_in`, see docs/transactions.md.
+On Postgres, with the jobs in the same database, no relay is needed: `enqueue_in`, see docs/guides/transactions.md.
 
     python examples/outbox.py
 """

@@ -125,7 +125,7 @@ class Bound(Generic[P]):
         return await self._app.atake_in(await self._app.made(partial(self.draft, *args, **kwargs)))
 
     def enqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Enqueue in your own transaction: the job is there when it commits. See docs/transactions.md."""
+        """Enqueue in your own transaction: the job is there when it commits. See docs/guides/transactions.md."""
         return self._app.take_in_transaction(connection, self.draft(*args, **kwargs), notify=self._settings.notify)
 
     async def aenqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
@@ -315,7 +315,7 @@ class Forebay(Hooks):
     ) -> Callable[[Callable[[], R]], JobType[[], R]]:
         """Run a function by the clock: `@fb.cron("30 1 * * *", tz="Europe/Berlin", overlap="skip")`.
 
-        It may stand above `@fb.job(...)` to give options, or alone. See docs/cron.md for the words.
+        It may stand above `@fb.job(...)` to give options, or alone. See docs/reference/cron.md for the words.
         """
         timetable = Timetable(Cron(rule, tz, dst), CatchUp.parse(catch_up), overlap, jitter)
 
@@ -487,7 +487,7 @@ class Forebay(Hooks):
         since: int | str | datetime | None = None,
         follow: bool = True,
     ) -> "EventStream":
-        """What happens to jobs, for `for` and `async for`: from now on, or behind `since`. See docs/events.md."""
+        """What happens to jobs, for `for` and `async for`: from now on, or after `since`: docs/guides/events.md."""
         from forebay.events import EventFilter, EventReader, EventStream
 
         return EventStream(EventReader(self.store, EventFilter.of(queue, kinds, changes), since), follow=follow)

@@ -89,7 +89,7 @@ def test_a_recipe_for_the_commit_point_keeps_its_word(example: str, last: str) -
     reported = run(f"examples/{example}.py")
     assert reported.returncode == 0, reported.stdout + reported.stderr
     assert reported.stdout.splitlines()[-1].endswith(last)
-    assert f"examples/{example}.py" in (ROOT / "docs" / "transactions.md").read_text()
+    assert f"examples/{example}.py" in (ROOT / "docs" / "guides" / "transactions.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""docs/http.md is run, line by line, against a real server; what it shows is what comes. So is examples/worker.sh."""
+"""docs/guides/http.md and examples/worker.sh are run, line by line, against a real server, and the output compared."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def shows(shown: Any, came: Any, path: str = "$") -> None:
 def test_the_page_is_true(on_disk: Store, serve_on: Serving, tmp_path: Path) -> None:
     needs("curl")
     site = serve_on(on_disk)
-    blocks = BLOCK.findall((ROOT / "docs" / "http.md").read_text())
+    blocks = BLOCK.findall((ROOT / "docs" / "guides" / "http.md").read_text())
     scripts = [text for language, text in blocks if language == "sh"]
     page = "".join(f"{text}\necho; echo '{MARK} {number}'\n" for number, text in enumerate(scripts))
     environment = {**os.environ, "FOREBAY": site.url, "FOREBAY_KEY": site.key(Role.ADMIN), "no_proxy": "127.0.0.1"}
@@ -92,7 +92,7 @@ def test_the_page_is_true(on_disk: Store, serve_on: Serving, tmp_path: Path) -> 
 
 
 def test_every_route_stands_on_the_page(serve_on: Serving, on_disk: Store) -> None:
-    page = (ROOT / "docs" / "http.md").read_text()
+    page = (ROOT / "docs" / "guides" / "http.md").read_text()
     for path in serve_on(on_disk).app.openapi()["paths"]:
         bare = re.sub(r"\{[a-z_]+\}", "", path).rstrip("/")
         assert bare.replace("//", "/").split("/")[1] in page, path

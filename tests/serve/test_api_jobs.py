@@ -1,4 +1,4 @@
-"""Jobs over HTTP: accepted, refused and shown as docs/http.md says."""
+"""Jobs over HTTP: accepted, refused and shown as docs/guides/http.md says."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

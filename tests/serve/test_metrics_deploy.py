@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 RULES, ALERTS, TESTS = (DEPLOY / "prometheus" / name for name in ("rules.yml", "alerts.yml", "alerts_test.yml"))
 BOARD = DEPLOY / "grafana" / "forebay.json"
-PAGE = ROOT / "docs" / "operations.md"
+PAGE = ROOT / "docs" / "guides" / "monitoring.md"
 METRIC = re.compile(r"\bforebay_(?!proof\b)[a-z0-9_]+\b")
 RECORDED = re.compile(r"\bforebay:[a-z0-9_:]+\b")
 

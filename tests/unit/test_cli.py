@@ -98,9 +98,9 @@ def test_every_command_has_help_with_examples(run: Run) -> None:
 
 
 def test_the_reference_in_the_docs_matches_the_parsers() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text()
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     assert page.count(BEGIN) == page.count(END) == 1
-    assert page == renewed(page), "run python -m forebay.cli.reference docs/cli.md"
+    assert page == renewed(page), "run python -m forebay.cli.reference docs/reference/cli.md"
 
 
 def test_usage_errors_are_two(run: Run) -> None:

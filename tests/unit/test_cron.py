@@ -32,7 +32,7 @@ from forebay.work.cron import (
     due,
 )
 
-DOCS = Path(__file__).parents[2] / "docs" / "cron.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "cron.md"
 
 
 def at(text: str, zone: str = "UTC") -> Instant:

@@ -1,7 +1,7 @@
 """For the tests of applications: run an app's jobs in virtual time, without a worker and without sleeping.
 
 `JobTester` runs the handlers of an app, `JobSimulator` with seeded crashes and delays; `fb_memory`, `fb_inline` and
-`fb_sim` are their pytest fixtures (docs/testing.md).
+`fb_sim` are their pytest fixtures (docs/guides/testing.md).
 `ManualClock` is a clock that a test moves, `memory_store` a store that keeps time by it:
 
 clock = ManualClock()

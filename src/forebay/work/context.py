@@ -203,7 +203,7 @@ class Context:
     def transaction(self) -> Transaction:
         """`with ctx.transaction() as connection:` what it writes and the acknowledgement of the job commit together.
 
-        A psycopg connection; Postgres only. In an async handler use `async with`. See docs/transactions.md.
+        A psycopg connection; Postgres only. In an async handler use `async with`. See docs/guides/transactions.md.
         """
         if self._transaction is None:
             store = None if self._store is None else self._store()

@@ -4,7 +4,7 @@ A record is built from the failure as it is stored, which is already redacted, n
 with any logging handler of the application. Failures are rate-limited by kind of job and of error; a summary record
 counts what was left out. A logging handler that raises loses the record, never the verdict.
 
-Fields of the records (`extra`): docs/worker.md.
+Fields of the records (`extra`): docs/internals/worker.md.
 """
 
 import logging

@@ -6,7 +6,7 @@
     pool            handlers that follow their payloads         checks      what must hold, by name
     worker          one process made of real roles              simulation  one run from chaos to the last check
 
-`python -m forebay_proof.sim --seed 7` runs one seed; docs/simulation.md describes what is simulated and what is not.
+`python -m forebay_proof.sim --seed 7` runs one seed; docs/internals/simulation.md lists what is simulated.
 """
 
 from forebay_proof.sim.faults import Kind

@@ -293,7 +293,7 @@ class Pause(RequestModel, frozen=True):
 
 
 class PutSchedule(RequestModel, frozen=True):
-    """A schedule: `rule` is a cron line, a nickname such as @daily, or `@every 90s` (docs/cron.md)."""
+    """A schedule: `rule` is a cron line, a nickname such as @daily, or `@every 90s` (docs/reference/cron.md)."""
 
     EXAMPLE: ClassVar = {"rule": "30 1 * * *", "kind": "report", "tz": "Europe/Berlin", "overlap": "skip"}
 

@@ -1,8 +1,8 @@
 """The metric families of a server: fleet counters, queue gauges, and those of this process.
 
-This file is the list of names; deploy/ and docs/operations.md use no others, which a test checks. Several servers on
-one store count the same ledger, each for itself: aggregate metrics with the label `queue` by `max` over instances, and
-those of a process by `sum`.
+This file is the list of names; a test checks that deploy/ and docs/guides/monitoring.md use no others. Several servers
+on one store count the same ledger, each for itself: aggregate metrics with the label `queue` by `max` over instances,
+and those of a process by `sum`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

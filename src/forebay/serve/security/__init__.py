@@ -1,1 +1,1 @@
-"""Authentication, authorisation, limits, and the operator log (docs/security.md)."""
+"""Authentication, authorisation, limits, and the operator log (docs/guides/security.md)."""

@@ -1,4 +1,4 @@
-"""The Redis store: every verb one atomic script on a Redis or Valkey server. See docs/redis.md.
+"""The Redis store: every verb one atomic script on a Redis or Valkey server. See docs/internals/redis.md.
 
 store      the backend, composed of its parts: intake · leases · observing · control · logs · waiting
 session    what the parts share: the server, its clock, the specs (`specs`) that batches rely on
