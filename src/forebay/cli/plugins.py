@@ -13,7 +13,7 @@ from forebay.cli.exits import USAGE, CommandFailed
 from forebay.cli.parser import commands
 
 GROUP: Final = "forebay.commands"
-PROOF: Final = ("bench", "chaos", "conformance", "evidence", "lab", "sim")
+PROOF: Final = ("bench", "chaos", "conformance", "evidence", "lab", "power-cuts", "sim")
 
 
 def all_commands() -> tuple[Command | Group, ...]:
