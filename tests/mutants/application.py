@@ -139,6 +139,20 @@ APPLICATION_MUTANTS = [
         (HOOKS, "-k", "shutdown_is_bounded"),
     ),
     Mutant(
+        "worker: a drain waits for an idle claimer",
+        "src/forebay/work/worker.py",
+        "        self._claiming.stop(0)\n",
+        "        self._claiming.stop(None)\n",
+        ("tests/unit/test_roles.py", "-k", "idle_claimer"),
+    ),
+    Mutant(
+        "worker: a drain does not wait for a claim in progress",
+        "src/forebay/work/worker.py",
+        "        self.claimer.join(_MAX_CLAIM)\n",
+        "",
+        ("tests/unit/test_roles.py", "-k", "claim_under_way"),
+    ),
+    Mutant(
         "hooks: shutdown comes before the drain",
         "src/forebay/work/worker.py",
         "        self.claimer.close()\n        self.pool.release_pending()\n",

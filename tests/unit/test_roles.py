@@ -1219,6 +1219,8 @@ def test_a_claim_under_way_when_the_drain_begins_is_handed_back() -> None:
     draining = Thread(target=worker.drain, args=(5,), daemon=True)
     draining.start()
     eventually(worker.claimer._closing.is_set)
+    draining.join(0.2)
+    assert draining.is_alive(), "a drain waits for the claim"
     gate.go.set()
     draining.join(PATIENCE)
     assert not draining.is_alive()
@@ -1226,6 +1228,23 @@ def test_a_claim_under_way_when_the_drain_begins_is_handed_back() -> None:
     backlog = inner.backlog(["default"])[0]
     assert (backlog.ready, backlog.running) == (3, 0)
     assert {found.attempt for found in inner.get([1, 2, 3]) if found} == {0}
+
+
+def test_a_drain_does_not_wait_for_an_idle_claimer() -> None:
+    """It waits in the store for up to a second, and begins no claim after that."""
+    fb = Forebay("memory://")
+    gate = Gate(MemoryStore(), "wait")
+    fb._store = gate  # type: ignore[assignment]
+    worker = at_work(fb)
+    assert gate.entered.wait(PATIENCE)
+    draining = Thread(target=worker.drain, args=(5,), daemon=True)
+    draining.start()
+    draining.join(PATIENCE / 6)
+    ended, claims = not draining.is_alive(), worker.claimer.claims
+    gate.go.set()
+    assert ended
+    eventually(lambda: not worker._claiming.alive)
+    assert worker.claimer.claims == claims
 
 
 class SilentStore(MemoryStore):

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import ceil
-from threading import Event
+from threading import Event, Lock
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -87,6 +87,7 @@ class Claimer:
         self._reserved_steps = 0
         self._cost = 1
         self._closing = Event()
+        self._claiming = Lock()
         self._rotation = QueueRotation(options.queues, options.weights)
         self._hinted = False
         self._empty_hints = 0
@@ -96,6 +97,12 @@ class Claimer:
 
     def step(self) -> float:
         """One claim, or one wait until there may be something to claim."""
+        with self._claiming:
+            rest = self._claim_round()
+        return self._idle() if rest is None else rest
+
+    def _claim_round(self) -> float | None:
+        """One claim; returns the seconds to rest, None when the queues are empty."""
         if self._closing.is_set():
             return _CLOSED_REST
         if self._reserved > self._slots.free and self._reserved_steps < _MAX_RESERVED_STEPS:
@@ -117,7 +124,7 @@ class Claimer:
         if more := self._rotation.more(count, wants, leases):
             leases += self._claim_jobs(more)
         if self._rotation.all_empty(wants, leases):
-            return self._idle()
+            return None
         if not leases:
             return 0.0
         self._hinted, self._empty_hints = False, 0
@@ -131,6 +138,11 @@ class Claimer:
     def close(self) -> None:
         """Stop claiming. The jobs of a claim in progress are released."""
         self._closing.set()
+
+    def join(self, timeout: float) -> None:
+        """Return once no claim is in progress, or after the timeout. A closed claimer may still wait, but not claim."""
+        if self._claiming.acquire(timeout=timeout):
+            self._claiming.release()
 
     def _dispatch(self, leases: list[Lease]) -> None:
         """Send suspects to the quarantine and the other jobs to the pool."""

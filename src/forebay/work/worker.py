@@ -222,7 +222,8 @@ class Worker:
         """
         self.claimer.close()
         self.pool.release_pending()
-        self._claiming.stop(_MAX_CLAIM)
+        self._claiming.stop(0)
+        self.claimer.join(_MAX_CLAIM)
         deadline = monotonic() + timeout
         while not self.pool.idle and monotonic() < deadline and not hurry():
             self.pool.wait_until_idle(min(_POLL_INTERVAL, max(0.0, deadline - monotonic())))
