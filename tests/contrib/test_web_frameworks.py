@@ -3,8 +3,9 @@
 import asyncio
 import re
 import runpy
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from forebay import Forebay
 from forebay.contrib.asgi import Actor, Dashboard, Role, lifespan
+from forebay.contrib.wsgi import WsgiDashboard
 from forebay.work.worker import Worker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -134,15 +136,68 @@ def test_litestar(database: str) -> None:
     shop["engine"].dispose()
 
 
+class ThreadedWsgi(httpx.AsyncBaseTransport):
+    """A WSGI application for an async client; a thread a request, as its servers have it."""
+
+    def __init__(self, app: Any) -> None:
+        self._inner = httpx.WSGITransport(app)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        plain = httpx.Request(request.method, request.url, headers=request.headers, content=body)
+        answer = await asyncio.to_thread(self._inner.handle_request, plain)
+        content = await asyncio.to_thread(answer.read)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
+
+
 def test_flask(database: str) -> None:
     shop = example("flask_shop.py")
     shop["fb"].backlog()  # `forebay migrate`
-    with httpx.Client(transport=httpx.WSGITransport(shop["app"]), base_url=BASE) as client:
-        assert client.post("/orders", params={"item": "book"}).json() == {"order": 1}
-        assert client.post("/orders", params={"item": "pen", "fail": "1"}).status_code == 409
-    assert run_jobs(shop["fb"]) == ["receipt for book"]
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=ThreadedWsgi(shop["app"]), base_url=BASE) as client:
+            await check_shop(client, shop["fb"], {"params": {"item": "pen", "fail": "1"}})
+            for check in CHECKS:
+                await check(client)
+
+    asyncio.run(main())
+    shop["dashboard"].close()
     shop["fb"].close()
     shop["engine"].dispose()
+
+
+def test_a_wsgi_server_is_bounded_and_holds_no_thread_for_a_stream() -> None:
+    fb = Forebay("memory://")
+    dashboard = WsgiDashboard(fb, lambda _: Actor("ann", frozenset({Role.PRODUCER})))
+    with (
+        closing(dashboard),
+        httpx.Client(transport=httpx.WSGITransport(dashboard), base_url=BASE) as client,
+    ):
+        for path, headers in (("/ui/", {"accept": "text/event-stream"}), ("/events", {})):
+            refused = client.get(path, headers=headers)
+            assert (refused.status_code, refused.json()["type"]) == (406, "urn:forebay:not-streamed")
+        huge = client.post("/jobs", content=b"x", headers={"content-length": str(2**40), "origin": BASE})
+        assert (huge.status_code, huge.json()["type"]) == (413, "urn:forebay:too-large")
+        assert client.post("/jobs", content=b"x", headers={"content-length": "many"}).status_code == 400
+        made = client.post("/jobs", json={"kind": "mail", "payload": "x" * 100_000}, headers={"origin": BASE})
+        assert made.status_code == 202, made.text
+    assert [len(job.body) for job in fb.jobs()] == [100_002]
+
+
+def test_a_wsgi_server_starts_with_a_request_and_again_after_it_was_closed() -> None:
+    fb = Forebay("memory://")
+    dashboard = WsgiDashboard(fb)
+    assert not is_open(fb), "a server that forks does so before"
+    with httpx.Client(transport=httpx.WSGITransport(dashboard), base_url=BASE) as client:
+        for _ in range(2):
+            assert client.get("/ui/login").status_code == 200
+            dashboard.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "forebay-wsgi" and is_live(thread)]
+
+
+def is_live(thread: threading.Thread) -> bool:
+    thread.join(10)
+    return thread.is_alive()
 
 
 def is_open(fb: Forebay) -> bool:

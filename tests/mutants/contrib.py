@@ -123,4 +123,25 @@ CONTRIB_MUTANTS = [
         "    return\n",
         (SESSIONS, "-k", "closed"),
     ),
+    Mutant(
+        "flask: a stream holds a thread",
+        "src/forebay/contrib/wsgi.py",
+        """        if "text/event-stream" in environ.get("HTTP_ACCEPT", "") or environ.get("PATH_INFO") == "/events":""",
+        """        if environ.get("PATH_INFO") == "/events":""",
+        (WEB, "-k", "bounded_and_holds"),
+    ),
+    Mutant(
+        "flask: a body of any size is read",
+        "src/forebay/contrib/wsgi.py",
+        "        if not 0 <= size <= self._settings.max_body:",
+        "        if size < 0:",
+        (WEB, "-k", "bounded_and_holds"),
+    ),
+    Mutant(
+        "flask: the users of the application are not those of the dashboard",
+        "src/forebay/contrib/wsgi.py",
+        "Dashboard(fb, host, settings=self._settings)",
+        "Dashboard(fb, None, settings=self._settings)",
+        (WEB, "-k", "test_flask and sqlite"),
+    ),
 ]
