@@ -126,8 +126,8 @@ CONTRIB_MUTANTS = [
     Mutant(
         "flask: a stream holds a thread",
         "src/forebay/contrib/wsgi.py",
-        """        if "text/event-stream" in environ.get("HTTP_ACCEPT", "") or environ.get("PATH_INFO") == "/events":""",
-        """        if environ.get("PATH_INFO") == "/events":""",
+        '"text/event-stream" in environ.get("HTTP_ACCEPT", "") or ',
+        "",
         (WEB, "-k", "bounded_and_holds"),
     ),
     Mutant(

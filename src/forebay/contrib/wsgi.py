@@ -7,7 +7,7 @@
 
 The server is an ASGI application. It runs on an event loop in a thread of this process, which the first request starts,
 so that a server that forks its processes before has one in each. A WSGI server holds a thread for each response until
-it is complete, so responses are passed on whole and bounded, and event streams are refused: pages show what they loaded.
+it is complete, so responses are passed on whole, and event streams are refused: pages show what they loaded.
 """
 
 import asyncio
@@ -16,8 +16,6 @@ import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
-
-from starlette.requests import Request
 
 from forebay.client import Forebay
 from forebay.contrib.asgi import Actor, Dashboard, Role
@@ -110,7 +108,7 @@ class _HostAuth:
     def __init__(self, authenticate: WsgiAuth) -> None:
         self._authenticate = authenticate
 
-    async def __call__(self, request: Request) -> Actor | None:
+    async def __call__(self, request: Any) -> Actor | None:
         return await asyncio.to_thread(self._authenticate, request.scope[_ENVIRON])
 
 
