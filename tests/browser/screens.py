@@ -5,6 +5,7 @@ Flat colours make small PNGs, so no other format is needed.
 
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from forebay.core.job import State
@@ -17,12 +18,12 @@ from tests.browser.stage import set_up
 from tests.serve.site import Site
 
 SHOTS = (
-    ("overview", "light", "/ui/"),
-    ("overview-dark", "dark", "/ui/"),
-    ("queue", "light", "/ui/queues/mail"),
-    ("job", "light", "/ui/jobs/{dead}"),
-    ("dead-letters", "light", "/ui/dead"),
+    ("overview", "/ui/"),
+    ("queue", "/ui/queues/mail"),
+    ("job", "/ui/jobs/{dead}"),
+    ("dead-letters", "/ui/dead"),
 )
+SCHEMES = {"light": "", "dark": "-dark"}
 _SETTLED_MS = 4_000
 """Until the page has followed a few times: what it shows first may be behind."""
 
@@ -39,13 +40,13 @@ def shoot(folder: Path) -> list[Path]:
         try:
             dead = next(job.id for job in store.browse(Query(queue="mail", state=State.DEAD), 0, 1_000).jobs)
             with browser() as chrome:
-                for name, scheme, path in SHOTS:
+                for (name, path), (scheme, suffix) in product(SHOTS, SCHEMES.items()):
                     with opened(chrome, scheme) as (page, _):
                         log_in(page, site, site.key(Role.ADMIN))
                         page.goto(f"{site.url}{path.format(dead=dead)}")
                         page.wait_for_selector(".pulse[data-state=on]")
                         page.wait_for_timeout(_SETTLED_MS)
-                        made.append(folder / f"{name}.png")
+                        made.append(folder / f"{name}{suffix}.png")
                         page.screenshot(path=made[-1])
         finally:
             site.stop()

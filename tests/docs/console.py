@@ -72,8 +72,9 @@ def missing(shown: list[str], came: str) -> str | None:
 class Terminals:
     """A directory with its terminals. `replaced`: words of the page that stand for something of the test's own."""
 
-    def __init__(self, directory: Path, replaced: dict[str, str]) -> None:
+    def __init__(self, directory: Path, replaced: dict[str, str], port: str) -> None:
         self._directory = directory
+        self._port = port
         self._replaced = replaced
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         home = {name: str(directory) for name in ("HOME", "FOREBAY_RUN_DIR", "PYTHONPATH")}
@@ -132,7 +133,7 @@ class Terminals:
             assert shows(), f"$ {command.line}\n{missing(command.shown, came)!r} not in:\n{came}"
 
     def _start(self, title: str, command: Command) -> None:
-        line = f"{command.line} --port 0" if _SERVES.match(command.line) else command.line
+        line = f"{command.line} --port {self._port}" if _SERVES.match(command.line) else command.line
         output = self._directory / f"terminal-{len(self._beside)}.txt"
         with output.open("wb") as sink:
             process = subprocess.Popen(
@@ -157,8 +158,9 @@ class Terminals:
 
 
 @contextmanager
-def terminals(directory: Path, replaced: dict[str, str]) -> Iterator[Terminals]:
-    opened = Terminals(directory, replaced)
+def terminals(directory: Path, replaced: dict[str, str], port: str = "0") -> Iterator[Terminals]:
+    """`port`: where a server of the page listens."""
+    opened = Terminals(directory, replaced, port)
     try:
         yield opened
     finally:

@@ -13,6 +13,7 @@ import forebay
 from forebay.cli.parser import build
 from forebay.cli.plugins import all_commands
 from forebay.core import errors, limits
+from forebay_proof.servers.process import free_port
 from tests.docs.console import blocks, has_terminal, terminals
 from tests.docs.curves import CURVES, IMAGES, Curve, drawn
 from tests.docs.reference import PAGES as REFERENCE
@@ -21,7 +22,7 @@ from tests.docs.versions import write_menu
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PLACES = ("start", "guides")
+PLACES = ("start", "guides", "internals")
 # These run in tests/spark and tests/serve.
 ELSEWHERE = {"audit.md", "lake.md", "http.md"}
 PAGES = [
@@ -31,13 +32,16 @@ PAGES = [
     if has_terminal(page) and page.name not in ELSEWHERE
 ]
 ON_POSTGRES = "postgresql://localhost/shop"
+PORT = "8321"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_the_terminal_sessions_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     text = page.read_text()
     replaced = {ON_POSTGRES: request.getfixturevalue("postgres_url")} if ON_POSTGRES in text else {}
-    with terminals(tmp_path, replaced) as opened:
+    if PORT in text:
+        replaced[PORT] = str(free_port())
+    with terminals(tmp_path, replaced, port=replaced.get(PORT, "0")) as opened:
         for block in blocks(page):
             opened.run(block)
 
@@ -107,7 +111,7 @@ def test_every_environment_variable_and_table_has_its_row() -> None:
     assert [name for name in sorted(used) if f"`{name}`" not in page] == []
     schema = ROOT / "src" / "forebay" / "store" / "postgres" / "migrations" / "0001_tables.pre.sql"
     tables = re.findall(r"^CREATE (?:UNLOGGED )?TABLE forebay\.(\w+)", schema.read_text(), re.MULTILINE)
-    page = (DOCS / "internals" / "postgres.md").read_text()
+    page = (REFERENCE / "sql.md").read_text()
     assert [name for name in tables if f"`forebay.{name}`" not in page] == []
 
 

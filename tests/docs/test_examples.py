@@ -1,0 +1,127 @@
+"""Commands that pages show without output run in a prepared directory: the examples of every command, and `sh` blocks.
+
+SQL runs on Postgres, `redis-cli` on Redis.
+"""
+
+import re
+import shlex
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+from forebay import Draft, Want, open_store
+from forebay.core.instant import seconds
+from tests.docs.console import blocks, commands
+from tests.docs.examples import REFUSED, ROOT, RUN_ELSEWHERE, copy, prepare, run, runs_elsewhere
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TYPED_ELSEWHERE = ROOT / "docs" / "guides" / "http.md"  # tests/serve/test_api_docs.py
+REFERENCE = ROOT / "docs" / "reference" / "cli.md"
+
+
+def listed() -> list[tuple[str, list[str]]]:
+    """Where a block begins, and its commands."""
+    found = []
+    for page in PAGES:
+        for number, block in enumerate(blocks(page)):
+            if block.language == "sh" and page != TYPED_ELSEWHERE:
+                lines = [f"$ {line}" for line in re.sub(r"\\\n\s*", "", block.text).splitlines() if line.strip()]
+                found.append((f"{page.stem}-{number}", "\n".join(lines)))
+            elif page == REFERENCE:
+                found.append((f"{page.stem}-{number}", block.text))
+    return [(name, [command.line for command in commands(text)]) for name, text in found]
+
+
+BLOCKS = listed()
+OWN = re.compile(r"^(id=\$\()?forebay ")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        patch.delenv("FOREBAY_URL", raising=False)
+        prepare(directory)
+    return directory
+
+
+@pytest.mark.parametrize(("name", "shown"), BLOCKS, ids=[name for name, _ in BLOCKS])
+def test_the_commands_of_a_block_run(
+    name: str, shown: list[str], prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy(prepared, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FOREBAY_URL", raising=False)
+    for command in shown:
+        if OWN.match(command) and not runs_elsewhere(command):
+            code, out = run(command)
+            words = REFUSED.get(command)
+            assert code == 0 if words is None else code and words in out, f"$ {command}\n{out}"
+
+
+def test_what_is_not_run_here_is_run_by_a_test_that_names_it() -> None:
+    for command, file in RUN_ELSEWHERE.items():
+        assert re.search(rf"\b{command}\b", (ROOT / file).read_text()), f"{file} does not run forebay {command}"
+
+
+# What runs the blocks of a language. `text`, `http`, `dockerfile` hold no commands; `toml`, `json` and `ts` are files.
+EXECUTED = {"python", "py", "console", "sh", "sql"}
+FILES = {"text", "http", "dockerfile", "toml", "json", "ts", "markdown"}
+# Commands in `sh` blocks that no test can run here: they install, build images, or are whole runs of the suite.
+MACHINES = (
+    "pip install ",
+    "docker ",
+    "kubectl ",
+    "helm ",
+    "systemctl ",
+    "npm ",
+    "redis-cli ",
+    "cd ",
+    "curl --output ",
+    "promtool ",
+)
+
+
+def test_every_block_has_a_language_and_every_command_is_known() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        opened = re.findall(r"^ *```([^\n]*)", page.read_text(), re.MULTILINE)[::2]
+        unknown = {fence.split(" ")[0] for fence in opened} - EXECUTED - FILES
+        assert not unknown, f"{page.name}: a block of {unknown}"
+        text = [block.text for block in blocks(page) if block.language == "text"]
+        assert not [each for each in text if each.startswith("forebay ")], f"{page.name}: a command as text"
+    for name, shown in BLOCKS:
+        for command in shown:
+            make = re.match(r"make( [a-z-]+)?", command)
+            known = (make[1] is None or make[1].strip() in targets) if make else command.startswith(MACHINES)
+            assert known or OWN.match(command) or command.startswith(("export ", "FOREBAY_URL=")), f"{name}: {command}"
+
+
+@pytest.mark.parametrize("file", ["guides/search.md", "reference/sql.md"])
+def test_the_sql_of_a_page_runs(file: str, postgres_url: str) -> None:
+    with closing(open_store(postgres_url)) as store:
+        store.enqueue([Draft("send_email", queue="email")])
+    statements = [block.text for block in blocks(ROOT / "docs" / file) if block.language == "sql"]
+    assert statements
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for text in statements:
+            for statement in text.split(";\n"):
+                connection.execute(statement.encode())
+
+
+def test_the_commands_for_redis_answer(redis_url: str) -> None:
+    plain = redis_url.partition("?")[0]
+    with closing(open_store(f"{plain}?durability=none&delivery=streams")) as store:
+        store.enqueue([Draft("send_email", queue="email")])
+        store.claim([Want("email", 1)], "ada", seconds(30))
+        lines = [command for _, shown in BLOCKS for command in shown if command.startswith("redis-cli ")]
+        assert len(lines) == 5
+        with redis.Redis.from_url(plain) as client:
+            for line in lines:
+                answer = client.execute_command(*shlex.split(line)[1:])
+                assert answer is not None, line
+                assert answer or "due" in line, line
