@@ -121,6 +121,7 @@ def test_the_commands_for_redis_answer(redis_url: str) -> None:
         lines = [command for _, shown in BLOCKS for command in shown if command.startswith("redis-cli ")]
         assert len(lines) == 5
         with redis.Redis.from_url(plain) as client:
+            client.response_callbacks.clear()
             for line in lines:
                 answer = client.execute_command(*shlex.split(line)[1:])
                 assert answer is not None, line
