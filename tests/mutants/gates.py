@@ -227,8 +227,8 @@ GATE_MUTANTS = [
     Mutant(
         "a full broker's queue takes the others' copies all the same",
         "src/forebay/engine/intake.py",
-        "                if excess_of(spec, depth, count) > 0:\n                    self.shed",
-        "                if False:\n                    self.shed",
+        "            if excess_of(self._stampers[queue].spec, depth, arrivals[queue]) > 0:",
+        "            if False:",
         _cases("routing"),
     ),
 ]

@@ -161,14 +161,14 @@ SQLITE_MUTANTS = [
     Mutant(
         "engine: two equal keys of one batch are two jobs",
         f"{_ENGINE}/intake.py",
-        "fact = self.keys.get(name) or self._tables.taken_key(*name)",
-        "fact = self._tables.taken_key(*name)",
+        "fact = self.keys.get((queue, key)) or self._tables.taken_key(queue, key)",
+        "fact = self._tables.taken_key(queue, key)",
         _cases("keys"),
     ),
     Mutant(
         "engine: a key takes another payload",
         f"{_ENGINE}/intake.py",
-        "            raise KeyConflict(draft.queue, draft.key, fact.job_id)\n",
+        "            raise KeyConflict(queue, key, fact.job_id)\n",
         "            pass\n",
         _cases("keys"),
     ),

@@ -44,6 +44,7 @@ from forebay.core.policy import (
 from forebay.core.spec import QueueSpec
 
 _WHILE_UNFINISHED: Final = While()
+_NO_LINE: Final = (None, False)
 LEAD: Final = 2**53
 """More than any due time, so that the rank of a leader is below zero and smaller than every other rank."""
 
@@ -162,7 +163,7 @@ class Stamper:
         if self.gated and draft.cost > 1:
             check_cost(spec, draft)
         gates = lane_gates(spec, draft) if self._terms else ()
-        line = line_of(spec, draft) if self._lined else None
+        line, blocks = (self._lined and line_of(spec, draft)) or _NO_LINE
         return Entry(
             job_id,
             draft.queue,
@@ -182,11 +183,12 @@ class Stamper:
             draft.deadline,
             draft.expires_at,
             draft.meta,
-            self.cls(draft),
+            "" if spec.share is None else self.cls(draft),
             spec.merge is not None and draft.subject is not None,
             gates,
             draft.cost,
-            *(line or (None, False)),
+            line,
+            blocks,
         )
 
     def gate(self, name: str) -> Gate | None:

@@ -12,9 +12,10 @@ How a store uses it, inside the step that writes:
     plan.receipts                          the answer, one for each draft
 
 A store that locks its queues itself calls `plan.victims` instead of `make_room`. A store that assigns ids before it
-plans returns them from `new_id`; `plan.put` accepts a draft whose key has been checked already.
+plans returns them from `new_id`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -101,10 +102,10 @@ class IntakePlan:
         self.entries: list[Entry] = []
         self.merged: list[MergedDraft] = []
         self.keys: dict[tuple[str, str], KeyFact] = {}
-        self.arrivals: dict[str, int] = {}
         self.shed: list[int] = []
         self._tables = tables
         self._durable = durable
+        self._stampers: dict[str, Stamper] = {}
         self._newest: dict[tuple[str, str], MergeTarget | None] = {}
 
     @property
@@ -112,61 +113,69 @@ class IntakePlan:
         """Whether the drafts change anything."""
         return bool(self.entries or self.merged)
 
-    def take(self, place: int, draft: Draft) -> None:
-        """A draft for a queue of jobs: a duplicate by its key, or passed to `put`."""
-        stamper = self._tables.stamper(draft.queue)
+    @property
+    def arrivals(self) -> dict[str, int]:
+        """How many new jobs each queue gets."""
+        return Counter([entry.queue for entry in self.entries])
+
+    def take(self, drafts: Iterable[Draft], *, keyed: bool = True) -> None:
+        """Drafts for queues of jobs; the one loop that every job of every store passes. `keyed`: keys are checked."""
+        now, durable, new_id, stampers = self._tables.now, self._durable, self._tables.new_id, self._stampers
+        for place, draft in enumerate(drafts):
+            stamper = stampers.get(draft.queue) or self._stamper(draft.queue)
+            key = draft.key if keyed else None
+            digest, until = (b"", 0) if key is None else stamper.key(draft, now)
+            if key is not None and (taken := self._taken(draft.queue, key, digest)) is not None:
+                self.receipts.append(Receipt(taken, durable, duplicate=True))
+                continue
+            target = self._target(draft) if stamper.spec.merge is not None else None
+            if target is None:
+                job_id = new_id(place)
+                entry = stamper.entry(draft, job_id, now, digest, until)
+                self.entries.append(entry)
+                self.receipts.append(Receipt(job_id, durable))
+                if entry.merges:
+                    target = MergeTarget(job_id, now, entry.due_at, entry.rank_timed)
+            else:
+                job_id = target.id
+                self.merged.append(_merged(target, draft, stamper, now))
+                self.receipts.append(Receipt(job_id, durable, merged=True))
+            if target is not None:
+                alive = draft.expires_at is None or draft.expires_at > now
+                self._newest[draft.queue, draft.subject or ""] = target if alive else None
+            if key is not None:
+                self.keys[draft.queue, key] = KeyFact(job_id, digest, until)
+
+    def _stamper(self, queue: str) -> Stamper:
+        stamper = self._stampers[queue] = self._tables.stamper(queue)
         if stamper.is_log:
-            raise WrongQueueKind(draft.queue, is_log=True)
-        if draft.key is None:
-            self._put(place, draft, stamper)
-            return
-        name = (draft.queue, draft.key)
-        digest, until = stamper.key(draft, self._tables.now)
-        fact = self.keys.get(name) or self._tables.taken_key(*name)
+            raise WrongQueueKind(queue, is_log=True)
+        return stamper
+
+    def _taken(self, queue: str, key: str, digest: bytes) -> int | None:
+        """The job that has the key, if its draft is a duplicate of that job's."""
+        fact = self.keys.get((queue, key)) or self._tables.taken_key(queue, key)
         if fact is None:
-            self.keys[name] = KeyFact(self._put(place, draft, stamper, digest, until), digest, until)
-            return
+            return None
         # A key that came by SQL has another kind of digest, which cannot be compared.
         if len(fact.digest) == len(digest) and fact.digest != digest:
-            raise KeyConflict(draft.queue, draft.key, fact.job_id)
-        self.receipts.append(Receipt(fact.job_id, self._durable, duplicate=True))
+            raise KeyConflict(queue, key, fact.job_id)
+        return fact.job_id
 
-    def put(self, place: int, draft: Draft) -> None:
-        """A draft whose key has been checked becomes a job, or a waiting job takes it over."""
-        self._put(place, draft, self._tables.stamper(draft.queue))
-
-    def _put(self, place: int, draft: Draft, stamper: Stamper, key_digest: bytes = b"", key_until: Instant = 0) -> int:
-        """The id of the job that the draft becomes, or that takes it over."""
-        now = self._tables.now
-        merges = stamper.spec.merge is not None and draft.subject is not None
-        target = self._target(draft.queue, draft.subject or "") if merges else None
-        if target is None:
-            job_id = self._tables.new_id(place)
-            entry = stamper.entry(draft, job_id, now, key_digest, key_until)
-            self.entries.append(entry)
-            self.receipts.append(Receipt(job_id, self._durable))
-            self.arrivals[draft.queue] = self.arrivals.get(draft.queue, 0) + 1
-            if not merges:
-                return job_id
-            target = MergeTarget(job_id, now, entry.due_at, entry.rank_timed)
-        else:
-            newer = stamper.newer(draft, target.enqueued_at, target.due_at, now)
-            due_at = newer.due_at
-            rank = None if due_at is None else rank_at(newer.rank_base, target.rank_timed, due_at, now)
-            self.merged.append(MergedDraft(target, draft, newer, rank))
-            self.receipts.append(Receipt(target.id, self._durable, merged=True))
-        alive = draft.expires_at is None or draft.expires_at > now
-        self._newest[draft.queue, draft.subject or ""] = target if alive else None
-        return target.id
+    def _target(self, draft: Draft) -> MergeTarget | None:
+        if draft.subject is None:
+            return None
+        name = (draft.queue, draft.subject)
+        return self._newest[name] if name in self._newest else self._tables.merge_target(*name)
 
     def make_room(self) -> None:
         """Check the capacity of every bounded queue, and choose the jobs to shed; called before anything is counted."""
-        for queue, count in sorted(self.arrivals.items()):
-            spec = self._tables.stamper(queue).spec
-            if isinstance(spec.capacity, Bounded):
-                depth = self._tables.depth(queue)
-                if excess_of(spec, depth, count) > 0:
-                    self.shed += self.victims(queue, depth)
+        bounded = sorted(name for name, each in self._stampers.items() if isinstance(each.spec.capacity, Bounded))
+        arrivals = self.arrivals if bounded else {}
+        for queue in (queue for queue in bounded if queue in arrivals):
+            depth = self._tables.depth(queue)
+            if excess_of(self._stampers[queue].spec, depth, arrivals[queue]) > 0:
+                self.shed += self.victims(queue, depth)
 
     def victims(self, queue: str, depth: int) -> list[int]:
         """The jobs to shed so that all of these fit; a job that takes over a draft of this call is not among them."""
@@ -181,10 +190,6 @@ class IntakePlan:
             raise queue_full(stamper.spec, depth, count)
         return doomed
 
-    def _target(self, queue: str, subject: str) -> MergeTarget | None:
-        name = (queue, subject)
-        return self._newest[name] if name in self._newest else self._tables.merge_target(queue, subject)
-
 
 def plan_intake(tables: IntakeTables, drafts: Sequence[Draft], *, durable: bool = True) -> IntakePlan:
     """What the drafts become; those for brokers become their copies, and one receipt."""
@@ -194,14 +199,18 @@ def plan_intake(tables: IntakeTables, drafts: Sequence[Draft], *, durable: bool 
             return _plan_copies(plan, Spread(drafts, lambda queue: tables.stamper(queue).spec), durable)
     if len(drafts) > ALWAYS_FIT:
         check_bytes("enqueue", [draft.body for draft in drafts])
-    for place, draft in enumerate(drafts):
-        plan.take(place, draft)
+    plan.take(drafts)
     return plan
 
 
+def _merged(target: MergeTarget, draft: Draft, stamper: Stamper, now: Instant) -> MergedDraft:
+    newer = stamper.newer(draft, target.enqueued_at, target.due_at, now)
+    rank = None if newer.due_at is None else rank_at(newer.rank_base, target.rank_timed, newer.due_at, now)
+    return MergedDraft(target, draft, newer, rank)
+
+
 def _plan_copies(plan: IntakePlan, spread: Spread, durable: bool) -> IntakePlan:
-    for place, draft in enumerate(spread.drafts):
-        plan.take(place, draft)
+    plan.take(spread.drafts)
     plan.receipts = spread.folded(plan.receipts, durable)
     return plan
 

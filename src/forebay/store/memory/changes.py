@@ -24,7 +24,8 @@ from forebay.core.job import State
 from forebay.core.ledger import Change, Record, Trait
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.core.record_builder import MAINTAIN, RecordBuilder
-from forebay.engine.intake import GAVE_WAY, KEYS_SWEPT, KeyFact, birth_rank
+from forebay.core.stamp import rank_at
+from forebay.engine.intake import GAVE_WAY, KEYS_SWEPT, KeyFact
 from forebay.engine.settle import MARK_CODES, attempts_after, errors_after, rank_after
 from forebay.store.memory.facts import Facts, Row
 
@@ -283,7 +284,8 @@ def _accept(facts: Facts, change: ChangeSet) -> None:
     rows, at, entries = facts.rows, change.at, change.entries
     for entry in entries:
         state = _READY if entry.ready else _WAITING
-        rows[entry.id] = Row(entry, state, at, entry.due_at, birth_rank(entry, at))
+        rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, at)
+        rows[entry.id] = Row(entry, state, at, entry.due_at, rank)
         if entry.key is not None:
             facts.remember_key((entry.queue, entry.key), KeyFact(entry.id, entry.key_digest, entry.key_until))
     for merge in change.merges:

@@ -81,23 +81,25 @@ class Index:
             if belongs:
                 names.add(name)
 
-    def accept(self, row: Row) -> None:
-        """A new row: ready at once, or waiting for its time and its line."""
-        entry, state = row.entry, row.state
-        if entry.merges or entry.expires_at is not None:
-            self._enter(row)
-        queue = self.queues.get(entry.queue) or self.queue(entry.queue)
-        queue.counts[state] += 1
-        if queue.shed_order is not None:
-            queue.shed_order.add(row)
-        if state is _READY:
-            queue.push(row)
-            if queue.claimers.waiting:
-                self.notify(queue, 1)
-        elif entry.line is None:
-            self._due.push(row.due_at, row.entry.id, row)
-        elif self.lines.join(entry.line, row):
-            self._advance(entry.line)
+    def accept(self, rows: Iterable[Row]) -> None:
+        """New rows: ready at once, or waiting for their time and their lines."""
+        queues = self.queues
+        for row in rows:
+            entry, state = row.entry, row.state
+            if entry.merges or entry.expires_at is not None:
+                self._enter(row)
+            queue = queues.get(entry.queue) or self.queue(entry.queue)
+            queue.counts[state] += 1
+            if queue.shed_order is not None:
+                queue.shed_order.add(row)
+            if state is _READY:
+                queue.push(row)
+                if queue.claimers.waiting:
+                    self.notify(queue, 1)
+            elif entry.line is None:
+                self._due.push(row.due_at, entry.id, row)
+            elif self.lines.join(entry.line, row):
+                self._advance(entry.line)
 
     def merged(self, before: Row, row: Row) -> None:
         """A row that was not claimed yet took over newer work."""

@@ -118,8 +118,7 @@ class Intake:
             index.forgotten(row, State.DEAD)
         for row in before:
             index.merged(row, rows[row.entry.id])
-        for entry in plan.entries:
-            index.accept(rows[entry.id])
+        index.accept(rows[entry.id] for entry in plan.entries)
         for row, state in zip(shed, states, strict=True):
             index.ended(row, state)
         if index.needs_maintenance:

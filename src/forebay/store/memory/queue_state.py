@@ -248,14 +248,18 @@ class QueueState:
 
     def push(self, row: Row) -> None:
         """A row is ready."""
-        entry = row.entry
+        entry, front = row.entry, self.front
         if entry.cls or entry.gates:
             self._push_into(row, (entry.cls, entry.gates))
         else:
+            plain, alone = row.rank == row.due_at, not front.lanes and front.weight is None
+            if plain and alone:
+                heappush(self._single.plain.items, (row.rank, entry.id, row))
+                return
             leads = self._single.push(row)
-            if self.front.lanes or self.front.weight is not None:
+            if not alone:
                 self._join(leads)
-            if row.rank == row.due_at:
+            if plain:
                 return
         ages = self._ages
         if len(ages) > 2 * self.counts[_READY] + _SMALL:

@@ -209,8 +209,7 @@ def accept_copies(drafts: Sequence[Draft], brokers: set[str], unit: UnitOfWork) 
     unit.require_locks({draft.queue for draft in drafts} | brokers)
     batch = Batch(unit)
     batch.reserve_keys(drafts)
-    for place, draft in enumerate(drafts):
-        batch.plan.take(place, draft)
+    batch.plan.take(drafts)
     check_capacity(unit, batch.plan.arrivals, batch.shed)
     batch.write()
     if batch.plan.is_new:
@@ -439,8 +438,7 @@ def take_inbox(unit: UnitOfWork) -> None:
             drafts = copies(known.spec, draft)
             unit.require_locks({each.queue for each in drafts})
             batch = Batch(unit, job_id)
-            for place, each in enumerate(drafts):
-                batch.plan.put(place, each)
+            batch.plan.take(drafts, keyed=False)
             batch.write()
             # Its id may be smaller than those of jobs that were inserted before.
             unit.lines.update(entry.line for entry in batch.plan.entries if entry.line is not None)
