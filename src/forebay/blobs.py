@@ -1,10 +1,11 @@
-"""Large payloads by claim check: the blob store keeps the payload, the job carries a reference to it.
+"""Large payloads and results by claim check: the blob store keeps them, the job carries a reference to each.
 
     fb = Forebay(url, blobs="s3://bucket/forebay")        # file:, memory:, any URL of fsspec
 
 A payload above the threshold is written before its job is enqueued, so a job that exists has its blob. The reference
 holds a name, a size and a SHA-256, never an address: a worker reads only its own blob store, and runs nothing whose
-bytes are not those that were enqueued. A vault seals the payload before it is written.
+bytes are not those that were enqueued. A vault seals the payload before it is written. A large result is written before
+its job is settled, and read when it is asked for; if it cannot be written, the run has failed.
 
 Jobs are authoritative. A blob that no job refers to, and that is older than a day, is removed by `sweep`: the job ended
 and is no longer kept, its enqueue failed, or it was a duplicate. A worker sweeps every hour, `forebay blobs sweep` at
@@ -98,15 +99,12 @@ class Blobs:
 
     def put(self, draft: Draft, body: bytes) -> Draft:
         """Write the payload; returns the draft with a reference to it. `BlobFailed`: it is not known to be written."""
-        now = datetime.now(UTC)
-        name = f"{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(16)}"
         same = None if draft.key is None else digest(draft.kind, body).hex()
-        try:
-            self._write(name, body)
-        except Exception as error:
-            raise BlobFailed(draft.kind, len(body), type(error).__name__) from error
-        reference = BlobReference(name, len(body), sha256(body).hexdigest(), same)
-        return replace(draft, payload=None, body=msgspec.json.encode({BLOB: reference}))
+        return replace(draft, payload=None, body=self._reference(draft.kind, body, "payload", same))
+
+    def put_result(self, kind: str, body: bytes) -> bytes:
+        """Write the result; returns a reference to it. `BlobFailed`: it is not known to be written."""
+        return self._reference(kind, body, "result", None)
 
     def get(self, kind: str, reference: BlobReference) -> bytes:
         """The payload that the reference means, verified."""
@@ -123,7 +121,7 @@ class Blobs:
         except Exception as error:
             raise BlobMissing(kind, name, f"the blob store failed with {type(error).__name__}") from error
         if len(body) != reference.size or sha256(body).hexdigest() != reference.sha256:
-            raise BlobDamaged(kind, name, "its bytes are not those that were enqueued")
+            raise BlobDamaged(kind, name, "its bytes are not those that were written")
         return body
 
     def sweep(self, store: Store, older_than: timedelta = GRACE, *, dry_run: bool = False) -> Swept:
@@ -156,6 +154,15 @@ class Blobs:
 
     def mark_swept(self, at: Instant) -> None:
         self._write(_SWEPT, b"%d" % at)
+
+    def _reference(self, kind: str, body: bytes, what: str, same: str | None) -> bytes:
+        now = datetime.now(UTC)
+        name = f"{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(16)}"
+        try:
+            self._write(name, body)
+        except Exception as error:
+            raise BlobFailed(kind, len(body), type(error).__name__, what) from error
+        return msgspec.json.encode({BLOB: BlobReference(name, len(body), sha256(body).hexdigest(), same)})
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -195,7 +202,7 @@ class Blobs:
 
 
 class PayloadCodec:
-    """What client and worker do to payloads: a vault seals them, and large ones go to the blob store."""
+    """What client and worker do to payloads and results: a vault seals them, large ones go to the blob store."""
 
     def __init__(self, vault: "Vault | None", blobs: Blobs | None) -> None:
         self.vault: Final = vault
@@ -226,8 +233,13 @@ class PayloadCodec:
             body = self.blobs.get(kind, reference)
         return body if self.vault is None else self.vault.open(kind, body)
 
-    def seal(self, kind: str, body: bytes) -> bytes:
-        return body if self.vault is None else self.vault.seal(kind, body)
+    def keep_result(self, kind: str, body: bytes) -> bytes:
+        """What the job keeps of an encoded result: itself, sealed if there is a vault, or a reference to it."""
+        blobs = self.blobs
+        if blobs is None or len(body) <= blobs.threshold:
+            return body if self.vault is None else self.vault.seal(kind, body)
+        sealed = body if self.vault is None else self.vault.seal(kind, body, _SEALED * self.max_bytes)
+        return blobs.put_result(kind, sealed)
 
     def open_job(self, job: Job) -> Job:
         """The job with its payload and result unsealed; a reference stays one."""
@@ -280,7 +292,7 @@ def _unreferenced(store: Store, names: set[str]) -> Iterator[set[str]]:
     after: int | None = 0
     while left and after is not None:
         page = store.browse(Query(), after, _PAGE)
-        left -= {_referred(job.body) for job in page.jobs}
+        left -= {_referred(body) for job in page.jobs for body in (job.body, job.result_body or b"")}
         after = page.next
         yield left
     yield left

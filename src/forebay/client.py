@@ -440,7 +440,8 @@ class Forebay(Hooks):
 
     async def aresult(self, job_id: int, timeout: float = RESULT_WAIT) -> Any:  # noqa: ASYNC109
         """As `result`, for coroutines."""
-        return self._result(job_id, await self.await_for(job_id, timeout), timeout)
+        job = await self.await_for(job_id, timeout)
+        return await self.made(partial(self._result, job_id, job, timeout))
 
     def _result(self, job_id: int, job: Job | None, timeout: float) -> Any:
         if job is None:
@@ -453,9 +454,10 @@ class Forebay(Hooks):
         if job.state is not State.DONE:
             raise ResultPending(job_id, job.state, timeout)
         handler = self.registry.get(job.kind)
-        if handler is None or handler.result is None or job.result_body is None:
-            return job.result
-        return handler.result.decode(job.result_body)
+        if job.result_body is None:
+            return None
+        body = self.codec.open(job.kind, job.result_body)
+        return decode_payload(body) if handler is None or handler.result is None else handler.result.decode(body)
 
     def jobs(self, query: Query = Query()) -> Iterator[Job]:  # noqa: B008
         """All jobs that match, page by page."""
@@ -539,8 +541,8 @@ class Forebay(Hooks):
         settings = settings if version == 1 else replace(settings, meta=with_version(settings.meta, version))
         return self.codec.draft(lambda given: settings.draft(kind, given, queue, lives, cost), payload)
 
-    async def made(self, make: Callable[[], Draft]) -> Draft:
-        """The draft, made in a thread where that may write to a blob store."""
+    async def made(self, make: Callable[[], T]) -> T:
+        """What `make` returns, in a thread where it may use a blob store."""
         import asyncio
 
         return make() if self.codec.blobs is None else await asyncio.to_thread(make)

@@ -64,9 +64,9 @@ class Vault:
                 raise Invalid(variable, f"the key {name!r} is not base64", "write name:base64") from None
         return cls(keys)
 
-    def seal(self, kind: str, body: bytes) -> bytes:
+    def seal(self, kind: str, body: bytes, limit: int = PAYLOAD_BYTES) -> bytes:
         """The envelope of encoded JSON."""
-        return self._seal(kind, body, None)
+        return self._seal(kind, body, None, limit)
 
     def open(self, kind: str, body: bytes) -> bytes:
         """The content of the envelope; a body that is not sealed is returned unchanged."""

@@ -3,6 +3,7 @@
 from tests.mutants.guards import Mutant
 
 HOOKS = "tests/unit/test_hooks.py"
+LAYERS = "tests/unit/test_enqueue_layers.py"
 LIFESPAN = "src/forebay/work/lifespan.py"
 
 ASYNC = "tests/unit/test_async_client.py"
@@ -200,5 +201,26 @@ APPLICATION_MUTANTS = [
         '        if found is not None:\n            remedy = f"call fb.provide',
         '        if False:\n            remedy = f"call fb.provide',
         (HOOKS, "-k", "refused_at_its_declaration"),
+    ),
+    Mutant(
+        "layers: schedules of a worker pass by them",
+        "src/forebay/work/worker.py",
+        "Ticker(store, layers=self._hooks.layers_for(app.registry))",
+        "Ticker(store)",
+        (LAYERS, "-k", "worker_ticker"),
+    ),
+    Mutant(
+        "layers: an app changes the schedules of another",
+        "src/forebay/work/hooks.py",
+        "self.passed(stack, draft) if draft.kind in kinds else draft",
+        "self.passed(stack, draft)",
+        (LAYERS, "-k", "no_other"),
+    ),
+    Mutant(
+        "layers: one that raises holds up other schedules",
+        "src/forebay/work/ticker.py",
+        "            except Exception as error:\n                _log.warning(",
+        "            except QueueFull as error:\n                _log.warning(",
+        (LAYERS, "-k", "leaves_the_slot"),
     ),
 ]

@@ -75,7 +75,7 @@ PAYLOAD_MUTANTS = [
     Mutant(
         "blobs: a missing blob is fatal for strict handlers",
         "src/forebay/work/handler.py",
-        "(SealBroken, BlobMissing, *self.retry_on)",
+        "(SealBroken, BlobMissing, BlobFailed, *self.retry_on)",
         "(SealBroken, *self.retry_on)",
         tests("rules_for_retries"),
     ),
@@ -222,8 +222,29 @@ PAYLOAD_MUTANTS = [
     Mutant(
         "enqueue: a payload from the command line is not sealed",
         "src/forebay/cli/enqueue.py",
-        "app.store.enqueue([app.codec.encoded(draft)])",
-        "app.store.enqueue([draft])",
+        "app.take_in(app.codec.encoded(draft))",
+        "app.take_in(draft)",
         tests("command_line_is_sealed"),
+    ),
+    Mutant(
+        "blobs: a sweep takes the results of kept jobs",
+        BLOBS,
+        'for body in (job.body, job.result_body or b"")}',
+        "for body in (job.body,)}",
+        tests("results_of_kept_jobs"),
+    ),
+    Mutant(
+        "blobs: a large result is not sealed",
+        BLOBS,
+        "        sealed = body if self.vault is None else self.vault.seal(kind, body, _SEALED * self.max_bytes)\n",
+        "        sealed = body\n",
+        tests("seals_a_large_result"),
+    ),
+    Mutant(
+        "blobs: the event loop waits for a result to be written",
+        "src/forebay/work/handler.py",
+        "is_reference(job.body) or (self.keep_result and self.signature.has_blobs)",
+        "is_reference(job.body)",
+        tests("off_the_loop"),
     ),
 ]

@@ -463,8 +463,8 @@ SECURITY_MUTANTS = [
     Mutant(
         "what cannot be opened is dropped",
         "src/forebay/work/handler.py",
-        "isinstance(error, (SealBroken, BlobMissing, *self.retry_on))",
-        "isinstance(error, (BlobMissing, *self.retry_on))",
+        "isinstance(error, (SealBroken, BlobMissing, BlobFailed, *self.retry_on))",
+        "isinstance(error, (BlobMissing, BlobFailed, *self.retry_on))",
         ("tests/stores/test_vault.py", "-k", "memory and without_the_key"),
     ),
 ]

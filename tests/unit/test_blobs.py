@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -212,7 +212,7 @@ def test_a_damaged_blob_is_a_dead_letter_at_once(make: Callable[..., Blobs], cha
         jobs.run_all()
         job = only(app)
         assert (job.state, job.attempt) == (State.DEAD, 1)
-        assert "not those that were enqueued" in job.errors[-1].message
+        assert "not those that were written" in job.errors[-1].message
 
 
 def test_rules_for_retries_do_not_make_a_missing_blob_fatal(tmp_path: Path) -> None:
@@ -332,6 +332,104 @@ def reference_name(job: Job | Draft) -> str:
     reference = reference_of(job.body)
     assert reference is not None
     return reference.name
+
+
+def exporting(blobs: Blobs | None, vault: Vault | None = None) -> Forebay:
+    app = app_with(blobs, vault)
+
+    @app.job(keep_result=True, result_ttl=60)
+    def export(size: int) -> str:
+        return "r" * size
+
+    @app.job(keep_result=True, result_ttl=60, retry_on=OSError)
+    async def export_async(size: int) -> str:
+        return "r" * size
+
+    return app
+
+
+def test_a_large_result_is_in_the_blob_store_until_its_job_is_gone(make: Callable[..., Blobs]) -> None:
+    blobs = make()
+    app = exporting(blobs)
+    with JobTester(app) as jobs:
+        small, large = app.enqueue("export", {"size": 1}), app.enqueue("export", {"size": 300_000})
+        jobs.run_all()
+        assert len(names(blobs)) == 1
+        job = app.get(large.id)
+        assert job is not None
+        assert len(job.result_body or b"") < 300
+        assert app.result(large.id, 0) == "r" * 300_000
+        assert (app.result(small.id, 0), asyncio.run(app.aresult(large.id, 0))) == ("r", "r" * 300_000)
+
+
+def test_a_sweep_keeps_the_results_of_kept_jobs(tmp_path: Path) -> None:
+    blobs = Blobs(f"file://{tmp_path}")
+    app = exporting(blobs)
+    with JobTester(app) as jobs:
+        jobs.clock.advance(4_000_000_000_000_000)
+        app.enqueue("export", {"size": 300_000})
+        jobs.run_all()
+        swept = blobs.sweep(app.store, NOW)
+        assert (swept.examined, swept.removed) == (1, 0)
+        jobs.advance(minutes=2)
+        jobs.run_all()
+        assert blobs.sweep(app.store, NOW).removed == 1
+
+
+def test_a_vault_seals_a_large_result(tmp_path: Path) -> None:
+    blobs = Blobs(f"file://{tmp_path}")
+    app = exporting(blobs, Vault({"a": b"k" * 32}))
+    with JobTester(app) as jobs:
+        receipt = app.enqueue("export", {"size": 300_000})
+        jobs.run_all()
+        (name,) = names(blobs)
+        assert (tmp_path / name).read_bytes().startswith(b'{"$sealed"')
+        assert app.result(receipt.id, 0) == "r" * 300_000
+
+
+def test_a_result_that_cannot_be_written_fails_the_run(tmp_path: Path) -> None:
+    (tmp_path / "blobs").write_text("a file where the directory should be")
+    app = exporting(Blobs(f"file://{tmp_path}/blobs"))
+    with JobTester(app) as jobs:
+        receipt = app.enqueue("export_async", {"size": 300_000})
+        jobs.run_all()
+        assert only(app).state is State.WAITING, "retried, also beside retry_on"
+        (tmp_path / "blobs").unlink()
+        jobs.advance(seconds=1)
+        assert app.result(receipt.id, 0) == "r" * 300_000
+
+
+def test_a_result_beyond_the_bound_is_a_dead_letter(tmp_path: Path) -> None:
+    for blobs, bound in ((None, "the limit is 262144"), (Blobs(f"file://{tmp_path}", max_bytes=299_000), "299000")):
+        app = exporting(blobs)
+        with JobTester(app) as jobs:
+            app.enqueue("export", {"size": 300_000})
+            jobs.run_all()
+            assert (only(app).state, only(app).attempt) == (State.DEAD, 1)
+            assert bound in only(app).errors[-1].message
+            assert "blobs=" in only(app).errors[-1].message
+
+
+def test_a_worker_writes_the_results_of_async_handlers_off_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = exporting(Blobs(f"file://{tmp_path}"))
+    writers: list[str] = []
+    write = Blobs._write
+
+    def watched(self: Blobs, name: str, body: bytes) -> None:
+        writers.append(current_thread().name)
+        write(self, name, body)
+
+    monkeypatch.setattr(Blobs, "_write", watched)
+    worker = Worker(app)
+    worker.start()
+    try:
+        receipt = app.enqueue("export_async", {"size": 300_000})
+        assert receipt.result(20) == "r" * 300_000
+    finally:
+        worker.drain(5)
+    assert any(name.startswith("asyncio_") for name in writers), writers
 
 
 def test_the_sweeper_of_a_worker_sweeps_once_an_hour(tmp_path: Path) -> None:

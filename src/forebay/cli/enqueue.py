@@ -7,9 +7,9 @@ from typing import Any
 from forebay.cli.argtypes import count, duration, json_of, moment, payload_of
 from forebay.cli.command import Call, Command
 from forebay.cli.enqueue_file import enqueue_file
-from forebay.cli.exits import OK
+from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.target import load, opened_by
-from forebay.core.errors import Invalid
+from forebay.core.errors import ForebayError, Invalid
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.payload import Json
@@ -58,9 +58,15 @@ def _enqueue(call: Call) -> int:
     try:
         draft = _draft(args, payload, handler, opened_by(app).now())
         handler.signature.unpack(draft.body)
-        receipt = app.store.enqueue([app.codec.encoded(draft)])[0]
+        receipt = app.take_in(app.codec.encoded(draft))
     except PayloadMismatch as error:
         raise Invalid(error.field, error.reason, f"give what {args.kind} takes") from None
+    except ForebayError:
+        raise
+    except Exception as error:
+        # The app's layers of around_enqueue may raise anything.
+        why = f"{args.app} refused the job: {type(error).__name__}: {error}; nothing was enqueued"
+        raise CommandFailed(why, FAILED) from error
     finally:
         app.close()
     return _report(call, receipt)
@@ -85,7 +91,7 @@ def _draft(args: Any, payload: Json, handler: Handler | None, now: Instant) -> D
 
 def _report(call: Call, receipt: Receipt) -> int:
     if call.screen.as_json:
-        call.screen.emit(receipt)
+        call.screen.emit({name: getattr(receipt, name) for name in Receipt.__struct_fields__})
         return OK
     call.screen.say(" ".join(map(str, receipt.copies or [receipt.id])))
     if not receipt.id:

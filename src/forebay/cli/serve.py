@@ -140,7 +140,11 @@ def _serve(call: Call) -> int:
         known = [way for way, there in ways.items() if there]
         warnings = check_bind(args.host, tls=settings.tls, auth_methods=known, insecure=args.insecure_plain_http)
         served = create_app(
-            store, settings, authenticator=authenticator, registry=None if app is None else app.registry
+            store,
+            settings,
+            authenticator=authenticator,
+            registry=None if app is None else app.registry,
+            layers=None if app is None else app.layers_for(app.registry),
         )
         if args.parent:
             watch_parent(args.parent)

@@ -73,7 +73,9 @@ class Dashboard:
             await served.state.context.stop()
 
     def _created(self) -> Any:
-        return create_app(self._fb.store, self._settings, registry=self._fb.registry, host=self._authenticate)
+        fb = self._fb
+        layers = fb.layers_for(fb.registry)
+        return create_app(fb.store, self._settings, registry=fb.registry, host=self._authenticate, layers=layers)
 
 
 def lifespan(fb: Forebay, *dashboards: Dashboard) -> Callable[[Any], AbstractAsyncContextManager[None]]:

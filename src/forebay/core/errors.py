@@ -236,35 +236,34 @@ class SealBroken(ForebayError):
 
 
 class BlobMissing(ForebayError):
-    """The payload of a job cannot be read from the blob store now; a later attempt may find it."""
+    """The payload or result of a job cannot be read from the blob store now; a later attempt may find it."""
 
     def __init__(self, kind: str, name: str, reason: str) -> None:
         super().__init__(
-            f"the payload of {kind} cannot be read: blob {name}: {reason}; give this worker the blob store that the "
-            f"producer has (Forebay(blobs=…)), then redrive"
+            f"a blob of {kind} cannot be read: {name}: {reason}; give this process the blob store that all others of "
+            f"the app have (Forebay(blobs=…)), then call again or redrive"
         )
         self.kind = kind
         self.name = name
 
 
 class BlobDamaged(ForebayError):
-    """The blob is not the payload that was enqueued. It is never passed to a handler, and not retried."""
+    """The blob is not the payload or result that was written. It reaches no handler and no caller, and no retry."""
 
     def __init__(self, kind: str, name: str, reason: str) -> None:
-        super().__init__(
-            f"the payload of {kind} is damaged: blob {name}: {reason}; restore the blob from a copy, then redrive"
-        )
+        super().__init__(f"a blob of {kind} is damaged: {name}: {reason}; restore the blob, then call again or redrive")
         self.kind = kind
         self.name = name
 
 
 class BlobFailed(ForebayError):
-    """A large payload could not be written to the blob store; nothing was enqueued."""
+    """A large payload or result could not be written to the blob store; the job was not enqueued, or has failed."""
 
-    def __init__(self, kind: str, size: int, reason: str) -> None:
+    def __init__(self, kind: str, size: int, reason: str, what: str = "payload") -> None:
+        after = "nothing was enqueued, call again" if what == "payload" else "the run counts as failed, and is retried"
         super().__init__(
-            f"{size} bytes of payload of {kind} could not be written to the blob store: {reason}; "
-            f"nothing was enqueued, call again once it is reachable"
+            f"{size} bytes of {what} of {kind} could not be written to the blob store: {reason}; "
+            f"{after} once it is reachable"
         )
         self.kind = kind
         self.size = size

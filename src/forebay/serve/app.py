@@ -21,6 +21,7 @@ from forebay.serve.security.sessions import Sessions
 from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
 from forebay.work.handler import Handler
+from forebay.work.ticker import EnqueueLayers
 
 API_VERSION = "1"
 _ABOUT = "A durable job queue and scheduler. Every refusal is application/problem+json."
@@ -42,13 +43,15 @@ def create_app(
     authenticator: Authenticator | None = None,
     registry: Mapping[str, Handler] | None = None,
     host: HostAuth | None = None,
+    layers: EnqueueLayers | None = None,
 ) -> FastAPI:
     """`registry`: the app's handlers by kind, from which a job takes its default queue and attempts.
 
-    `host`: the users of the application in which this one is mounted, besides those with keys.
+    `host`: the users of the application in which this one is mounted, besides those with keys. `layers`: those
+    of the app around an enqueue, for the schedules that this server fires.
     """
     chosen = settings or ServeSettings()
-    context = ServerContext(store, chosen, authenticator or Authenticator.of(store), registry, host)
+    context = ServerContext(store, chosen, authenticator or Authenticator.of(store), registry, host, layers)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

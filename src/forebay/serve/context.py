@@ -29,7 +29,7 @@ from forebay.store.protocol import Store
 from forebay.work.handler import Handler
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.role import Role, RoleThread, ThrottledLogger
-from forebay.work.ticker import Ticker
+from forebay.work.ticker import EnqueueLayers, Ticker
 from forebay.work.worker import RoutingCache
 
 P = ParamSpec("P")
@@ -48,6 +48,7 @@ class ServerContext:
         authenticator: Authenticator,
         registry: Mapping[str, Handler] | None = None,
         host: HostAuth | None = None,
+        layers: EnqueueLayers | None = None,
     ) -> None:
         self.host = host
         self.store = store
@@ -68,7 +69,8 @@ class ServerContext:
         if authenticator.usage is not None:
             self._roles.append(authenticator.usage)
         if settings.maintain:
-            self._roles += [Reaper(store, self.routing, after_outage=True), Promoter(store), Ticker(store)]
+            ticker = Ticker(store, layers=layers)
+            self._roles += [Reaper(store, self.routing, after_outage=True), Promoter(store), ticker]
         self._beats: list[RoleThread] = []
         self.leaving = asyncio.Event()
         self.enqueuer = Enqueuer(self)

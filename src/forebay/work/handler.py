@@ -10,10 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.core.breaker import Breaker
-from forebay.core.errors import BlobDamaged, BlobMissing, Invalid, SealBroken
+from forebay.core.errors import BlobDamaged, BlobFailed, BlobMissing, Invalid, SealBroken
 from forebay.core.instant import Duration, from_seconds, micros
 from forebay.core.job import Job
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded, is_span
+from forebay.core.payload import is_reference
 from forebay.tracing import Spans
 from forebay.work.context import Context
 from forebay.work.redacting import RunningBatch, rules, running_job
@@ -50,6 +51,12 @@ class RetryAfter(Exception):
         self.after: Duration = micros(after) if isinstance(after, timedelta) else from_seconds("RetryAfter", after)
 
 
+class EncodedResult(Struct, frozen=True):
+    """The result of an async handler, encoded and stored off the event loop."""
+
+    body: bytes
+
+
 class Handler(Struct, frozen=True):
     """How jobs of one kind are run.
 
@@ -78,7 +85,15 @@ class Handler(Struct, frozen=True):
 
     def encode_result(self, value: object) -> bytes | None:
         """The encoded result; None for no result. Raises `ResultInvalid` if it cannot be encoded."""
-        return None if self.result is None or value is None else self.signature.sealed(self.result.encode(value))
+        if self.result is None or value is None:
+            return None
+        if isinstance(value, EncodedResult):
+            return value.body
+        return self.signature.kept(self.result.encode(value, self.signature.limit))
+
+    def awaits_blobs(self, job: Job) -> bool:
+        """Whether a run reads or writes the blob store, for which an event loop must not wait."""
+        return is_reference(job.body) or (self.keep_result and self.signature.has_blobs)
 
     def succeeded(self, value: object) -> Succeeded:
         """The outcome of a handler that returned this value."""
@@ -91,7 +106,7 @@ class Handler(Struct, frozen=True):
         if isinstance(error, RetryAfter) and is_span(getattr(error, "after", None)):
             return Failed(self._described(error, body), error.after)
         if isinstance(error, (Drop, PayloadMismatch, BlobDamaged, ResultInvalid, *self.drop_on)) or (
-            self.retry_on is not None and not isinstance(error, (SealBroken, BlobMissing, *self.retry_on))
+            self.retry_on is not None and not isinstance(error, (SealBroken, BlobMissing, BlobFailed, *self.retry_on))
         ):
             return Dropped(self._described(error, body))
         return Failed(self._described(error, body))
@@ -131,9 +146,11 @@ def _message(error: BaseException) -> str:
 
 
 async def call_with_blob(handler: Handler, job: Job, context: Context | None) -> Any:
-    """Run an async handler whose payload is in the blob store; the event loop does not wait for the store."""
+    """Run an async handler that needs the blob store; the event loop does not wait for the store."""
     arguments = await asyncio.to_thread(handler.signature.arguments, job, context)
-    return await handler.function(**arguments)
+    value = await handler.function(**arguments)
+    body = await asyncio.to_thread(handler.encode_result, value)
+    return None if body is None else EncodedResult(body)
 
 
 def traced(handler: Handler, job: Job, spans: Spans) -> Handler:

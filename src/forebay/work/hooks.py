@@ -9,7 +9,7 @@ Declarations only; `forebay.work.lifespan` runs them. Whatever is wrong with a d
 """
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -124,6 +124,10 @@ class Hooks:
                 )
             draft = draft if changed is None else changed
         return draft
+
+    def layers_for(self, kinds: Container[str]) -> Callable[[ExitStack, Draft], Draft]:
+        """As `passed`, for drafts of these kinds; others belong to another app of the store."""
+        return lambda stack, draft: self.passed(stack, draft) if draft.kind in kinds else draft
 
     def _injected(
         self, function: Callable[..., Any], what: str, *, yields: bool | None = None, scope: Scope = "process"

@@ -23,7 +23,6 @@ from typing import Any, Final
 
 from forebay.core.lease import Fence
 from forebay.core.outcome import Interrupted, Outcome
-from forebay.core.payload import is_reference
 from forebay.work.handler import call_with_blob
 from forebay.work.process_guards import ForkCounter
 from forebay.work.run import Run
@@ -219,10 +218,10 @@ class LoopSlots:
         handler = run.handler
         try:
             job = run.lease.job
-            stored = is_reference(job.body)
-            arguments = {} if stored else handler.signature.arguments(job, run.context)
+            blobs = handler.awaits_blobs(job)
+            arguments = {} if blobs else handler.signature.arguments(job, run.context)
             if self._begin(run):
-                work = call_with_blob(handler, job, run.context) if stored else handler.function(**arguments)
+                work = call_with_blob(handler, job, run.context) if blobs else handler.function(**arguments)
                 try:
                     return _Begun(run.fence, work, work.send(None), self._on_loop)
                 except StopIteration as done:

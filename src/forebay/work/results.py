@@ -15,6 +15,7 @@ import msgspec
 from msgspec import inspect as types
 
 from forebay.core.errors import Invalid, PayloadInvalid
+from forebay.core.limits import PAYLOAD_BYTES
 from forebay.core.payload import decode_payload, encode_payload, plain_json
 from forebay.work.signature import decode_model, encode_model, unsupported
 
@@ -46,15 +47,16 @@ class ResultType:
             if found is not None:
                 raise _refused(kind, f"{found} has no JSON encoding")
 
-    def encode(self, value: object) -> bytes:
+    def encode(self, value: object, limit: int = PAYLOAD_BYTES) -> bytes:
         """The result as JSON; raises `ResultInvalid` with the path of the invalid value."""
         try:
             if self._decode is None:
-                return encode_payload(value)
-            body = encode_payload(plain_json(msgspec.to_builtins(value, str_keys=True, enc_hook=encode_model)))
+                return encode_payload(value, limit)
+            plain = plain_json(msgspec.to_builtins(value, str_keys=True, enc_hook=encode_model))
+            body = encode_payload(plain, limit)
             path = _difference(value, self._decode(body), "$")
         except PayloadInvalid as error:
-            raise ResultInvalid(self._kind, error.path, error.reason) from None
+            raise ResultInvalid(self._kind, error.path, error.reason, error.remedy) from None
         except msgspec.ValidationError as error:
             reason, _, where = str(error).partition(" - at `")
             raise ResultInvalid(

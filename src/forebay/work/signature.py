@@ -37,12 +37,15 @@ class PayloadMismatch(Invalid):
 
 
 class PayloadStorage(Protocol):
-    """Encrypts payloads and results, and reads large payloads from a blob store (`forebay.blobs`)."""
+    """Encrypts payloads and results, and keeps large ones in a blob store (`forebay.blobs`)."""
 
     @property
     def max_bytes(self) -> int: ...
 
-    def seal(self, kind: str, body: bytes) -> bytes: ...
+    @property
+    def blobs(self) -> object | None: ...
+
+    def keep_result(self, kind: str, body: bytes) -> bytes: ...
 
     def open(self, kind: str, body: bytes) -> bytes: ...
 
@@ -63,7 +66,7 @@ class Signature:
     ) -> None:
         self._kind = kind
         self._storage = storage
-        self._limit = PAYLOAD_BYTES if storage is None else storage.max_bytes
+        self.limit = PAYLOAD_BYTES if storage is None else storage.max_bytes
         self._secrets: dict[bytes, Collection[str]] = {}
         self._signature = inspect.signature(function)
         self.context_name: str | None = None
@@ -129,7 +132,7 @@ class Signature:
         try:
             values = self._bind(args, kwargs)
             payload: dict[str, Json] = plain_json(msgspec.to_builtins(values, enc_hook=encode_model))
-            self._decode(encode_payload(payload, self._limit))
+            self._decode(encode_payload(payload, self.limit))
         except PayloadInvalid:
             raise
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -152,9 +155,14 @@ class Signature:
         known = self._secrets.get(body)
         return rules().secrets(self._kind, decode_payload(self.opened(body))) if known is None else known
 
-    def sealed(self, body: bytes) -> bytes:
-        """The result, encrypted if there is a vault."""
-        return body if self._storage is None else self._storage.seal(self._kind, body)
+    def kept(self, result: bytes) -> bytes:
+        """What the job keeps of an encoded result: encrypted if there is a vault, a reference if it is large."""
+        return result if self._storage is None else self._storage.keep_result(self._kind, result)
+
+    @property
+    def has_blobs(self) -> bool:
+        """Whether keeping a result may write to a blob store."""
+        return self._storage is not None and self._storage.blobs is not None
 
     def unpack(self, body: bytes, version: int | None = None) -> dict[str, Any]:
         """The arguments in a payload; raises `PayloadMismatch` if it does not match the parameters.
@@ -182,7 +190,7 @@ class Signature:
             payload = self.versions.upgrade(decode_payload(body), version)
         except Invalid as error:
             raise PayloadMismatch(error.field, error.reason, error.remedy) from None
-        return encode_payload(payload, self._limit)
+        return encode_payload(payload, self.limit)
 
     def _unpack_other(self, body: bytes, error: Exception) -> dict[str, Any]:
         """A payload that is not an object: null for no parameters, or the bare value of the only parameter."""
@@ -190,7 +198,7 @@ class Signature:
         if payload is None and body != b"{}":
             return self.unpack(b"{}")
         if not isinstance(payload, dict) and len(self._names) == 1:
-            return self.unpack(encode_payload({self._names[0]: payload}, self._limit))
+            return self.unpack(encode_payload({self._names[0]: payload}, self.limit))
         raise PayloadMismatch(
             self._kind, f"the payload does not match: {error}", "deploy code that accepts it, then redrive"
         )

@@ -1,5 +1,8 @@
 """The ticker fires schedules. Any number of processes may run one: the store lets each slot fire once.
 
+A process that has the app of a schedule runs its job through the app's layers of `around_enqueue`. If a layer raises,
+the slot remains, as it does when the queue is full.
+
 Missed slots are caught up as the schedule's rule says. A slot that is skipped (missed, or the last job still runs and
 `overlap=skip`) is consumed without a job, so that it cannot fire later.
 """
@@ -7,18 +10,23 @@ Missed slots are caught up as the schedule's rule says. A slot that is skipped (
 import logging
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull
 from forebay.core.instant import Instant
+from forebay.core.job import Draft
 from forebay.core.schedule import Schedule
 from forebay.store.protocol import Receipt, Store
 from forebay.work.cron import NEVER, Timetable, due
 
 _log = logging.getLogger("forebay.work")
+
+EnqueueLayers: TypeAlias = Callable[[ExitStack, Draft], Draft]
+"""Enters the layers of an app around an enqueue; returns the draft as they leave it."""
 
 _MAX_REST: Final = 1.0
 _SECOND: Final = 1_000_000
@@ -29,9 +37,12 @@ class Ticker:
 
     name = "ticker"
 
-    def __init__(self, store: Store, draw: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self, store: Store, draw: Callable[[], float] = random.random, layers: EnqueueLayers | None = None
+    ) -> None:
         self._store = store
         self._draw = draw
+        self._layers = layers or _no_layers
         self.fired = 0
         self.missed = 0
         self.skipped = 0
@@ -71,13 +82,19 @@ class Ticker:
             self.skipped += 1
             return self._store.fire(schedule.name, tick, following, None)
         draft = replace(schedule.draft, run_at=timetable.run_at(tick, self._draw()), delay=0)
-        try:
-            won = self._store.fire(schedule.name, tick, following, draft)
-        except QueueFull as full:
-            # The slot remains: it fires when the queue has capacity, or is caught up as the rule says.
-            _log.warning("schedule %s is delayed: %s", schedule.name, full)
-            return False
-        self.fired += won
+        won = False
+        with ExitStack() as stack:
+            try:
+                draft = self._layers(stack, draft)
+            except Exception as error:
+                _log.warning("schedule %s is delayed: a layer of around_enqueue raised %r", schedule.name, error)
+                return False
+            try:
+                won = self._store.fire(schedule.name, tick, following, draft)
+            except QueueFull as full:
+                # The slot remains: it fires when the queue has capacity, or is caught up as the rule says.
+                _log.warning("schedule %s is delayed: %s", schedule.name, full)
+            self.fired += won
         return won
 
     def _unfinished(self, name: str) -> bool:
@@ -91,6 +108,10 @@ class Ticker:
 def run_now(store: Store, schedule: Schedule) -> Receipt:
     """Enqueue the schedule's job now, paused or not. Its slots and its last job are unchanged."""
     return store.enqueue([replace(schedule.draft, run_at=None, delay=0)])[0]
+
+
+def _no_layers(_: ExitStack, draft: Draft) -> Draft:
+    return draft
 
 
 @lru_cache(maxsize=1_024)

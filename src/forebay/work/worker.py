@@ -150,7 +150,7 @@ class Worker:
             store, routing, after_outage=True, log=job_log, marks=partial(marks_of, directory), owner=self.owner
         )
         self.promoter = Promoter(store)
-        self.ticker = Ticker(store)
+        self.ticker = Ticker(store, layers=self._hooks.layers_for(app.registry))
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
         reporter = ProgressReporter(store, self.pool)
         maintaining: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker, reporter]
