@@ -25,6 +25,13 @@ JOB_LOG_MUTANTS = [
         tests("storm"),
     ),
     Mutant(
+        "the text of a record that is left out is built",
+        JOB_LOG,
+        "not self._admitted(job.kind, failure.kind):\n            return\n",
+        "not self._admitted(job.kind, failure.kind):\n            _failed(job, failure, None)\n            return\n",
+        tests("left_out_is_not_built"),
+    ),
+    Mutant(
         "a log that fails costs a verdict",
         JOB_LOG,
         "    except Exception:\n        # An error",

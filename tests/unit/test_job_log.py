@@ -16,6 +16,7 @@ from forebay.core.lease import Lease
 from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import Routing
 from forebay.store.protocol import Want
+from forebay.work.console import clean
 from forebay.work.handler import Drop
 from forebay.work.job_log import BURST, KINDS_AT_ONCE, LOGGER, MAX_KEYS, SUMMARY_EVERY, JobLog, Throttle
 from forebay.work.log_setup import FORMAT, LEVEL, ConsoleFormatter, JsonFormatter, configure_logging
@@ -225,6 +226,27 @@ def test_a_storm_is_cut_down_and_what_was_left_out_is_counted(fb: Forebay, kept:
     (summary,) = kept.records[BURST + 5 :]
     assert summary.getMessage() == "1,085 job records left out by the rate limit: mail ValueError 1,085"
     assert (vars(summary)["event"], vars(summary)["suppressed"]) == ("suppressed", 1_085)
+
+
+def test_the_text_of_a_record_that_is_left_out_is_not_built(fb: Forebay, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def counted(text: str) -> str:
+        built.append(text)
+        return clean(text)
+
+    monkeypatch.setattr("forebay.work.job_log.clean", counted)
+    log, job = JobLog(ManualTime()), a_job(fb)
+    for verdict in (Retry(0, BOOM), DeadLetter(BOOM), Release(0, BOOM)):
+        for _ in range(100):
+            log.ended(job, verdict)
+    assert len(built) == BURST
+
+
+def test_a_text_is_cleaned_alike_with_and_without_control_characters() -> None:
+    texts = [*map(chr, range(0x3000)), "\ue000", "\U0001f600", "\ud800", "\u200b"]
+    escaped = "\x1b"
+    assert [clean(text) for text in texts] == [clean(escaped + text)[len(ascii(escaped)) - 2 :] for text in texts]
 
 
 def test_many_kinds_of_failures_have_one_limit_together(fb: Forebay, kept: KeptRecords) -> None:

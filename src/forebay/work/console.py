@@ -9,7 +9,10 @@ COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow":
 
 def clean(text: object) -> str:
     """The text on one line, with control characters escaped."""
-    return "".join(char if category(char)[0] != "C" else ascii(char)[1:-1] for char in str(text))
+    line = str(text)
+    if line.isprintable():
+        return line
+    return "".join(char if category(char)[0] != "C" else ascii(char)[1:-1] for char in line)
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -124,8 +124,11 @@ class JobLog:
         self._step(job, "started", f"started, attempt {job.attempt} of {job.max_attempts}")
 
     def ended(self, job: Job, verdict: Verdict, seconds: float | None = None) -> None:
-        """Log the end of a run, and its duration if known."""
+        """Log the end of a run, and its duration if known. The text of a record that is left out is never built."""
         if type(verdict) is Ack and not self.verbose:
+            return
+        failure = verdict.error if isinstance(verdict, Retry | DeadLetter | Release) else None
+        if failure is not None and not self._admitted(job.kind, failure.kind):
             return
         took = {} if seconds is None else {"duration_seconds": round(seconds, 6)}
         match verdict:
@@ -186,10 +189,9 @@ class JobLog:
             self._write(logging.DEBUG, job, event, text, **fields)
 
     def _failure(self, level: int, job: Job, event: str, text: str, error: Failure, **fields: Any) -> None:
-        if self._admitted(job.kind, error.kind):
-            trace = error.trace if self.verbose or level >= logging.ERROR else ""
-            fields |= {"error": error.kind, "error_message": error.message}
-            self._write(level, job, event, text, trace, **fields)
+        trace = error.trace if self.verbose or level >= logging.ERROR else ""
+        fields |= {"error": error.kind, "error_message": error.message}
+        self._write(level, job, event, text, trace, **fields)
 
     def _admitted(self, kind: str, why: str) -> bool:
         return self._steps.admit("failures") if self.verbose else self._failures.admit((kind, why))
