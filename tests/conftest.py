@@ -3,7 +3,7 @@ are there for those who ask.
 
 A skip hides a missing server or a wrong platform, and the count is overlooked. On a developer's machine it is shown
 with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail`) are strict and are not skips.
-`FOREBAY_HYPOTHESIS_PROFILE` chooses `dev`, `ci` or `nightly`; a failing example prints the blob that replays it.
+`FOREBAY_HYPOTHESIS_PROFILE` is `dev`, `ci`, `nightly` or `evidence`; a failing example prints the blob that replays it.
 `ci` draws the same examples each time, so that a red run is the fault of a change; the others draw new ones.
 
 `postgres`, `pgbouncer` and `redis` are real servers, one of each for a worker of xdist, started by the first test that
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from forebay_proof.evidence import happenings
 from tests.durations import Durations, Schedule
-from tests.evidence import report as counted
 
 if TYPE_CHECKING:
     from forebay_proof.servers.pgbouncer import PgBouncer
@@ -44,6 +44,7 @@ settings.register_profile(
     max_examples=5_000,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("evidence", settings.get_profile("nightly"), max_examples=20_000)
 settings.load_profile(os.environ.get("FOREBAY_HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -80,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    for line in counted():
+    for line in happenings():
         terminalreporter.write_line(line)
 
 

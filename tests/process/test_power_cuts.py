@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from forebay.core.errors import Invalid
+from forebay_proof.evidence import happened
 from forebay_proof.power_cuts import SUBJECTS, PowerCuts
-from tests.evidence import happened
 
 pytestmark = [
     pytest.mark.nightly,

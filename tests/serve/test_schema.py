@@ -32,7 +32,7 @@ from forebay.serve.app import create_app
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
-from tests.evidence import happened
+from forebay_proof.evidence import happened
 from tests.serve.site import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")

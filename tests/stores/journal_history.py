@@ -39,7 +39,7 @@ from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Checkpoint, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.disk import MemoryDisk
-from tests.evidence import happened
+from forebay_proof.evidence import happened
 
 DIRECTORY = "/journal"
 ERROR = Failure("Oops", "it broke")

@@ -1,7 +1,5 @@
 """Cells against the reference model: two and five memory stores, the queues of the model in the last of them."""
 
-from hypothesis import settings
-
 from forebay.store.backend import Backend
 from forebay.store.cells.cell_map import read_cells
 from forebay.store.cells.store import open_cells
@@ -9,6 +7,7 @@ from forebay.store.memory.store import MemoryBackend
 from forebay.testing.clock import ManualClock
 from forebay_proof.model.lockstep import Opened
 from forebay_proof.model.machine import StoreMachine
+from tests.stores.histories import HISTORIES
 from tests.stores.openers import cells_file
 
 
@@ -30,10 +29,7 @@ def open_five(clock: ManualClock) -> Opened:
     return open_some(5, clock)
 
 
-_settings = settings(
-    settings(), max_examples=max(10, settings().max_examples // 5), stateful_step_count=50, print_blob=True
-)
 TestTwoCells = StoreMachine.for_store(open_two).TestCase
-TestTwoCells.settings = _settings
+TestTwoCells.settings = HISTORIES
 TestFiveCells = StoreMachine.for_store(open_five).TestCase
-TestFiveCells.settings = _settings
+TestFiveCells.settings = HISTORIES

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.core.errors import JournalDamaged, StoreFailed
 from forebay.store.memory.frame import Scan, decode_header, encode_mark
-from tests.evidence import happened
+from forebay_proof.evidence import happened
 from tests.stores.journal_history import ALL_PARTS, DIRECTORY, JournalHistory, recovered_image
 
 MARK = f"{DIRECTORY}/synced"

@@ -6,18 +6,14 @@ How long it runs is the Hypothesis profile's say; see `tests/conftest.py`. Every
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from forebay.store.postgres.store import PostgresStore
 from forebay.testing.clock import ManualClock
 from forebay_proof.model.lockstep import Opened
 from forebay_proof.model.machine import StoreMachine
+from tests.stores.histories import HISTORIES
 from tests.stores.tables import Tables
-
-HISTORIES = settings(
-    settings(), max_examples=max(10, settings().max_examples // 5), stateful_step_count=50, print_blob=True
-)
 
 
 class _Postgres:

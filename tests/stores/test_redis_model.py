@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from forebay.core.job import Draft
@@ -18,11 +17,8 @@ from forebay_proof.model.lockstep import Opened
 from forebay_proof.model.machine import StoreMachine
 from forebay_proof.model.strategies import SPECS
 from forebay_proof.servers.redis import RedisServer
+from tests.stores.histories import HISTORIES
 from tests.stores.keys import left_behind
-
-HISTORIES = settings(
-    settings(), max_examples=max(10, settings().max_examples // 5), stateful_step_count=50, print_blob=True
-)
 
 
 class _Redis:

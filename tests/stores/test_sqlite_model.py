@@ -9,12 +9,11 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 
-from hypothesis import settings
-
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
 from forebay_proof.model.lockstep import Opened
 from forebay_proof.model.machine import StoreMachine
+from tests.stores.histories import HISTORIES
 
 
 class _Sqlite:
@@ -64,6 +63,4 @@ def open_sqlite(clock: ManualClock) -> Opened:
 
 
 TestSqliteStore = StoreMachine.for_store(open_sqlite).TestCase
-TestSqliteStore.settings = settings(
-    settings(), max_examples=max(10, settings().max_examples // 5), stateful_step_count=50, print_blob=True
-)
+TestSqliteStore.settings = HISTORIES

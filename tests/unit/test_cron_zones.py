@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from forebay.core.instant import from_datetime
 from forebay.work.cron import Cron, Dst
 from forebay.work.zone import SAMPLE, transitions
-from tests.evidence import happened
+from forebay_proof.evidence import happened
 
 RULES: tuple[Dst, ...] = ("once", "skip", "wall")
 NAMES = sorted(zoneinfo.available_timezones() - {"localtime"})

@@ -4,12 +4,15 @@ A part is a command and a way to count what it did. `run` executes the parts tha
 sources yet, so an interrupted run continues where it was; each result is one JSON file. `table` prints them, and
 refuses results of another state: the identity is that of the trees `src` and `proof/src` in git, so that committing a
 result does not make it stale.
+
+Tests count what they did (recoveries, comparisons, histories) by `happened`; a run prints the sums when it ends.
 """
 
 import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +27,17 @@ from forebay.core.errors import Invalid
 _PYTEST: Final = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 _FOREBAY: Final = (sys.executable, "-m", "forebay")
 _COUNTED: Final = re.compile(r"^evidence: (\d+) ([\w -]+)$", re.MULTILINE)
+
+_HAPPENED: Final[Counter[str]] = Counter()
+
+
+def happened(unit: str, count: int = 1) -> None:
+    _HAPPENED[unit] += count
+
+
+def happenings() -> list[str]:
+    """What this process counted, as lines that `run` reads."""
+    return [f"evidence: {count} {unit}" for unit, count in sorted(_HAPPENED.items())]
 
 
 class Part(Struct, frozen=True):
@@ -72,6 +86,21 @@ def _passed(output: str) -> int:
 
 _CHAOS: Final = (*_FOREBAY, "chaos", "--json", "--scale")
 _CRASHES: Final = (*_PYTEST, "-s", "tests/stores/test_crash_points.py")
+_POWER: Final = (*_FOREBAY, "power-cuts", "--json", "--cuts")
+
+
+def _model(profile: str, store: str) -> tuple[str, ...]:
+    file = "test_model.py" if store == "memory" else f"test_{store}_model.py"
+    return (
+        "env",
+        f"FOREBAY_HYPOTHESIS_PROFILE={profile}",
+        *_PYTEST,
+        "-s",
+        "--timeout",
+        "86400",
+        f"tests/stores/{file}",
+    )
+
 
 PARTS: Final = (
     Part(
@@ -127,6 +156,36 @@ PARTS: Final = (
         (*_CHAOS, "quick", "f01"),
         (*_CHAOS, "release", "all"),
         _every_json("bit"),
+    ),
+    Part(
+        "deploys",
+        "signals of deploys to eight commands under load; no claim afterwards, attempts are starts",
+        "signals",
+        150,
+        (*_CHAOS, "quick", "storm", "--store", "sqlite"),
+        (*_CHAOS, "release", "storm"),
+        _every_json("bit"),
+    ),
+    Part(
+        "power-cuts",
+        "power cuts under load, on a file system that drops what was not synced (root)",
+        "cuts",
+        800,
+        (*_POWER, "3", "--kind", "sqlite"),
+        (*_POWER, "200"),
+        _every_json("bit"),
+    ),
+    *(
+        Part(
+            f"model-{store}",
+            f"random histories of the store on {store} in step with the reference model",
+            "histories",
+            20_000,
+            _model("ci", store),
+            _model("evidence", store),
+            _printed("histories"),
+        )
+        for store in ("memory", "sqlite", "postgres", "redis")
     ),
     Part(
         "mutants",

@@ -30,6 +30,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Query, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.checkers import check_all, ledger
+from forebay_proof.evidence import happened
 from forebay_proof.model.lockstep import Lockstep, Opened
 from forebay_proof.model.strategies import (
     BACK,
@@ -126,6 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
         changes = self.lockstep.opened.changes
         found = check_all(changes(), drained=True, dropped=[GAVE_UP]) if changes else []
         assert not found, "\n".join(map(str, found))
+        happened("histories")
 
     def _judge_ledger(self) -> None:
         """The ledger of the store has legal histories, of exactly the jobs that the model has."""
