@@ -18,7 +18,7 @@ SETTINGS: Final = (
 )
 LEFT: Final = (
     "SELECT (SELECT coalesce(sum(n), 0) FROM forebay.run) "
-    "+ (SELECT coalesce(sum(n - coalesce(bit_count(gone), 0)), 0) FROM forebay.pack)"
+    "+ (SELECT coalesce(sum(n - coalesce(bit_count(settled), 0)), 0) FROM forebay.pack)"
 )
 _COLUMNS: Final = """
     SELECT column_name FROM information_schema.columns
