@@ -8,7 +8,8 @@ with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail
 
 `postgres`, `pgbouncer` and `redis` are real servers, one of each for a worker of xdist, started by the first test that
 names them. `postgres_url` and `pgbouncer_url` are one fresh, empty database for one test, straight and through the
-pooler; `redis_url` is the Redis server, emptied.
+pooler; `redis_url` is the Redis server, emptied. `redis_cluster` is a Redis
+Cluster; a store in it has a prefix of its own.
 
 With `--dist loadgroup` all tests on Spark run in one worker: one Java for all of them, and no table is made twice.
 `tests/durations.py` says which test runs where and when, and how long each took.
@@ -17,7 +18,7 @@ With `--dist loadgroup` all tests on Spark run in one worker: one Java for all o
 import os
 import signal
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from forebay_proof.servers.pgbouncer import PgBouncer
     from forebay_proof.servers.postgres import PostgresServer
     from forebay_proof.servers.redis import RedisServer
-    from forebay_proof.servers.server import Server
+    from forebay_proof.servers.redis_cluster import RedisClusterServer
 
 IN_CI = bool(os.environ.get("CI"))
 
@@ -90,7 +91,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Schedule(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
-def running(server: "Server", stack: ExitStack) -> None:
+def running(server: AbstractContextManager[Any], stack: ExitStack) -> None:
     """Start it for as long as the stack lives; where it cannot run, that is a skip with its reason."""
     from forebay_proof.servers.process import ServerUnavailable
 
@@ -140,6 +141,16 @@ def redis() -> "Iterator[RedisServer]":
     with ExitStack() as stack:
         running(server, stack)
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> "Iterator[RedisClusterServer]":
+    from forebay_proof.servers.redis_cluster import RedisClusterServer
+
+    cluster = RedisClusterServer()
+    with ExitStack() as stack:
+        running(cluster, stack)
+        yield cluster
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ _STORE = "src/forebay/store/redis"
 _CONFORMANCE = ("tests/stores/test_conformance.py", "-k")
 _REDIS = ("tests/stores/test_redis.py",)
 _STREAMS = ("tests/stores/test_redis_streams.py",)
+_CLUSTER = ("tests/stores/test_redis_cluster.py", "-k")
 _FAULTS = ("tests/process/test_redis_faults.py", "-k", "lost_reply or forgotten or memory")
 
 REDIS_MUTANTS = [
@@ -153,7 +154,7 @@ REDIS_MUTANTS = [
     Mutant(
         "a server that forgot its scripts is given up",
         f"{_STORE}/connect.py",
-        '_send(connection, ("SCRIPT", "LOAD", one.text))',
+        'send(connection, ("SCRIPT", "LOAD", one.text))',
         "raise",
         _FAULTS,
     ),
@@ -247,5 +248,47 @@ REDIS_MUTANTS = [
         '["unsafe-settings"] if self._store.capabilities.unsafe else []',
         "[]",
         ("tests/serve/test_health.py", "-k", "unsafe"),
+    ),
+    Mutant(
+        "redis cluster: a repeated call does not wait for the replica",
+        f"{_STORE}/cluster.py",
+        'connection.send_command("SET", f"{self.address.prefix}sync", 1)',
+        'connection.send_command("TIME")',
+        (*_CLUSTER, "replica_has_it"),
+    ),
+    Mutant(
+        "redis cluster: a write that no replica has is acknowledged",
+        f"{_STORE}/cluster.py",
+        "if count < replicas:",
+        "if False:",
+        (*_CLUSTER, "replica_has_it"),
+    ),
+    Mutant(
+        "redis cluster: a receipt that a fail-over may lose is durable",
+        f"{_STORE}/connect.py",
+        " and (not self.nodes or self.replicas > 0)",
+        "",
+        (*_CLUSTER, "replica_has_it or url_names"),
+    ),
+    Mutant(
+        "redis cluster: a slot that has moved is not followed",
+        f"{_STORE}/cluster.py",
+        "self._owner = (host, error.port)",
+        "self._owner = self._owner",
+        (*_CLUSTER, "takes_too_long or key_by_key"),
+    ),
+    Mutant(
+        "redis cluster: a master that may be cut off takes jobs",
+        f"{_STORE}/health.py",
+        """if clustered and durability == "always" and settings["min-replicas-to-write"] == "0":""",
+        "if False:",
+        (*_CLUSTER, "settings_that_lose"),
+    ),
+    Mutant(
+        "redis cluster: a node of a cluster is taken for a single server",
+        f"{_STORE}/health.py",
+        "if health.clustered and not clustered:",
+        "if False:",
+        (*_CLUSTER, "other_kind"),
     ),
 ]

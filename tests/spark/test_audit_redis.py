@@ -20,6 +20,7 @@ from forebay.store.protocol import Query, Want
 from forebay.store.redis import connect
 from forebay_proof.servers.proxy import Proxy
 from forebay_proof.servers.redis import RedisServer
+from forebay_proof.servers.redis_cluster import RedisClusterServer
 from tests.command_result import Run
 from tests.process.load import Load
 from tests.spark.story import Story
@@ -51,6 +52,9 @@ def test_a_chaos_of_killed_workers_and_servers_passes(run: Run, tmp_path: Path, 
 class Pair:
     """A primary, and a replica behind a line that can be cut. `story` is what producers were told and handlers did."""
 
+    durable = True
+    """What receipts say."""
+
     def __init__(self, stack: ExitStack) -> None:
         settings = {"repl-diskless-sync-delay": "0"}
         self.primary, self.replica = (
@@ -72,7 +76,7 @@ class Pair:
         seqs = [self.story.seq() for _ in range(count)]
         receipts = self.store.enqueue([Draft("k", seq) for seq in seqs])
         for seq, receipt in zip(seqs, receipts, strict=True):
-            assert receipt.durable
+            assert receipt.durable is self.durable
             self.story.told(seq, receipt.id, at=self.store.now())
         return {seq: receipt.id for seq, receipt in zip(seqs, receipts, strict=True)}
 
@@ -87,8 +91,12 @@ class Pair:
     def catch_up(self) -> None:
         with self.primary.client() as client:
             # WAIT speaks of what its own connection wrote, and of all that was written before.
-            client.set("mark", 1)
+            client.set("{forebay}:mark", 1)
             assert any(client.wait(1, 2_000) == 1 for _ in range(20)), "the replica has all of it"
+
+    def cut_line(self) -> None:
+        self.line.refuse()
+        self.line.cut()
 
     def fail_over(self) -> None:
         self.store.close()
@@ -96,6 +104,40 @@ class Pair:
         with self.replica.client() as client:
             client.replicaof("NO", "ONE")
         self.store = self.opened(self.replica)
+
+    @property
+    def survivor_url(self) -> str:
+        return self.replica.url()
+
+
+class ClusterPair(Pair):
+    """The same in a cluster, which promotes the replica by itself. Writes are answered without waiting for it."""
+
+    durable = False
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.cluster = stack.enter_context(RedisClusterServer(durable=True))
+        for node in self.cluster.nodes:
+            node.execute("CONFIG", "SET", "min-replicas-to-write", "0")
+        self.primary, self.replica = self.cluster.master_of(), self.cluster.replica_of()
+        self.story = Story()
+        self.store = open_store(self.survivor_url)
+        self.store.put_spec(QueueSpec(name="default", retention=KeepFor(hours(1))))
+
+    @property
+    def survivor_url(self) -> str:
+        return self.cluster.url(durability="everysec")
+
+    def cut_line(self) -> None:
+        """A replica that has the wrong password is not let in again."""
+        with self.replica.client() as client:
+            client.config_set("masterauth", "wrong")
+        with self.primary.client() as client:
+            client.client_kill_filter(_type="replica")
+
+    def fail_over(self) -> None:
+        """The store stays open, and finds the survivor by itself."""
+        self.primary.kill()
 
 
 @pytest.fixture
@@ -106,12 +148,23 @@ def pair() -> Iterator[Pair]:
         pair.store.close()
 
 
+@pytest.mark.nightly
+def test_what_a_cluster_loses_by_a_fail_over_is_named_by_the_audit(run: Run) -> None:
+    with ExitStack() as stack:
+        pair = ClusterPair(stack)
+        stack.callback(pair.store.close)
+        assert_losses_are_named(run, pair)
+
+
 def test_what_a_fail_over_loses_is_named_by_the_audit_and_nothing_else(run: Run, pair: Pair) -> None:
+    assert_losses_are_named(run, pair)
+
+
+def assert_losses_are_named(run: Run, pair: Pair) -> None:
     pair.put(30)
     pair.work(10)
     pair.catch_up()
-    pair.line.refuse()
-    pair.line.cut()
+    pair.cut_line()
     told = pair.put(12)
     done_and_forgotten = pair.work(3)
     pair.fail_over()
@@ -149,7 +202,7 @@ def audited(run: Run, pair: Pair) -> list[dict[str, Any]]:
     pq.write_table(receipts, "receipts.parquet")
     pq.write_table(effects, "effects.parquet")
     files = ("--receipts", "receipts.parquet", "--effects", "effects.parquet")
-    answer = run("audit", "--store", pair.replica.url(), "--lake", "lake", *files, "--drained", "--json")
+    answer = run("audit", "--store", pair.survivor_url, "--lake", "lake", *files, "--drained", "--json")
     (verdict,) = answer.json
     assert (answer.code, verdict["answer"]) == (1, "FAIL"), answer.out
     results: list[dict[str, Any]] = verdict["results"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from secrets import token_hex
 from threading import Barrier
 from typing import cast
 
@@ -21,6 +22,7 @@ from forebay.store.protocol import Capabilities, GateUse, Promotion, Receipt, St
 from forebay_proof.conformance import Case, Harness, Need, Opener, Status, cases, run
 from forebay_proof.servers.pgbouncer import PgBouncer
 from forebay_proof.servers.redis import RedisServer
+from forebay_proof.servers.redis_cluster import RedisClusterServer
 from tests.stores import openers
 from tests.stores.tables import Tables
 
@@ -61,6 +63,12 @@ def streams(request: pytest.FixtureRequest) -> Opener:
     return openers.streams(server)
 
 
+def clustered(request: pytest.FixtureRequest) -> Opener:
+    """A store in a Redis Cluster, where a write is answered when a replica has it."""
+    cluster: RedisClusterServer = request.getfixturevalue("redis_cluster")
+    return openers.redis(cluster.url(prefix=token_hex(8)))
+
+
 def two_cells(request: pytest.FixtureRequest) -> Opener:
     return openers.cells(2, request.getfixturevalue("tmp_path"))
 
@@ -81,19 +89,21 @@ STORES: dict[str, tuple[Make, set[Need]]] = {
     "pooled": (pooled, {*Need}),
     "redis": (redis, {*Need}),
     "streams": (streams, {*Need}),
+    "clustered": (clustered, {*Need}),
     "two_cells": (two_cells, {*Need}),
     "five_cells": (five_cells, {*Need}),
     "one_cell": (one_cell, {*Need}),
 }
 THEMES = {
     "streams": frozenset("order settling leases timing shedding merging threads".split()),
+    "clustered": frozenset("settling threads watching".split()),
     "pooled": frozenset("acceptance settling leases timing keys threads watching schedules ledger ingest".split()),
     "five_cells": frozenset(
         "acceptance order settling leases watching observing browsing queue_pages presence".split()
     ),
     "one_cell": frozenset("settling ledger routing dead_letter_queues releasing turns shedding".split()),
 }
-"""Themes that tell delivery by streams from delivery by sets, and a pooler from a connection of one's own; the others
+"""Themes that differ with streams, through a pooler, in a cluster and over cells; the others
 run at night."""
 
 ONE_TRANSACTION = frozenset(
@@ -135,7 +145,10 @@ CONTRACT = [
         make,
         case,
         id=f"{name}-{case.theme}-{case.name}",
-        marks=[] if case.theme in THEMES.get(name, {case.theme}) else [pytest.mark.nightly],
+        marks=[
+            *([] if case.theme in THEMES.get(name, {case.theme}) else [pytest.mark.nightly]),
+            *([pytest.mark.xdist_group("redis_cluster")] if name == "clustered" else []),
+        ],
     )
     for name, (make, claims) in STORES.items()
     for case in cases()
@@ -172,7 +185,13 @@ def test_contract(make: Make, case: Case, request: pytest.FixtureRequest) -> Non
         case.check(harness)
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xdist_group("redis_cluster")] if name == "clustered" else [])
+        for name in STORES
+    ],
+)
 def test_what_is_run_is_what_the_store_claims(name: str, request: pytest.FixtureRequest) -> None:
     make, claims = STORES[name]
     with Harness(make(request)) as harness:

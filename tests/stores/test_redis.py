@@ -350,8 +350,8 @@ def test_the_end_of_a_cancelled_job_is_published_though_nothing_is_kept_of_it(re
     (receipt,) = store.enqueue([Draft("k")])
     (lease,) = store.claim([Want("default", 1)], "w", minutes(1))
     with redis.client() as client, client.pubsub() as ended:
-        ended.subscribe("{forebay}:ended")
-        assert ended.get_message(timeout=30)["type"] == "subscribe"
+        ended.ssubscribe("{forebay}:ended")
+        assert ended.get_message(timeout=30)["type"] == "ssubscribe"
         store.settle([(lease, Cancel())])
         assert int(ended.get_message(timeout=30)["data"]) == receipt.id
     store.close()

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from forebay.cli.finding import Finding
+from forebay.store.redis.cluster import server_at
 from forebay.store.redis.connect import Address, Server
-from forebay.store.redis.health import Health, delivery_of, flaws, read_health
+from forebay.store.redis.health import SLOTS, Health, delivery_of, flaws, read_health
 
 _CONNECTIONS_SHARE: Final = 0.9
 _MEMORY_SHARE: Final = 0.8
@@ -22,11 +23,13 @@ _WEAKER: Final = {
 
 def findings(url: str) -> Iterator[Finding]:
     """All checks of the server."""
-    server = Server(Address.of(url))
+    server = server_at(Address.of(url))
     try:
         health = read_health(server)
         yield Finding("ok", "server", f"{health.kind.capitalize()} {health.version}")
-        yield from _durable(health, server.address.durability)
+        yield from _durable(health, server.address)
+        if server.address.nodes:
+            yield from _cluster(health, server.address)
         if not health.writable:
             yield Finding("fail", "writable", "it is a replica, or still loading", "connect to the primary")
         yield _delivery(server)
@@ -36,8 +39,8 @@ def findings(url: str) -> Iterator[Finding]:
         server.close()
 
 
-def _durable(health: Health, durability: str) -> Iterator[Finding]:
-    found = flaws(health, durability)
+def _durable(health: Health, address: Address) -> Iterator[Finding]:
+    durability, found = address.durability, flaws(health, address.durability, clustered=bool(address.nodes))
     for fact, way_out in found:
         yield Finding("fail", "durable", fact, way_out)
     if durability in _WEAKER:
@@ -45,6 +48,18 @@ def _durable(health: Health, durability: str) -> Iterator[Finding]:
         yield Finding("warn", "durable", f"durability={durability}: {_WEAKER[durability]}", remedy)
     elif not found:
         yield Finding("ok", "durable", "every write is synced before it is acknowledged, and nothing is evicted")
+
+
+def _cluster(health: Health, address: Address) -> Iterator[Finding]:
+    yield Finding("ok", "slot", f"{address.prefix.rstrip(':')} is slot {address.slot} of 0 … {SLOTS - 1}")
+    if not address.replicas:
+        fact = "replicas=0: a fail-over loses what its replica did not have yet; the audit names it"
+        yield Finding("warn", "fail-over", fact, "leave replicas out of the URL, or write ?replicas=1")
+    else:
+        yield Finding("ok", "fail-over", f"a write is acknowledged when {address.replicas} of the replicas have it")
+    if health.settings.get("cluster-require-full-coverage") == "yes":
+        fact = "cluster-require-full-coverage is yes: a shard that is down stops the stores of all others"
+        yield Finding("warn", "coverage", fact, "set cluster-require-full-coverage no on every node")
 
 
 def _delivery(server: Server) -> Finding:

@@ -32,7 +32,7 @@ def is_postgres(url: str) -> bool:
 
 
 def is_redis(url: str) -> bool:
-    return urlsplit(url).scheme in ("redis", "rediss", "unix")
+    return urlsplit(url).scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
 
 def masked(url: str) -> str:

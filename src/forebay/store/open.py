@@ -32,6 +32,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     postgresql://user@host/db  a Postgres database, with the extra forebay[postgres]
 
     redis://host:6379/0        a Redis or Valkey server, with the extra forebay[redis]; also rediss:// and unix://
+    redis+cluster://host:7000,host:7001/  a Redis Cluster, in which a store is one slot; also rediss+cluster://
 
     cells:cells.toml           several of these as one; the file names them (docs/guides/cells.md)
 
@@ -47,7 +48,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
             return _open_sqlite(url, parts.netloc, unquote(parts.path), clock)
         case "postgresql" | "postgres":
             return _open_postgres(url, clock)
-        case "redis" | "rediss" | "unix":
+        case "redis" | "rediss" | "unix" | "redis+cluster" | "rediss+cluster":
             return _open_redis(url, clock)
         case "cells":
             return _open_cells(url, parts.netloc, unquote(parts.path), clock)

@@ -140,7 +140,7 @@ class Prefixes(Location):
 
 _SERVERS: Final[dict[str, tuple[type[Databases] | type[Prefixes], str, str]]] = {
     **dict.fromkeys(("postgresql", "postgres"), (Databases, "psycopg", "postgres")),
-    **dict.fromkeys(("redis", "rediss", "unix"), (Prefixes, "redis", "redis")),
+    **dict.fromkeys(("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"), (Prefixes, "redis", "redis")),
 }
 
 

@@ -4,6 +4,7 @@ from secrets import token_hex
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
+from redis.cluster import RedisCluster
 
 from forebay_proof.servers.process import ServerUnavailable
 
@@ -31,14 +32,20 @@ class ScratchKeys:
     def renew(self) -> None:
         """Delete what was written, and go on with another prefix."""
         try:
-            with redis.Redis.from_url(self._parts._replace(query="").geturl()) as client:
+            with self._client() as client:
                 for keys in _some(client, f"{{{self._prefix}}}:*"):
                     client.unlink(*keys)
         except redis.RedisError as error:
             raise ServerUnavailable(f"no connection to the server: {type(error).__name__}") from None
         self._count += 1
 
+    def _client(self) -> "redis.Redis | RedisCluster":
+        if not self._parts.scheme.endswith("+cluster"):
+            return redis.Redis.from_url(self._parts._replace(query="").geturl())
+        scheme, first = self._parts.scheme.removesuffix("+cluster"), self._parts.netloc.partition(",")[0]
+        return RedisCluster.from_url(f"{scheme}://{first}/0")
 
-def _some(client: "redis.Redis", pattern: str) -> list[list[bytes]]:
+
+def _some(client: "redis.Redis | RedisCluster", pattern: str) -> list[list[bytes]]:
     keys = list(client.scan_iter(pattern, count=_AT_ONCE))
     return [keys[place : place + _AT_ONCE] for place in range(0, len(keys), _AT_ONCE)]

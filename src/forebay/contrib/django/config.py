@@ -18,7 +18,17 @@ from forebay.core.errors import Invalid
 from forebay.core.spec import QueueSpec
 
 DEFAULT_URL: Final = "sqlite:///forebay.db"
-SCHEMES: Final = ("postgresql", "postgres", "sqlite", "redis", "rediss", "unix", "memory")
+SCHEMES: Final = (
+    "postgresql",
+    "postgres",
+    "sqlite",
+    "redis",
+    "rediss",
+    "redis+cluster",
+    "rediss+cluster",
+    "unix",
+    "memory",
+)
 _POSTGRES: Final = ("postgresql", "postgres")
 
 

@@ -15,17 +15,23 @@ answer may promise: `always` (the default) that it outlives a crash of the machi
 server is held to it when the store is opened. `delivery` is how ready jobs are kept, `sets` or `streams`: the first job
 of a store decides, and a URL that says otherwise is refused. `call_timeout` is in how many seconds a command must be
 answered. Everything else in the query is for the driver.
+
+    redis+cluster://user:password@host:7000,host:7001/?prefix=orders&replicas=1
+
+is a store in a Redis Cluster (`cluster`): some of its nodes, from which the others are found. `rediss+cluster://` is
+the same with TLS. `replicas` is how many replicas must have a write before it is answered.
 """
 
 import logging
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, Literal, Protocol, TypeVar, cast, get_args
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from uuid import uuid4
 
 import redis
 from msgspec import Struct
+from redis.crc import key_slot
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import Instant
@@ -36,12 +42,22 @@ from forebay.store.redis.scripts import Script, script
 Durability = Literal["always", "everysec", "none", "trusted"]
 Delivery = Literal["sets", "streams"]
 _PREFIX: Final = "forebay"
+_CLUSTER: Final = "+cluster"
+_PORT: Final = 6379
+_MAX_PORT: Final = 65_535
+_MAX_REPLICAS: Final = 8
+_MAX_NODES: Final = 64
+
+Node = tuple[str, int]
+"""Host and port of a node of a cluster."""
 
 
 class Address(Struct, frozen=True):
     """Where a store is. `prefix` is what all its keys begin with, in braces: one slot of a cluster.
 
-    `delivery` is None where the URL does not say: as the store is, and sets if it is new.
+    `delivery` is None where the URL does not say: as the store is, and sets if it is new. `nodes` are those of a
+    cluster that the URL names; a single server has none. `replicas`: how many have a write before its
+    answer.
     """
 
     url: str
@@ -50,12 +66,18 @@ class Address(Struct, frozen=True):
     durability: Durability
     delivery: Delivery | None
     call_timeout: float
+    nodes: tuple[Node, ...] = ()
+    replicas: int = 0
 
     @classmethod
     def of(cls, url: str) -> "Address":
         url, call_timeout = split_call_timeout(url)
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        name = _masked(url)
+        nodes: tuple[Node, ...] = ()
+        if parts.scheme.endswith(_CLUSTER):
+            nodes, parts = _split_nodes(parts)
         durability = options.pop("durability", "always")
         if durability not in get_args(Durability):
             raise Invalid("durability", f"{durability!r} is not one", f"use {', '.join(get_args(Durability))}")
@@ -65,14 +87,24 @@ class Address(Struct, frozen=True):
         prefix = options.pop("prefix", _PREFIX)
         if not is_name(prefix):
             raise Invalid("prefix", f"{prefix!r} is not a name", "use letters, digits, _ . : and -")
+        durable = durability in ("always", "trusted")
+        if "replicas" in options and not nodes:
+            raise Invalid("replicas", "a single server has no fail-over of its own", "leave it out of the URL")
+        replicas = _replicas(options.pop("replicas", None), durable) if nodes else 0
         plain = parts._replace(query=urlencode(options)).geturl()
         kept = cast(Delivery | None, delivery)
-        return cls(plain, _masked(plain), f"{{{prefix}}}:", cast(Durability, durability), kept, call_timeout)
+        told = (cast(Durability, durability), kept, call_timeout)
+        return cls(plain, name, f"{{{prefix}}}:", *told, nodes, replicas)
 
     @property
     def durable(self) -> bool:
-        """Whether an answer outlives a crash of the machine."""
-        return self.durability in ("always", "trusted")
+        """Whether an answer outlives a crash of the machine; in a cluster, a fail-over."""
+        return self.durability in ("always", "trusted") and (not self.nodes or self.replicas > 0)
+
+    @property
+    def slot(self) -> int:
+        """The slot of a cluster in which all keys of the store are."""
+        return key_slot(self.prefix.encode())
 
     def hidden(self, text: str) -> str:
         """A text of the driver without the password."""
@@ -80,6 +112,37 @@ class Address(Struct, frozen=True):
         for secret in (password, unquote(password)) if password else ():
             text = text.replace(secret, "***")
         return text
+
+
+def _split_nodes(parts: SplitResult) -> tuple[tuple[Node, ...], SplitResult]:
+    """The nodes that the URL of a cluster names, and the URL of the first of them for the driver."""
+    login, at, hosts = parts.netloc.rpartition("@")
+    if parts.path not in ("", "/", "/0"):
+        reason = f"a cluster has database 0 alone, and the path is {parts.path!r}"
+        raise Invalid("store URL", reason, "leave the path out; ?prefix= separates stores")
+    named = hosts.split(",")
+    if len(named) > _MAX_NODES:
+        reason = f"it names {len(named)} nodes; at most {_MAX_NODES}"
+        raise Invalid("store URL", reason, "name some of the nodes; the others are found")
+    nodes = tuple(_node(each) for each in named)
+    scheme = parts.scheme.removesuffix(_CLUSTER)
+    return nodes, parts._replace(scheme=scheme, netloc=f"{login}{at}{named[0]}", path="/0")
+
+
+def _node(text: str) -> Node:
+    host, _, port = text.rpartition(":") if not text.endswith("]") and ":" in text else (text, "", str(_PORT))
+    if not host.strip("[]") or not port.isascii() or not port.isdigit() or not 0 < int(port) <= _MAX_PORT:
+        remedy = "write redis+cluster://host:6379,host:6379/"
+        raise Invalid("store URL", f"{text!r} is not host:port of a node", remedy)
+    return host.strip("[]"), int(port)
+
+
+def _replicas(given: str | None, durable: bool) -> int:
+    if given is None:
+        return 1 if durable else 0
+    if not given.isascii() or not given.isdigit() or int(given) > _MAX_REPLICAS:
+        raise Invalid("replicas", f"{given!r} is not an integer in 0 … {_MAX_REPLICAS}", "write ?replicas=1")
+    return int(given)
 
 
 def _masked(url: str) -> str:
@@ -150,8 +213,12 @@ class Server(ConnectionPool[Connection]):
 
     def connect(self) -> Connection:
         """A new connection; closing it is up to the caller."""
+        return self._dial({})
+
+    def _dial(self, where: dict[str, Any]) -> Connection:
+        """Connect; `where` overrides what the URL says."""
         # Not by the pool's own method: it counts the connections that it ever made, and refuses after a hundred.
-        connection = cast(Connection, self._pool.connection_class(**self._pool.connection_kwargs))
+        connection = cast(Connection, self._pool.connection_class(**self._pool.connection_kwargs | where))
         try:
             connection.connect()
         except (redis.RedisError, OSError) as error:
@@ -165,11 +232,11 @@ class Server(ConnectionPool[Connection]):
         one = script(name)
         token = f"{self._me}:{next(self._tokens)}" if one.tokened else ""
         given = (self.address.prefix, "" if at is None else at, token, *arguments)
-        return self._attempt(lambda connection: _evaluate(connection, one, given))
+        return self._attempt(lambda connection: self._evaluate(connection, one, given))
 
     def command(self, *arguments: Argument) -> Any:
         """One command that may be repeated."""
-        return self._attempt(lambda connection: _send(connection, arguments))
+        return self._attempt(lambda connection: send(connection, arguments))
 
     def failure(self, error: Exception) -> StoreFailed:
         text = self.address.hidden(str(error).strip()).splitlines()
@@ -185,13 +252,14 @@ class Server(ConnectionPool[Connection]):
                 connection = self._take(fresh)
                 return action(connection)
             except StoreFailed:
+                deadline = deadline or self._unreachable()
                 if deadline is None or deadline.expired:
                     raise
             except (redis.RedisError, OSError) as error:
                 if isinstance(error, redis.TimeoutError):
                     text = "%s: no answer within %g s; the connection is dropped"
                     _log.warning(text, self.name, self.address.call_timeout)
-                deadline = deadline or _retry_deadline(error)
+                deadline = self.after(error, deadline)
                 if deadline is None or deadline.expired:
                     raise self.failure(error) from error
             finally:
@@ -199,6 +267,22 @@ class Server(ConnectionPool[Connection]):
                     self._give_back(connection)
             fresh = True
             deadline.pause()
+
+    def _evaluate(self, connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
+        """Run a script; load it if the server does not have it."""
+        try:
+            return send(connection, ("EVALSHA", one.digest, 1, *given))
+        except redis.exceptions.NoScriptError:
+            send(connection, ("SCRIPT", "LOAD", one.text))
+            return send(connection, ("EVALSHA", one.digest, 1, *given))
+
+    def _unreachable(self) -> RetryDeadline | None:
+        """How long to retry when no connection could be made; None: the caller decides."""
+        return None
+
+    def after(self, error: Exception, deadline: RetryDeadline | None) -> RetryDeadline | None:
+        """How long to retry after this error, if it was not decided before; None: it would not help."""
+        return deadline or retry_deadline(error)
 
     def _open(self) -> Connection:
         return self.connect()
@@ -210,7 +294,7 @@ class Server(ConnectionPool[Connection]):
         return connection.is_connected
 
 
-def _retry_deadline(error: Exception) -> RetryDeadline | None:
+def retry_deadline(error: Exception) -> RetryDeadline | None:
     """How long to retry after this error; None: it would not help."""
     if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
         return None
@@ -220,14 +304,6 @@ def _retry_deadline(error: Exception) -> RetryDeadline | None:
     return RetryDeadline() if unknown else None
 
 
-def _evaluate(connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
-    try:
-        return _send(connection, ("EVALSHA", one.digest, 1, *given))
-    except redis.exceptions.NoScriptError:
-        _send(connection, ("SCRIPT", "LOAD", one.text))
-        return _send(connection, ("EVALSHA", one.digest, 1, *given))
-
-
-def _send(connection: Connection, arguments: tuple[Argument, ...]) -> Any:
+def send(connection: Connection, arguments: tuple[Argument, ...]) -> Any:
     connection.send_command(*arguments)
     return connection.read_response()

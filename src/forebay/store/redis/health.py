@@ -19,13 +19,15 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.protocol import Vitals
-from forebay.store.redis.connect import Delivery, Server
+from forebay.store.redis.connect import Address, Delivery, Server
 
 _log = logging.getLogger("forebay.store")
 
 MIN_VERSION: Final = 7
 _CHECK_EVERY: Final = 1.0
 _LOG_EVERY: Final = 60.0
+SLOTS: Final = 16_384
+_CLUSTER_SETTINGS: Final = ("min-replicas-to-write", "min-replicas-max-lag", "cluster-require-full-coverage")
 _SETTINGS: Final = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy")
 
 
@@ -40,6 +42,7 @@ class Health(Struct, frozen=True):
     max_clients: int
     memory: int
     max_memory: int
+    clustered: bool = False
 
     @property
     def major(self) -> int:
@@ -47,7 +50,7 @@ class Health(Struct, frozen=True):
 
 
 def read_health(server: Server) -> Health:
-    info = _info(server.command("INFO", "server", "clients", "memory", "persistence", "replication"))
+    info = _info(server.command("INFO", "server", "clients", "memory", "persistence", "replication", "cluster"))
     kind = "valkey" if "valkey_version" in info else "redis"
     return Health(
         kind,
@@ -58,12 +61,15 @@ def read_health(server: Server) -> Health:
         int(info.get("maxclients", 0)),
         int(info.get("used_memory", 0)),
         int(info.get("maxmemory", 0)),
+        info.get("cluster_enabled") == "1",
     )
 
 
-def flaws(health: Health, durability: str) -> list[tuple[str, str]]:
-    """What makes a server unfit for what its operator promises: the fact, and the way out."""
+def flaws(health: Health, durability: str, *, clustered: bool = False) -> list[tuple[str, str]]:
+    """What makes a server unfit for what its operator promises: the fact, and the remedy. `clustered`: by the URL."""
     found = []
+    if health.clustered and not clustered:
+        found.append(("it is a node of a cluster", "write redis+cluster://host:port/, which finds the other nodes"))
     if health.major < MIN_VERSION:
         found.append((f"it is version {health.version}", f"use Redis {MIN_VERSION} or newer, or Valkey"))
     if durability == "trusted":
@@ -87,6 +93,9 @@ def flaws(health: Health, durability: str) -> list[tuple[str, str]]:
     elif settings["no-appendfsync-on-rewrite"] == "yes" and durability == "always":
         fact = "no-appendfsync-on-rewrite is yes: nothing is safe while the file is rewritten"
         found.append((fact, "set no-appendfsync-on-rewrite no"))
+    if clustered and durability == "always" and settings["min-replicas-to-write"] == "0":
+        fact = "min-replicas-to-write is 0: a master that is cut off takes jobs that the fail-over drops"
+        found.append((fact, "set min-replicas-to-write 1 on every node, or say ?durability=everysec"))
     return found
 
 
@@ -101,14 +110,15 @@ class Safety:
         self._checked_at = monotonic()
         self._logged_at = float("-inf")
         self.unsafe: tuple[str, ...] = ()
-        for fact, remedy in flaws(self._first, server.address.durability):
+        for fact, remedy in self._flaws(self._first):
             raise Invalid(server.name, fact, remedy)
 
     @property
     def durable(self) -> bool:
         """False while a new connection may lead to a server that is not checked yet."""
-        trusted = self._server.address.durability == "trusted"
-        return trusted or (self._server.address.durable and not self.unsafe and self._opened == self._server.opened)
+        address = self._server.address
+        known = not self.unsafe and self._opened == self._server.opened
+        return address.durable and (known or address.durability == "trusted")
 
     def refresh(self) -> None:
         """Read the settings again, if it is time. A server that is down answers no call either."""
@@ -118,7 +128,11 @@ class Safety:
             if self._due:
                 settings = _settings(self._server)
                 self._opened, self._checked_at = self._server.opened, monotonic()
-                self._judge(flaws(replace(self._first, settings=settings), self._server.address.durability))
+                self._judge(self._flaws(replace(self._first, settings=settings)))
+
+    def _flaws(self, health: Health) -> list[tuple[str, str]]:
+        address = self._server.address
+        return flaws(health, address.durability, clustered=bool(address.nodes))
 
     @property
     def _due(self) -> bool:
@@ -142,15 +156,18 @@ def delivery_of(server: Server) -> Delivery | None:
     return "streams" if delivery == b"streams" else "sets"
 
 
-def vitals_of(health: Health, durability: str, delivery: Delivery | None, listening: bool | None) -> Vitals:
+def vitals_of(health: Health, address: Address, delivery: Delivery | None, listening: bool | None) -> Vitals:
     """The part that metrics show."""
-    settings = {"durability": durability, "delivery": delivery or "not yet decided"} | health.settings
+    settings = {"durability": address.durability, "delivery": delivery or "not yet decided"} | health.settings
+    if address.nodes:
+        settings |= {"slot": str(address.slot), "replicas": str(address.replicas)}
     return Vitals(settings, health.writable, 0.0, {}, health.clients, health.max_clients, listening)
 
 
 def _settings(server: Server) -> dict[str, str]:
+    names = (*_SETTINGS, *_CLUSTER_SETTINGS) if server.address.nodes else _SETTINGS
     try:
-        flat = [text.decode() for text in server.command("CONFIG", "GET", *_SETTINGS)]
+        flat = [text.decode() for text in server.command("CONFIG", "GET", *names)]
     except StoreFailed as error:
         if isinstance(error.__cause__, redis.ResponseError):
             return {}

@@ -20,12 +20,13 @@ _LUA: Final = files("forebay.store.redis") / "lua"
 
 
 class Script(Struct, frozen=True):
-    """One verb. `tokened`: the server remembers its answer, so that a call may be repeated."""
+    """One verb. `tokened`: the server remembers its answer, so a call may be repeated. `writes`: it may change keys."""
 
     name: str
     text: bytes
     digest: bytes
     tokened: bool
+    writes: bool
 
 
 class _Verb(Struct, frozen=True):
@@ -44,7 +45,9 @@ def script(name: str) -> Script:
     parts = _with_values("\n".join((*_with_needs((*verb.needs, verb.file)), body)))
     text = f"#!lua{_flags(verb)}\n{parts}".encode()
     tokened = "once" in verb.modes or "token" in verb.modes
-    return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode(), tokened)
+    return Script(
+        name, text, sha1(text, usedforsecurity=False).hexdigest().encode(), tokened, "reads" not in verb.modes
+    )
 
 
 def names() -> tuple[str, ...]:

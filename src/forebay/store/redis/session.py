@@ -7,6 +7,7 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.spec import QueueSpec
+from forebay.store.redis.cluster import server_at
 from forebay.store.redis.connect import Address, Argument, Delivery, Server
 from forebay.store.redis.health import Safety, delivery_of
 from forebay.store.redis.specs import Specs
@@ -24,7 +25,7 @@ class Session:
 
     def __init__(self, url: str, clock: Clock | None) -> None:
         address = Address.of(url)
-        self.server: Final = Server(address)
+        self.server: Final[Server] = server_at(address)
         try:
             self.safety: Final = Safety(self.server)
             if address.delivery is not None and delivery_of(self.server) not in (None, address.delivery):

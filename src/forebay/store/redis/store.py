@@ -77,7 +77,7 @@ class RedisBackend:
     def vitals(self) -> Vitals:
         server = self.session.server
         delivery = delivery_of(server) or server.address.delivery
-        return vitals_of(read_health(server), server.address.durability, delivery, self.waiting.listening)
+        return vitals_of(read_health(server), server.address, delivery, self.waiting.listening)
 
 
 class RedisStore(PipeliningShell[RedisBackend]):

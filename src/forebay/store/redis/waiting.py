@@ -67,10 +67,11 @@ class _ServerWaiters(Waiters):
             try:
                 connection = self._server.connect()
                 prefix = self._server.address.prefix
-                connection.send_command("SUBSCRIBE", *(f"{prefix}{channel}" for channel in _CHANNELS))
+                connection.send_command("SSUBSCRIBE", *(f"{prefix}{channel}" for channel in _CHANNELS))
                 pause = _RETRY_FIRST
                 self._receive(connection)
-            except (ForebayError, redis.RedisError, OSError):
+            except (ForebayError, redis.RedisError, OSError) as error:
+                self._server.after(error, None)
                 self._deaf = True
                 self._closing.wait(pause)
                 pause = min(_MAX_RETRY, pause * 2)
@@ -91,12 +92,14 @@ class _ServerWaiters(Waiters):
                 continue
             silences = 0
             match connection.read_response():
-                case [b"message", channel, text]:
+                case [b"smessage", channel, text]:
                     with self._guard:
                         self._wake(*_topics_of(channel.decode().rpartition(":")[2], text.decode()))
-                case [b"subscribe", _, number] if number == len(_CHANNELS):
+                case [b"ssubscribe", _, number] if number == len(_CHANNELS):
                     self._deaf = False
                     self.poll_again()
+                case [b"sunsubscribe", *_]:
+                    raise redis.ConnectionError("the slot has moved to another node")
                 case _:
                     pass
 

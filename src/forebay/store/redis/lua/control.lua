@@ -51,7 +51,7 @@ end
 remember(marks)
 write_all()
 for owner in pairs(owners) do
-  call('PUBLISH', P .. 'asked', owner)
+  call('SPUBLISH', P .. 'asked', owner)
 end
 return replies
 

@@ -65,6 +65,7 @@
 --   workers            hash    owner: its presence, since when, last seen;  workers_names: zset by name
 --   workers_until      zset    owners by when their time is up
 --   t:<token>          string  what a call answered, for its repetition; it expires
+--   sync               string  in a cluster: what is written before WAIT (cluster.py)
 --   progress           hash    running jobs that say how far they are: delivery, portion, note, when
 --   asked:<owner>      set     running jobs of an owner whose end is requested
 --   work, room         channels: queues that may have work, or room

@@ -300,7 +300,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
       list[#list + 1] = name
     end
     if #list > 0 then
-      call('PUBLISH', P .. channel, table.concat(list, ','))
+      call('SPUBLISH', P .. channel, table.concat(list, ','))
     end
   end
 
