@@ -1,4 +1,4 @@
-"""The backlogs that benchmarks drain: what is seeded is claimed as if it had been enqueued, and what is left is counted."""
+"""The backlogs that benchmarks drain: seeded jobs are claimed like enqueued ones, and what is left is counted."""
 
 from contextlib import closing
 from datetime import timedelta
