@@ -147,7 +147,8 @@ def redis() -> "Iterator[RedisServer]":
 def redis_cluster() -> "Iterator[RedisClusterServer]":
     from forebay_proof.servers.redis_cluster import RedisClusterServer
 
-    cluster = RedisClusterServer()
+    # No test of it waits for a fail-over, and a busy machine is not to cause one.
+    cluster = RedisClusterServer(node_timeout=10.0)
     with ExitStack() as stack:
         running(cluster, stack)
         yield cluster

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from forebay import Draft
+from forebay.core.errors import StoreFailed
+from forebay.store.redis import cluster as cluster_module
 from forebay_proof.servers.process import ServerUnavailable
 from forebay_proof.servers.redis_cluster import ClusterNode, RedisClusterServer
 from tests.process.load import Load, now
@@ -62,6 +65,29 @@ def test_masters_are_killed_and_nothing_that_was_acknowledged_is_lost(
     killing = Killing(cluster)
     load.survive(kills, killing.kill, killing.bring_back)
     assert len(killing.killed) == kills
+
+
+@pytest.mark.nightly
+def test_a_source_that_is_killed_while_its_slot_is_moved_leaves_the_store_whole(
+    load: Load, cluster: RedisClusterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promoted replica knows of the move, so that no call runs on the keys that are left there."""
+    load.enqueue("quick", 500)
+    home = cluster.master_of()
+    target = next(node for node in cluster.nodes if node.is_master() and node is not home)
+    source = cluster.begin_move("forebay", target)
+    assert cluster.move_keys("forebay", source, target, limit=5) == 5
+    killing = Killing(cluster)
+    killing.kill()
+    killing.bring_back()
+    promoted = cluster.master_of()
+    assert promoted not in (source, target)
+    monkeypatch.setattr(cluster_module, "CERTAIN_SECONDS", 0.5)
+    with pytest.raises(StoreFailed, match="is being moved to"):
+        load.store.enqueue([Draft("k")])
+    cluster.move_keys("forebay", promoted, target)
+    cluster.end_move("forebay", target)
+    assert sum(backlog.depth for backlog in load.store.backlog()) == 500
 
 
 @pytest.mark.nightly

@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from forebay import Draft, open_store
+from forebay.cli.redis import findings
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.lease import Settled
 from forebay.core.outcome import Ack
@@ -161,14 +162,43 @@ def test_a_move_that_takes_too_long_is_a_failed_store(
     redis_cluster: RedisClusterServer, store: Store, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_module, "CERTAIN_SECONDS", 0.2)
+    url = redis_cluster.url(prefix=prefix)
     store.enqueue([Draft("k")])
     target = other_master(redis_cluster, prefix)
     source = redis_cluster.begin_move(prefix, target)
-    with pytest.raises(StoreFailed, match=f"ASK|{target.port}"):
+    with pytest.raises(StoreFailed, match=f"slot {Address.of(url).slot} is being moved to .*:{target.port}"):
         store.enqueue([Draft("k")])
     redis_cluster.move_keys(prefix, source, target)
     redis_cluster.end_move(prefix, target)
     eventually(lambda: [backlog.ready for backlog in store.backlog()] == [1], "the store answers from its new node")
+
+
+def test_a_slot_that_is_moved_in_one_step_holds_nothing_up(
+    redis_cluster: RedisClusterServer, store: Store, prefix: str
+) -> None:
+    ids = [receipt.id for receipt in store.enqueue([Draft("k")] * 100)]
+    moving = Thread(target=redis_cluster.move_at_once, args=(prefix, other_master(redis_cluster, prefix)))
+    moving.start()
+    while moving.is_alive():
+        ids += [receipt.id for receipt in store.enqueue([Draft("k")])]
+    moving.join()
+    ids += [receipt.id for receipt in store.enqueue([Draft("k")])]
+    assert ids == list(range(1, len(ids) + 1)), "nothing is lost, and no id is given twice"
+    assert [backlog.ready for backlog in store.backlog()] == [len(ids)]
+
+
+def test_doctor_shows_the_slot_and_what_a_fail_over_loses(redis_cluster: RedisClusterServer) -> None:
+    found = {finding.check: (finding.status, finding.fact) for finding in findings(redis_cluster.url(prefix="foo"))}
+    assert found["slot"] == ("ok", "{foo} is slot 12182 of 0 … 16383")
+    assert found["fail-over"] == ("ok", "a write is acknowledged when 1 of its replicas has it")
+    assert "coverage" not in found
+    node = redis_cluster.master_of("foo")
+    node.execute("CONFIG", "SET", "cluster-require-full-coverage", "yes")
+    try:
+        weaker = findings(redis_cluster.url(prefix="foo", replicas="0"))
+        assert {finding.check for finding in weaker if finding.status == "warn"} >= {"fail-over", "coverage"}
+    finally:
+        node.execute("CONFIG", "SET", "cluster-require-full-coverage", "no")
 
 
 def test_waiters_are_notified_also_after_a_move(redis_cluster: RedisClusterServer, store: Store, prefix: str) -> None:

@@ -56,7 +56,7 @@ def _cluster(health: Health, address: Address) -> Iterator[Finding]:
         fact = "replicas=0: a fail-over loses what its replica did not have yet; the audit names it"
         yield Finding("warn", "fail-over", fact, "leave replicas out of the URL, or write ?replicas=1")
     else:
-        yield Finding("ok", "fail-over", f"a write is acknowledged when {address.replicas} of the replicas have it")
+        yield Finding("ok", "fail-over", f"a write is acknowledged when {address.replicas} of its replicas has it")
     if health.settings.get("cluster-require-full-coverage") == "yes":
         fact = "cluster-require-full-coverage is yes: a shard that is down stops the stores of all others"
         yield Finding("warn", "coverage", fact, "set cluster-require-full-coverage no on every node")

@@ -30,6 +30,9 @@ _STEP: Final = 0.02
 _AT_ONCE: Final = 1_000
 _MIGRATE_MS: Final = 10_000
 _PREFIX: Final = "forebay"
+_JOIN_TIMEOUT: Final = 2.0
+"""Nodes exchange what they know twice in this time: with a longer one it takes as long until all have met."""
+
 _WITH_REPLICA: Final = 4
 """Fields of a range of slots that a node knows a master and a replica of: first, last, and one for each."""
 
@@ -77,6 +80,7 @@ class ClusterNode(RedisServer):
 class RedisClusterServer:
     def __init__(self, *, durable: bool = False, node_timeout: float = 2.0) -> None:
         self._durable = durable
+        self._node_timeout = node_timeout
         self._password = secrets.token_urlsafe(16)
         self.nodes: Final = [ClusterNode(self._password, node_timeout, durable) for _ in range(2 * _MASTERS)]
         self._stack = ExitStack()
@@ -85,7 +89,9 @@ class RedisClusterServer:
         try:
             for node in self.nodes:
                 self._stack.enter_context(node)
+            self._set_timeout(_JOIN_TIMEOUT)
             self._join()
+            self._set_timeout(self._node_timeout)
         except BaseException:
             self.close()
             raise
@@ -150,6 +156,16 @@ class RedisClusterServer:
         masters = [node for node in self.nodes if node.is_master()]
         for node in sorted(masters, key=lambda node: node is not target):
             node.execute("CLUSTER", "SETSLOT", slot, "NODE", target.id())
+
+    def move_at_once(self, prefix: str, target: ClusterNode) -> None:
+        """Let the server move the slot in one step (Valkey 9): the source answers until the target has all keys."""
+        slot = key_slot(f"{{{prefix}}}".encode())
+        self.master_of(prefix).execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id())
+        self._until(lambda: self.master_of(prefix) is target, f"slot {slot} moves to {target.port}")
+
+    def _set_timeout(self, seconds: float) -> None:
+        for node in self.nodes:
+            node.execute("CONFIG", "SET", "cluster-node-timeout", round(seconds * 1_000))
 
     def _join(self) -> None:
         first, *others = self.nodes

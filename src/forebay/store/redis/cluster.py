@@ -25,7 +25,7 @@ from typing import Any, Final
 import redis
 
 from forebay.core.errors import Invalid, StoreFailed
-from forebay.store.connection_pool import CERTAIN_SECONDS, RetryDeadline
+from forebay.store.connection_pool import CERTAIN_SECONDS, REMEDY, RetryDeadline
 from forebay.store.redis.connect import Address, Argument, Connection, Node, Server, retry_deadline, send
 from forebay.store.redis.scripts import Script
 
@@ -65,6 +65,19 @@ class ClusterServer(Server):
             raise
         self._owner, self._was_open = owner, True
         return connection
+
+    def failure(self, error: Exception) -> StoreFailed:
+        """A redirection by its numbers alone explains nothing."""
+        match error:
+            case redis.exceptions.MovedError():
+                reason = f"slot {error.slot_id} has moved to {error.host}:{error.port}"
+            case redis.exceptions.AskError():
+                reason = (
+                    f"slot {error.slot_id} is being moved to {error.host}:{error.port}, for longer than a call waits"
+                )
+            case _:
+                return super().failure(error)
+        return StoreFailed(self.name, reason, REMEDY)
 
     def _evaluate(self, connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
         if not (one.writes and self.address.replicas):
