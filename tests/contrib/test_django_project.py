@@ -98,6 +98,8 @@ def test_another_backend_of_tasks_does_not_matter() -> None:
         ({"NAME": "shop"}, "postgresql:///shop"),
         ({"NAME": "a b", "USER": "ann", "PASSWORD": "p@:/"}, "postgresql://ann:p%40%3A%2F@/a%20b"),
         ({"NAME": "shop", "HOST": "db", "PORT": "5433", "USER": "ann"}, "postgresql://ann@db:5433/shop"),
+        ({"NAME": "shop", "HOST": "a,b", "PORT": "5433"}, "postgresql://a:5433,b:5433/shop"),
+        ({"NAME": "shop", "HOST": "a,b", "PORT": "5432,5433"}, "postgresql://a:5432,b:5433/shop"),
         ({"NAME": "shop", "HOST": "/run/pg", "PORT": 5433}, "postgresql:///shop?host=%2Frun%2Fpg&port=5433"),
         (
             {"NAME": "shop", "HOST": "db", "OPTIONS": {"sslmode": "require", "pool": True}},

@@ -12,6 +12,7 @@ HINTS = "tests/stores/test_postgres_hints.py"
 KEYS = "tests/process/test_postgres_keys.py"
 PACKS = "tests/stores/test_postgres_packs.py"
 OUTAGES = "tests/process/test_postgres_outages.py"
+FAILOVER = "tests/process/test_postgres_failover.py"
 ROLES = ("tests/unit/test_roles.py",)
 SILENT = "tests/process/test_silent_peer.py"
 
@@ -303,6 +304,48 @@ POSTGRES_MUTANTS = [
         "            except psycopg.Error as error:\n                if isinstance",
         "            except psycopg.OperationalError as error:\n                if isinstance",
         (OUTAGES, "-k", "read_only"),
+    ),
+    Mutant(
+        "postgres: a commit without its standby is acknowledged",
+        f"{STORE}/connect.py",
+        "if notice.source_function == _WAIT_FUNCTION:",
+        "if False:",
+        (FAILOVER, "-k", "not_acknowledged"),
+    ),
+    Mutant(
+        "postgres: a mark is reported before the standby has it",
+        f"{STORE}/connect.py",
+        "WHERE token = %s FOR SHARE",
+        "WHERE token = %s",
+        (FAILOVER, "-k", "not_acknowledged"),
+    ),
+    Mutant(
+        "postgres: a repeated enqueue is answered before the standby has it",
+        f"{SCHEMA}/0003_enqueue.pre.sql",
+        "        PERFORM FROM forebay.call AS c WHERE c.token = insert_runs.token FOR SHARE;\n",
+        "",
+        (FAILOVER, "-k", "not_acknowledged"),
+    ),
+    Mutant(
+        "postgres: a server that a fail-over left behind is used",
+        f"{STORE}/connect.py",
+        "if timeline is not None and timeline < self._timeline:",
+        "if False:",
+        (FAILOVER, "-k", "left_behind"),
+    ),
+    Mutant(
+        "postgres: ids are assigned again after a fail-over",
+        f"{SCHEMA}/0013_timeline.pre.sql",
+        "nextval('forebay.job_id') + 1000000000",
+        "nextval('forebay.job_id')",
+        (FAILOVER, "-k", "left_behind"),
+    ),
+    Mutant(
+        "postgres: any of several hosts will do",
+        f"{STORE}/connect.py",
+        '"port": ports, "target_session_attrs": _WRITING[0]}',
+        '"port": ports}',
+        (FAILOVER, "-k", "accepts_writes"),
     ),
     Mutant(
         "postgres: a silent listener is kept",

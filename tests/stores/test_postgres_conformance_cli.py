@@ -6,7 +6,9 @@ import psycopg
 import pytest
 
 from forebay_proof.conformance.__main__ import main
-from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.postgres import PostgresServer, join_hosts
+
+LONG = [pytest.mark.nightly, pytest.mark.timeout(1_200)]
 
 
 def databases(server: PostgresServer) -> set[str]:
@@ -24,6 +26,17 @@ def test_the_named_database_is_not_touched_and_nothing_is_left(
     assert databases(postgres) == before
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT to_regnamespace('forebay')").fetchall() == [(None,)]
+
+
+@pytest.mark.parametrize("cases", ["settling/a_repeated*", pytest.param("*/*", marks=LONG)])
+def test_a_url_with_several_hosts_keeps_the_contract(
+    postgres_url: str, cases: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first host refuses connections."""
+    url = join_hosts(f"postgresql://{urlsplit(postgres_url).netloc.rpartition('@')[0]}@127.0.0.1:1", postgres_url)
+    path = urlsplit(postgres_url).path
+    assert main([f"{url}{path}", "--only", cases]) == 0
+    assert ", 0 failed" in capsys.readouterr().out
 
 
 def test_no_answer_has_the_password_in_it(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:

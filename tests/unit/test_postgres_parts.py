@@ -15,7 +15,7 @@ from forebay.core.policy import Fair, KeepFor, Priority
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.claims import ClaimCursor, LeaseCursor
 from forebay.store.postgres.connect import masked, without_password
-from forebay.store.postgres.health import Health, Open, Table
+from forebay.store.postgres.health import Health, Open, Standby, Table
 from forebay.store.postgres.runs import Run, facts_json, group
 from forebay.store.postgres.session import KnownSpec
 from tests.unit.values import NOW
@@ -29,6 +29,9 @@ WELL = Health(
     autovacuum=True,
     in_recovery=False,
     read_only=False,
+    standby_names="",
+    hosts=1,
+    standbys=[],
     connections=10,
     max_connections=97,
     sees_others=True,
@@ -137,6 +140,7 @@ def check(health: Health, name: str) -> Finding:
         words._version(health),
         *words._durable(health),
         *words._role(health),
+        *words._standbys(health),
         *words._held(health),
         *words._vacuum(health),
         words._connections(health),
@@ -159,6 +163,21 @@ def test_a_server_that_is_well_has_nothing_to_mend() -> None:
         ({"synchronous_commit": "off"}, "durable", "warn", "the last accepted jobs"),
         ({"in_recovery": True}, "role", "fail", "standby"),
         ({"read_only": True}, "role", "fail", "read-only"),
+        ({"hosts": 2}, "standby", "warn", "synchronous_standby_names is empty: a fail-over can lose"),
+        (
+            {"hosts": 2, "standby_names": "b", "synchronous_commit": "remote_write"},
+            "standby",
+            "warn",
+            "synchronous_commit is remote_write: a fail-over can lose",
+        ),
+        ({"hosts": 2, "standby_names": "b"}, "standby", "warn", "2 hosts, and no standby is connected"),
+        (
+            {"hosts": 2, "standby_names": "b", "standbys": [Standby("b", "sync", 1_024)]},
+            "standby",
+            "ok",
+            "b (sync), 1,024 bytes behind",
+        ),
+        ({"standbys": [Standby("b", "", None)]}, "standby", "ok", "b (unknown), lag not visible"),
         ({"connections": 90}, "sessions", "warn", "90 of 97"),
         ({"autovacuum": False}, "vacuum", "warn", "autovacuum is off"),
         ({"tables": [Table("run", 10, 10, None, False)]}, "vacuum", "warn", "off for forebay.run"),

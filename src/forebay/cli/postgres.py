@@ -57,6 +57,7 @@ def findings(url: str) -> Iterator[Finding]:
         yield _version(health)
         yield from _durable(health)
         yield from _role(health)
+        yield from _standbys(health)
         yield from _held(health)
         yield from _vacuum(health)
         yield _connections(health)
@@ -96,6 +97,19 @@ def _role(health: Health) -> Iterator[Finding]:
     elif health.read_only:
         remedy = "ALTER SYSTEM SET default_transaction_read_only = off; SELECT pg_reload_conf()"
         yield Finding("fail", "role", "transactions are read-only here (default_transaction_read_only)", remedy)
+
+
+def _standbys(health: Health) -> Iterator[Finding]:
+    risk = health.fail_over_risk
+    if risk is not None:
+        remedy = f"{risk[1]}; SELECT pg_reload_conf()"
+        yield Finding("warn", "standby", f"{risk[0]}: a fail-over can lose acknowledged jobs", remedy)
+    if health.hosts > 1 and not health.standbys:
+        remedy = "start a standby that streams from this server, or name one host"
+        yield Finding("warn", "standby", f"the URL names {health.hosts} hosts, and no standby is connected", remedy)
+    for one in health.standbys:
+        lag = "lag not visible to this user" if one.behind is None else f"{one.behind:,} bytes behind"
+        yield Finding("ok", "standby", f"{one.name} ({one.sync_state or 'unknown'}), {lag}")
 
 
 def _held(health: Health) -> Iterator[Finding]:

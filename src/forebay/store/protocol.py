@@ -453,6 +453,7 @@ class Vitals(Struct, frozen=True):
     held       seconds for which the oldest long transaction has been open; 0: there is none
     dead_rows  by table: rows that are not vacuumed yet
     listening  whether notifications of other processes arrive; None: no thread of this process has waited yet
+    standbys   by name: bytes of the log that a standby has yet to replay
     """
 
     settings: dict[str, str]
@@ -462,6 +463,7 @@ class Vitals(Struct, frozen=True):
     connections: int
     max_connections: int
     listening: bool | None
+    standbys: dict[str, int] = {}
 
 
 @runtime_checkable

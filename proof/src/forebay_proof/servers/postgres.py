@@ -3,7 +3,8 @@
 Promise. `with PostgresServer() as server:` gives a server on loopback with a random password; `create_database()` gives
 the URL of a fresh, empty database in it, made in tens of milliseconds. A private server can be stopped in three ways,
 kill -9 of the postmaster among them, and comes back on the same port with the same data. When it is closed, or when
-this process ends in whatever way, no process and no file of it is left.
+this process ends in whatever way, no process and no file of it is left. `standby()` of a server with the settings
+`REPLICATED` gives a second server that follows it and can be promoted; the caller closes it.
 
 Where the server comes from, the first that is there:
 
@@ -26,12 +27,14 @@ import os
 import secrets
 import shutil
 import signal
+import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, LiteralString
+from typing import Any, Final, LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
@@ -43,9 +46,12 @@ from forebay_proof.servers.server import Server
 
 ELSEWHERE: Final = "FOREBAY_TEST_POSTGRES"
 USER: Final = "forebay"
+STANDBY: Final = "standby"
+"""The name by which a primary knows its standby."""
 
 _WAY_OUT: Final = f"set {ELSEWHERE} to the URL of a running server"
 _FOLDERS: Final = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/opt/postgresql*/bin")
+_STEP: Final = 0.02
 _STATUS_LINE: Final = 7
 """Of postmaster.pid, as pg_ctl reads it: `ready` once connections are accepted."""
 
@@ -57,6 +63,9 @@ _SETTINGS: Final = {
     "synchronous_commit": "on",
     "wal_level": "minimal",
 }
+REPLICATED: Final = {"wal_level": "replica", "max_wal_senders": "8"}
+"""Settings of a server that has a standby."""
+
 _QUICK: Final = {"fsync": "off", "full_page_writes": "off"}
 _DURABLE: Final = {"fsync": "on", "full_page_writes": "on"}
 
@@ -100,6 +109,13 @@ def database_of(url: str) -> str:
 
 def with_database(url: str, name: str) -> str:
     return urlsplit(url)._replace(path=f"/{name}").geturl()
+
+
+def join_hosts(*urls: str) -> str:
+    """One URL that names the servers of all these URLs; user and database are those of the first."""
+    hosts = ",".join(urlsplit(url).netloc.rpartition("@")[2] for url in urls)
+    login = urlsplit(urls[0]).netloc.rpartition("@")[0]
+    return urlsplit(urls[0])._replace(netloc=f"{login}@{hosts}").geturl()
 
 
 def _verifier(password: str) -> str:
@@ -179,9 +195,38 @@ class PostgresServer(Server):
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", database_of(url))
         self._databases.discard(database_of(url))
 
-    def _execute(self, statement: LiteralString, *names: str) -> None:
+    @contextmanager
+    def standby(self, *, synchronous: bool = False, port: int = 0) -> "Iterator[StandbyServer]":
+        """A started server that follows this one. `synchronous`: a commit here waits until it is on that disk, too."""
+        with StandbyServer(self, port) as standby:
+            self.wait_until("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'")
+            if synchronous:
+                self.reconfigure("synchronous_standby_names", STANDBY)
+                self.wait_until("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+            yield standby
+
+    def reconfigure(self, setting: str, value: str) -> None:
+        """Change a setting of the running server, which it keeps after a restart."""
+        with self.connect() as connection:
+            connection.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(setting), value))
+            connection.execute("SELECT pg_reload_conf()")
+
+    def wait_until(self, query: LiteralString) -> None:
+        """Wait until the query returns a row."""
+        deadline = time.monotonic() + PATIENCE
+        with self.connect() as connection:
+            while not connection.execute(query).fetchone():
+                if time.monotonic() > deadline:
+                    raise ServerFailed(f"not within {PATIENCE:.0f} s: {query}\n{tail(self._started().log)}")
+                time.sleep(_STEP)
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A session of the superuser, in autocommit."""
         url = self._elsewhere or self.url()
-        with psycopg.connect(url, autocommit=True, connect_timeout=round(PATIENCE)) as connection:
+        return psycopg.connect(url, autocommit=True, connect_timeout=round(PATIENCE))
+
+    def _execute(self, statement: LiteralString, *names: str) -> None:
+        with self.connect() as connection:
             connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
     def _prepare(self, watchdog: Watchdog) -> Account:
@@ -213,3 +258,44 @@ class PostgresServer(Server):
         lock = self.directory / "data" / "postmaster.pid"
         lines = lock.read_text().splitlines() if lock.exists() else []
         return lines[:1] == [str(child.pid)] and "".join(lines[_STATUS_LINE:]).strip() == "ready"
+
+
+class StandbyServer(PostgresServer):
+    """A server that follows another one, until it is promoted. It has the settings and the password of that one."""
+
+    def __init__(self, primary: PostgresServer, port: int = 0) -> None:
+        super().__init__(private=True, settings=primary._settings)
+        self._port = port
+        self._password = primary._password
+        self._primary = primary
+
+    def stop_streaming(self) -> None:
+        """Receive nothing more from the primary, as after a cut of the network."""
+        self.reconfigure("primary_conninfo", "")
+        self.wait_until("SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+
+    def promote(self) -> None:
+        """Make it the primary; returns when it accepts writes. The old one must have ended."""
+        with self.connect() as connection:
+            row = connection.execute("SELECT pg_promote(true, %s)", (round(PATIENCE),)).fetchone()
+        if row != (True,):
+            raise ServerFailed(f"the standby was not promoted in {PATIENCE:.0f} s:\n{tail(self._started().log)}")
+
+    def _prepare(self, watchdog: Watchdog) -> Account:
+        account = settle(watchdog, find_programs(), self.program, _WAY_OUT)
+        if not (account.programs.folder / "pg_basebackup").exists():
+            raise ServerUnavailable(f"{account.programs.folder} has no pg_basebackup: install the wheel, or the client")
+        command = account.command(
+            "pg_basebackup",
+            f"--pgdata={watchdog.directory / 'data'}",
+            f"--dbname=host={LOOPBACK} port={self._primary.port} user={USER} application_name={STANDBY}",
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+            "--no-sync",
+            "--no-password",
+        )
+        env = account.env() | {"PGPASSWORD": self._password}
+        child = watchdog.run(command, "basebackup.log", env=env, user=account.user)
+        if child.wait(PATIENCE) != 0:
+            raise ServerFailed(f"pg_basebackup failed as {account.name}:\n{tail(child.log)}")
+        return account

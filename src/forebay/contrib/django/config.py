@@ -102,19 +102,22 @@ def url_of(database: Mapping[str, Any]) -> str:
         options["host"], host = host, ""
     user, password = (quote(str(database.get(name) or ""), safe="") for name in ("USER", "PASSWORD"))
     login = f"{user}{f':{password}' if password else ''}@" if user else ""
-    port = f":{database['PORT']}" if database.get("PORT") else ""
-    if not host and port:
-        options["port"], port = port[1:], ""
-    place = f"postgresql://{login}{host}{port}/{quote(str(database['NAME']), safe='')}"
+    hosts, ports = host.split(","), str(database.get("PORT") or "").split(",")
+    if not host and ports[0]:
+        options["port"], ports = ports[0], [""]
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    servers = ",".join(f"{name}:{port}" if port else name for name, port in zip(hosts, ports, strict=True))
+    place = f"postgresql://{login}{servers}/{quote(str(database['NAME']), safe='')}"
     return f"{place}?{urlencode(options)}" if options else place
 
 
 def _database(url: str) -> tuple[str, str, str] | None:
-    """Host, port and name of a Postgres database; None for another store."""
+    """Hosts, ports and name of a Postgres database; None for another store."""
     parts = urlsplit(url)
     if parts.scheme not in _POSTGRES:
         return None
     given = parse_qs(parts.query)
-    host = given.get("host", [parts.hostname or ""])[0]
-    port = given.get("port", [str(parts.port or 5432)])[0]
+    servers = [urlsplit(f"//{each}") for each in parts.netloc.rpartition("@")[2].split(",")]
+    host = given.get("host", [",".join(each.hostname or "" for each in servers)])[0]
+    port = given.get("port", [",".join(str(each.port or 5432) for each in servers)])[0]
     return unquote(host).replace("127.0.0.1", "localhost"), port, unquote(parts.path.lstrip("/"))

@@ -154,6 +154,8 @@ def server(vitals: Vitals | None, able: Capabilities) -> Iterator[Family]:
     yield gauge("forebay_postgres_dead_rows", "Rows not yet vacuumed.", rows)
     yield gauge("forebay_postgres_connections", "Connections in use.", [((), vitals.connections)])
     yield gauge("forebay_postgres_connections_max", "The server's connection limit.", [((), vitals.max_connections)])
+    behind = [((("standby", name),), float(count)) for name, count in vitals.standbys.items()]
+    yield gauge("forebay_postgres_standby_lag_bytes", "Bytes of the log that a standby has yet to replay.", behind)
     if vitals.listening is not None:
         text = "1: notifications arrive. 0: they do not, as behind a pooler; idle waiters poll ten times a second."
         yield gauge("forebay_postgres_listening", text, [((), float(vitals.listening))])

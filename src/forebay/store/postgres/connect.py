@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -26,9 +26,10 @@ from psycopg._preparing import Prepare, PrepareManager
 from psycopg._queries import PostgresQuery
 from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import AdaptersMap, Dumper, Loader
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types import TypeInfo
 
-from forebay.core.errors import StoreFailed
+from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.connection_pool import CALL_SECONDS, REMEDY, ConnectionPool, RetryDeadline, split_call_timeout
 
 _log = logging.getLogger("forebay.store")
@@ -46,8 +47,11 @@ _MARK: Final = (
     "INSERT INTO forebay.call SELECT %s, 0, forebay.clock() WHERE pg_current_xact_id_if_assigned() IS NOT NULL "
     "RETURNING pg_current_xact_id()::text"
 )
-_MARKED: Final = "SELECT 1 FROM forebay.call WHERE token = %s"
+_MARKED: Final = "SELECT 1 FROM forebay.call WHERE token = %s FOR SHARE"
+"""The row lock makes it a write: its commit waits until the standby has the mark, too."""
+
 _STATUS: Final = "SELECT pg_xact_status(%s::text::xid8)"
+_ENTER_TIMELINE: Final = "SELECT forebay.enter_timeline()"
 _CONFLICTS: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 CONNECTION_ERRORS: Final = (
     psycopg.OperationalError,
@@ -56,6 +60,11 @@ CONNECTION_ERRORS: Final = (
 )
 """Errors that another connection may not have."""
 
+_WAIT_FUNCTION: Final = "SyncRepWaitForLSN"
+"""The server's function that warns of a commit without its standby; the text of the warning is translated."""
+
+_READ_ONLY: Final = (b"in_hot_standby", b"default_transaction_read_only")
+_WRITING: Final = ("read-write", "primary")
 _PREPARED_ONLY: Final = 1 << 30
 """Executions after which the driver prepares a statement that is not `Prepared`."""
 
@@ -75,13 +84,30 @@ class CallTimedOut(psycopg.OperationalError):
     """A statement was not answered in time; its connection is closed."""
 
 
+class NotReplicated(psycopg.OperationalError):
+    """A commit stopped waiting for the synchronous standby: a fail-over could still undo it."""
+
+
 class Connection(psycopg.Connection[Row]):
-    """A connection whose statements fail after `call_timeout` seconds without a byte."""
+    """A connection whose statements fail after `call_timeout` seconds without a byte.
+
+    A commit that an operator cancels while it waits for a synchronous standby is reported by the server as a success
+    with a warning. Here it is a lost connection: the outcome is unknown.
+    """
 
     call_timeout: float = CALL_SECONDS
+    replicated: bool = True
 
     def wait(self, gen: PQGen[T], *given: Any, **named: Any) -> T:
-        return super().wait(_with_timeout(gen, self), *given, **named)
+        answer = super().wait(_with_timeout(gen, self), *given, **named)
+        if not self.replicated:
+            self.close()
+            raise NotReplicated("the wait for the synchronous standby was cancelled")
+        return answer
+
+    def read_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.source_function == _WAIT_FUNCTION:
+            self.replicated = False
 
     def time_out(self) -> CallTimedOut:
         """Cancel the statement and close the connection: the next call must not read a late answer."""
@@ -173,6 +199,8 @@ class Server(ConnectionPool[PooledConnection]):
         super().__init__(masked(url))
         self.url, self.call_timeout = split_call_timeout(url)
         self._context = _adapters()
+        self._last_host: tuple[str, str] | None = None
+        self._timeline = 0
 
     @property
     def long_timeout(self) -> float:
@@ -182,19 +210,48 @@ class Server(ConnectionPool[PooledConnection]):
     def connect(self) -> Connection:
         """A new connection in autocommit, which the caller closes."""
         try:
-            connection = Connection.connect(
-                self.url,
-                autocommit=True,
-                prepare_threshold=None,
-                context=_Context(self._context),
-                connect_timeout=min(_CONNECT_SECONDS, ceil(self.call_timeout)),
-                fallback_application_name="forebay",
-                **KEEPALIVE,
-            )
-            connection.call_timeout = self.call_timeout
-            return connection
+            connection = Connection.connect(**self.options(), context=_Context(self._context))
         except psycopg.OperationalError as error:
             raise self.failure(error) from None
+        connection.call_timeout = self.call_timeout
+        connection.add_notice_handler(connection.read_notice)
+        self._last_host = (connection.info.host, str(connection.info.port))
+        return connection
+
+    def options(self, name: str = "forebay") -> dict[str, Any]:
+        """The parameters of every connection to the database. Of several hosts, that which accepts writes is wanted."""
+        return {
+            **self._hosts(),
+            **KEEPALIVE,
+            "conninfo": self.url,
+            "autocommit": True,
+            "prepare_threshold": None,
+            "connect_timeout": min(_CONNECT_SECONDS, ceil(self.call_timeout)),
+            "fallback_application_name": name,
+        }
+
+    @cached_property
+    def hosts(self) -> list[tuple[str, str]]:
+        """Host and port of each server that the URL names."""
+        given = conninfo_to_dict(self.url)
+        names = str(given.get("host", "")).split(",")
+        ports = str(given.get("port", "")).split(",")
+        wanted = given.get("target_session_attrs", _WRITING[0])
+        if len(names) > 1 and wanted not in _WRITING:
+            reason = f"it names {len(names)} hosts and target_session_attrs={wanted}, which accepts a standby"
+            raise Invalid("store URL", reason, "leave that option out: the host that accepts writes is used")
+        return list(zip(names, ports * len(names) if len(ports) == 1 else ports, strict=True))
+
+    def _hosts(self) -> dict[str, Any]:
+        """Which server is wanted, if the URL names several. That which accepted the last connection is tried first:
+        one that is gone may cost the whole timeout of a connection."""
+        if len(self.hosts) == 1:
+            return {}
+        if "hostaddr" in conninfo_to_dict(self.url):
+            return {"target_session_attrs": _WRITING[0]}
+        first = sorted(self.hosts, key=lambda each: each != self._last_host)
+        names, ports = (",".join(column) for column in zip(*first, strict=True))
+        return {"host": names, "port": ports, "target_session_attrs": _WRITING[0]}
 
     def query(
         self,
@@ -291,6 +348,8 @@ class Server(ConnectionPool[PooledConnection]):
                     _log.warning("%s: %s; the connection is dropped", self.name, error)
                 safe = repeatable if isinstance(repeatable, bool) else not repeatable.answers
                 unknown = not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+                if pooled is not None and not unknown:
+                    pooled.connection.close()
                 deadline = deadline or (RetryDeadline() if certain and unknown else None)
                 retries_left = not last if deadline is None else not deadline.expired
                 if not (safe and retries_left and isinstance(error, CONNECTION_ERRORS)):
@@ -306,10 +365,22 @@ class Server(ConnectionPool[PooledConnection]):
         connection = self.connect()
         try:
             _allow_prepared(connection)
+            if len(self.hosts) > 1:
+                self._check_timeline(connection)
         except BaseException:
             connection.close()
             raise
         return PooledConnection(connection)
+
+    def _check_timeline(self, connection: Connection) -> None:
+        """Refuse a server that a fail-over has left behind, and which still accepts writes: they would be lost."""
+        with suppress(psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
+            ((timeline,),) = connection.execute(_ENTER_TIMELINE)
+            if timeline is not None and timeline < self._timeline:
+                where = f"{connection.info.host}:{connection.info.port}"
+                reason = f"{where} is on timeline {timeline}, and a fail-over has led to timeline {self._timeline}"
+                raise StoreFailed(self.name, reason, f"stop {where}, and make it a standby of the new primary")
+            self._timeline = timeline or self._timeline
 
     def _close_connection(self, connection: PooledConnection) -> None:
         connection.connection.close()
@@ -380,6 +451,11 @@ def _fetch(statement: str, parameters: Sequence[Any], pooled: PooledConnection) 
     cursor = pooled.cursor
     cursor.execute(statement, parameters, prepare=isinstance(statement, Prepared))
     return cursor.fetchall() if cursor.description else []
+
+
+def is_read_only(session: pq.abc.PGconn) -> bool:
+    """Whether the server has reported to this session that it is a standby, or read-only."""
+    return any(session.parameter_status(name) == b"on" for name in _READ_ONLY)
 
 
 def masked(url: str) -> str:

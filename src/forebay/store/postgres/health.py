@@ -25,6 +25,9 @@ HELD_SECONDS: Final = 60.0
 """A transaction that is open for longer keeps vacuum from removing dead rows for too long."""
 
 _MAX_HELD: Final = 5
+_MAX_STANDBYS: Final = 20
+_REPLICATED: Final = ("on", "remote_apply")
+"""Values of `synchronous_commit` with which a commit waits until a synchronous standby has it on disk."""
 
 
 class Open(Struct, frozen=True):
@@ -48,8 +51,16 @@ class Table(Struct, frozen=True):
     vacuumed: bool
 
 
+class Standby(Struct, frozen=True):
+    """A server that follows this one. `behind`: bytes that it has yet to replay; None: not visible to this user."""
+
+    name: str
+    sync_state: str
+    behind: int | None
+
+
 class Health(Struct, frozen=True):
-    """One inspection of a server."""
+    """One inspection of a server. `hosts`: how many servers its URL names."""
 
     version: int
     version_name: str
@@ -59,6 +70,9 @@ class Health(Struct, frozen=True):
     autovacuum: bool
     in_recovery: bool
     read_only: bool
+    standby_names: str
+    hosts: int
+    standbys: list[Standby]
     connections: int
     max_connections: int
     sees_others: bool
@@ -68,6 +82,15 @@ class Health(Struct, frozen=True):
     @property
     def major(self) -> int:
         return self.version // 10_000
+
+    @property
+    def fail_over_risk(self) -> tuple[str, str] | None:
+        """A setting by which a fail-over to another host of the URL can lose acknowledged jobs, and its remedy."""
+        if self.hosts > 1 and not self.standby_names:
+            return "synchronous_standby_names is empty", "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'"
+        if self.hosts > 1 and self.synchronous_commit not in _REPLICATED:
+            return f"synchronous_commit is {self.synchronous_commit}", "ALTER SYSTEM SET synchronous_commit = on"
+        return None
 
     def table(self, name: str) -> Table | None:
         """None where there is no schema yet."""
@@ -83,7 +106,7 @@ class Step(Struct, frozen=True):
 
 def inspect(server: Server) -> Health:
     texts = statements()
-    number, name, fsync, pages, commits, vacuum, counts, recovery, read_only = server.query(texts["server"])[0]
+    number, name, fsync, pages, commits, vacuum, counts, recovery, read_only, names = server.query(texts["server"])[0]
     ((connections, max_connections),) = server.query(texts["connections"])
     ((sees_others,),) = server.query(texts["sees_others"])
     held = [Open(*row) for row in server.query(texts["held"], (HELD_SECONDS, _MAX_HELD))]
@@ -98,6 +121,9 @@ def inspect(server: Server) -> Health:
         vacuum == counts == "on",
         recovery,
         read_only == "on",
+        names,
+        len(server.hosts),
+        [Standby(*row) for row in server.query(texts["standbys"], (_MAX_STANDBYS,))],
         connections,
         max_connections,
         sees_others,
@@ -118,6 +144,7 @@ def vitals_of(health: Health, listening: bool | None) -> Vitals:
         health.connections,
         health.max_connections,
         listening,
+        {each.name: each.behind for each in health.standbys if each.behind is not None},
     )
 
 

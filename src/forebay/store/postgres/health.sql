@@ -4,7 +4,8 @@
 -- The version, the settings of durability and vacuum, and whether the server accepts writes.
 SELECT current_setting('server_version_num')::integer, current_setting('server_version'), current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit'), current_setting('autovacuum'),
-    current_setting('track_counts'), pg_is_in_recovery(), current_setting('default_transaction_read_only');
+    current_setting('track_counts'), pg_is_in_recovery(), current_setting('default_transaction_read_only'),
+    current_setting('synchronous_standby_names');
 
 -- name: connections
 -- Sessions in all databases, and their maximum for ordinary roles.
@@ -29,6 +30,13 @@ SELECT p.gid, p.owner, extract(epoch FROM clock_timestamp() - p.prepared)::float
 FROM pg_prepared_xacts AS p
 WHERE p.database = current_database() AND p.prepared < clock_timestamp() - make_interval(secs => %s)
 ORDER BY p.prepared LIMIT %s;
+
+-- name: standbys
+-- Connected standbys, and the bytes of the log that each has yet to replay; NULL without the right to see it.
+SELECT s.application_name, coalesce(s.sync_state, ''), CASE WHEN NOT pg_is_in_recovery() THEN
+    greatest(0, pg_wal_lsn_diff(pg_current_wal_lsn(), s.replay_lsn))::bigint
+END
+FROM pg_stat_replication AS s WHERE s.state IS DISTINCT FROM 'backup' ORDER BY s.application_name, s.pid LIMIT %s;
 
 -- name: sees_others
 -- Whether this role sees the sessions of others.

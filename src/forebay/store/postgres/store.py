@@ -3,10 +3,13 @@
 A call returns once its change is durable. Only the server's clock counts; tests may inject another one.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from forebay.core.clock import Clock
 from forebay.core.job import Draft
@@ -27,16 +30,17 @@ from forebay.store.postgres.transaction import Transactions
 from forebay.store.protocol import Capabilities, Promotion, Query, Tally, Vitals
 from forebay.store.shell import PipeliningShell, checked_lease
 
+_log: Final = logging.getLogger("forebay.store")
+
 
 class PostgresBackend:
     """The verbs of all parts, which share one session."""
 
-    capabilities = Capabilities(
-        name="postgres", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0
-    )
-
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.session = session = Session(url, clock)
+        self.capabilities = Capabilities(
+            name="postgres", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0
+        )
         self.intake, self.claims, self.logs = intake, claims, logs = Intake(session), Claims(session), Logs(session)
         self.transactions = transactions = Transactions(session, claims, settling := Settling(session, claims))
         observing, control, ledger = Observing(session, claims), Control(session), Ledger(session)
@@ -71,6 +75,8 @@ class PostgresBackend:
         self.append, self.read, self.commit, self.position = logs.append, logs.read, logs.commit, logs.position
         self.extent, self.offset_at, self.trim = logs.extent, logs.offset_at, logs.trim
         self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
+        if len(session.server.hosts) > 1:
+            self.vitals()
 
     def promote(self, limit: int) -> Promotion:
         """Also trims logs to their windows."""
@@ -79,7 +85,16 @@ class PostgresBackend:
         return promotion
 
     def vitals(self) -> Vitals:
-        return vitals_of(inspect(self.session.server), self.session.waiters.listening)
+        """Also compares the settings with what the hosts of the URL promise, and logs what is unsafe once."""
+        health = inspect(self.session.server)
+        unsafe: tuple[str, ...] = ()
+        if health.fail_over_risk is not None:
+            setting, remedy = health.fail_over_risk
+            unsafe = (f"{setting}: a fail-over can lose acknowledged jobs",)
+            if unsafe != self.capabilities.unsafe:
+                _log.warning("%s: %s; on the primary: %s", self.session.server.name, unsafe[0], remedy)
+        self.capabilities = replace(self.capabilities, unsafe=unsafe)
+        return vitals_of(health, self.session.waiters.listening)
 
     def close(self) -> None:
         """No verb works afterwards; waiters wake up and find it closed."""

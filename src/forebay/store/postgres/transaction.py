@@ -26,7 +26,7 @@ from forebay.core.errors import Closed, Invalid, LeaseLost, StoreFailed
 from forebay.core.lease import Lease
 from forebay.core.outcome import Verdict
 from forebay.store.postgres.claims import RUNNING_JOBS, Claims
-from forebay.store.postgres.connect import KEEPALIVE
+from forebay.store.postgres.connect import is_read_only
 from forebay.store.postgres.runs import RunningJob
 from forebay.store.postgres.session import Session, UnitOfWork
 from forebay.store.postgres.settling import SETTLE, Group, Settling
@@ -43,12 +43,7 @@ _WAIT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.01
 _THREADS: Final = 4
 _MAX_LOOKUPS: Final = 5
-_OPTIONS: Final[dict[str, Any]] = KEEPALIVE | {
-    "autocommit": True,
-    "prepare_threshold": None,
-    "connect_timeout": 10,
-    "fallback_application_name": "forebay handler",
-}
+_NAME: Final = "forebay handler"
 _RESET: Final = (
     "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; DISCARD TEMP; "
     "SELECT pg_advisory_unlock_all()"
@@ -124,11 +119,13 @@ class Transactions:
                 connection.autocommit = True
                 connection.prepare_threshold = None
                 connection.execute(_RESET)
-                return connection
+                if not is_read_only(session):
+                    return connection
             except psycopg.OperationalError:
-                self._sessions.end(connection)
+                pass
+            self._sessions.end(connection)
         try:
-            return psycopg.connect(self._session.server.url, **_OPTIONS)
+            return psycopg.connect(**self._session.server.options(_NAME))
         except psycopg.OperationalError as error:
             raise self._session.server.failure(error) from None
 
@@ -139,11 +136,13 @@ class Transactions:
                 await connection.set_autocommit(True)
                 connection.prepare_threshold = None
                 await connection.execute(_RESET)
-                return connection
+                if not is_read_only(session):
+                    return connection
             except psycopg.OperationalError:
-                self._sessions.end(connection)
+                pass
+            self._sessions.end(connection)
         try:
-            return await psycopg.AsyncConnection.connect(self._session.server.url, **_OPTIONS)
+            return await psycopg.AsyncConnection.connect(**self._session.server.options(_NAME))
         except psycopg.OperationalError as error:
             raise self._session.server.failure(error) from None
 
@@ -222,10 +221,11 @@ class _Sessions:
             return self._idle.pop() if self._idle else None
 
     def end(self, connection: Plain | Awaited) -> None:
-        """Keep the session if it is in no transaction; the connection object is closed."""
+        """Keep the session if it can write and is in no transaction; the connection object is closed."""
         session, connection.pgconn = connection.pgconn, _CLOSED
         with self._guard:
-            if not self._closed and session.transaction_status == pq.TransactionStatus.IDLE:
+            usable = session.transaction_status == pq.TransactionStatus.IDLE and not is_read_only(session)
+            if usable and not self._closed:
                 self._idle.append(session)
                 return
         session.finish()

@@ -57,6 +57,8 @@ BEGIN
     SELECT v_first, v_now INTO insert_runs.first, insert_runs.stamp FROM inserted LIMIT 1;
     IF NOT FOUND THEN
         DELETE FROM forebay.call AS c WHERE c.token = insert_runs.token AND c.first_id = v_first;
+        -- The row lock makes it a write: its commit waits until a synchronous standby has the first call, too.
+        PERFORM FROM forebay.call AS c WHERE c.token = insert_runs.token FOR SHARE;
         RETURN QUERY SELECT coalesce((SELECT c.first_id FROM forebay.call AS c WHERE c.token = insert_runs.token), -1), v_now;
         RETURN;
     END IF;
