@@ -2,28 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import pyarrow.parquet as pq
 import pytest
 
-from forebay import Draft, QueueSpec, Store, open_store
+from forebay import Draft, Store, open_store
 from forebay.core.errors import StoreFailed
-from forebay.core.instant import hours
-from forebay.core.lease import Lease, Settled
-from forebay.core.outcome import Ack
-from forebay.core.policy import KeepFor
-from forebay.store.protocol import Query, Want
 from forebay.store.redis import connect
 from forebay_proof.servers.proxy import Proxy
 from forebay_proof.servers.redis import RedisServer
 from forebay_proof.servers.redis_cluster import RedisClusterServer
 from tests.command_result import Run
 from tests.process.load import Load
-from tests.spark.story import Story
+from tests.spark.fail_overs import FailOver
 
 pytestmark = pytest.mark.timeout(300)
 LONG = [pytest.mark.nightly, pytest.mark.timeout(1_200)]
@@ -49,11 +41,8 @@ def test_a_chaos_of_killed_workers_and_servers_passes(run: Run, tmp_path: Path, 
     assert verdict["facts"]["effects"] > 50
 
 
-class Pair:
-    """A primary, and a replica behind a line that can be cut. `story` is what producers were told and handlers did."""
-
-    durable = True
-    """What receipts say."""
+class Pair(FailOver):
+    """A primary, and a replica behind a line that can be cut."""
 
     def __init__(self, stack: ExitStack) -> None:
         settings = {"repl-diskless-sync-delay": "0"}
@@ -61,32 +50,13 @@ class Pair:
             stack.enter_context(RedisServer(durable=True, private=True, settings=settings)) for _ in range(2)
         )
         self.line = stack.enter_context(Proxy(self.primary.host, self.primary.port))
-        self.story = Story()
-        self.store = self.opened(self.primary)
-        self.store.put_spec(QueueSpec(name="default", retention=KeepFor(hours(1))))
+        FailOver.__init__(self, self.opened(self.primary))
         with self.replica.client() as client:
             client.config_set("masterauth", urlsplit(self.primary.url()).password or "")
             client.replicaof(self.line.host, str(self.line.port))
 
     def opened(self, server: RedisServer) -> Store:
         return open_store(server.url())
-
-    def put(self, count: int) -> dict[int, int]:
-        """By seq, the jobs that a producer was told of."""
-        seqs = [self.story.seq() for _ in range(count)]
-        receipts = self.store.enqueue([Draft("k", seq) for seq in seqs])
-        for seq, receipt in zip(seqs, receipts, strict=True):
-            assert receipt.durable is self.durable
-            self.story.told(seq, receipt.id, at=self.store.now())
-        return {seq: receipt.id for seq, receipt in zip(seqs, receipts, strict=True)}
-
-    def work(self, count: int) -> list[int]:
-        """The seqs that were done."""
-        leases = self.store.claim([Want("default", count)], "w", timedelta(minutes=1))
-        for lease in leases:
-            self.story.effect(seq_of(lease), *lease.fence, self.store.now())
-        assert set(self.store.settle([(lease, Ack()) for lease in leases])) <= {Settled.APPLIED}
-        return [seq_of(lease) for lease in leases]
 
     def catch_up(self) -> None:
         with self.primary.client() as client:
@@ -120,9 +90,7 @@ class ClusterPair(Pair):
         for node in self.cluster.nodes:
             node.execute("CONFIG", "SET", "min-replicas-to-write", "0")
         self.primary, self.replica = self.cluster.master_of(), self.cluster.replica_of()
-        self.story = Story()
-        self.store = open_store(self.survivor_url)
-        self.store.put_spec(QueueSpec(name="default", retention=KeepFor(hours(1))))
+        FailOver.__init__(self, open_store(self.survivor_url))
 
     @property
     def survivor_url(self) -> str:
@@ -168,18 +136,13 @@ def assert_losses_are_named(run: Run, pair: Pair) -> None:
     told = pair.put(12)
     done_and_forgotten = pair.work(3)
     pair.fail_over()
-    kept = {job.payload for job in pair.store.browse(Query(), 0, 1_000).jobs}
-    lost = {seq for seq, *_ in pair.story.receipts} - kept
+    lost = pair.lost()
     assert lost == told.keys(), "so much was acknowledged, and the survivor has none of it"
     again = pair.put(5)
     assert set(again.values()) < set(told.values()), "its ids are given again: by them alone nothing would be missed"
     while pair.work(100):
         pass
-    verdict = audited(run, pair)
-    found = {
-        each["check"]: {who["seq"] for who in each["offenders"]} for each in verdict if each["outcome"] == "failed"
-    }
-    assert found == {"lost": lost, "repeated_effect": set(done_and_forgotten)}
+    assert pair.audit(run, pair.survivor_url) == {"lost": lost, "repeated_effect": set(done_and_forgotten)}
 
 
 def test_a_primary_that_must_have_replicas_takes_nothing_in_without_them(
@@ -195,21 +158,3 @@ def test_a_primary_that_must_have_replicas_takes_nothing_in_without_them(
     with pytest.raises(StoreFailed, match="replicas"):
         pair.store.enqueue([Draft("k", 0)])
     assert [backlog.ready for backlog in pair.store.backlog()] == [1]
-
-
-def audited(run: Run, pair: Pair) -> list[dict[str, Any]]:
-    receipts, effects = pair.story.evidence()
-    pq.write_table(receipts, "receipts.parquet")
-    pq.write_table(effects, "effects.parquet")
-    files = ("--receipts", "receipts.parquet", "--effects", "effects.parquet")
-    answer = run("audit", "--store", pair.survivor_url, "--lake", "lake", *files, "--drained", "--json")
-    (verdict,) = answer.json
-    assert (answer.code, verdict["answer"]) == (1, "FAIL"), answer.out
-    results: list[dict[str, Any]] = verdict["results"]
-    return results
-
-
-def seq_of(lease: Lease) -> int:
-    seq = lease.job.payload
-    assert isinstance(seq, int)
-    return seq
