@@ -112,10 +112,10 @@ class RedisClusterServer:
 
     def master_of(self, prefix: str = _PREFIX) -> ClusterNode:
         """The node that serves a store, as most nodes that are up see it."""
-        return self._served_by(key_slot(f"{{{prefix}}}".encode()))[0]
+        return self._served_by(slot_of(prefix))[0]
 
     def replica_of(self, prefix: str = _PREFIX) -> ClusterNode:
-        return self._served_by(key_slot(f"{{{prefix}}}".encode()))[1]
+        return self._served_by(slot_of(prefix))[1]
 
     def clear(self) -> None:
         for node in self.nodes:
@@ -132,14 +132,14 @@ class RedisClusterServer:
 
     def begin_move(self, prefix: str, target: ClusterNode) -> ClusterNode:
         """The first step of resharding by keys: from now on the source answers ASK for keys that it does not have."""
-        slot, source = key_slot(f"{{{prefix}}}".encode()), self.master_of(prefix)
+        slot, source = slot_of(prefix), self.master_of(prefix)
         target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id())
         source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id())
         return source
 
     def move_keys(self, prefix: str, source: ClusterNode, target: ClusterNode, limit: int | None = None) -> int:
         """Move keys of the slot, all of them or so many; how many were moved."""
-        slot, moved = key_slot(f"{{{prefix}}}".encode()), 0
+        slot, moved = slot_of(prefix), 0
         while limit is None or moved < limit:
             count = _AT_ONCE if limit is None else min(_AT_ONCE, limit - moved)
             keys = source.execute("CLUSTER", "GETKEYSINSLOT", slot, count)
@@ -152,14 +152,14 @@ class RedisClusterServer:
 
     def end_move(self, prefix: str, target: ClusterNode) -> None:
         """The last step: all nodes learn the new owner, the target first."""
-        slot = key_slot(f"{{{prefix}}}".encode())
+        slot = slot_of(prefix)
         masters = [node for node in self.nodes if node.is_master()]
         for node in sorted(masters, key=lambda node: node is not target):
             node.execute("CLUSTER", "SETSLOT", slot, "NODE", target.id())
 
     def move_at_once(self, prefix: str, target: ClusterNode) -> None:
         """Let the server move the slot in one step (Valkey 9): the source answers until the target has all keys."""
-        slot = key_slot(f"{{{prefix}}}".encode())
+        slot = slot_of(prefix)
         self.master_of(prefix).execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id())
         self._until(lambda: self.master_of(prefix) is target, f"slot {slot} moves to {target.port}")
 
@@ -213,6 +213,11 @@ class RedisClusterServer:
                 return
             time.sleep(_STEP)
         raise ServerFailed(f"it did not happen within {PATIENCE:g} s: {what}")
+
+
+def slot_of(prefix: str) -> int:
+    """The slot of the store with this prefix."""
+    return key_slot(f"{{{prefix}}}".encode())
 
 
 def _knows(node: ClusterNode, count: int) -> bool:
