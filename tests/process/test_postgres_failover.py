@@ -170,3 +170,16 @@ def test_a_url_with_several_hosts_means_the_one_that_accepts_writes(pair: Pair) 
         with pytest.raises(Invalid, match=f"2 hosts and target_session_attrs={wrong}, which accepts a standby"):
             open_store(f"{pair.url}?target_session_attrs={wrong}")
     open_store(f"{pair.url}?target_session_attrs=primary").close()
+
+
+def test_a_cell_follows_a_fail_over(pair: Pair, tmp_path: Path) -> None:
+    file = tmp_path / "cells.toml"
+    cells = f'[cells.a]\nnumber = 0\nurl = "sqlite:///{tmp_path}/a.db"\n[cells.b]\nnumber = 1\nurl = "{pair.url}"\n'
+    file.write_text(f'version = 1\n{cells}[queues]\n"*" = "b"\n')
+    store = open_store(f"cells:{file}")
+    (before,) = store.enqueue([Draft("k")])
+    pair.fail_over()
+    (after,) = store.enqueue([Draft("k")])
+    assert [job.id for job in store.browse(Query(), 0, 10).jobs] == [before.id, after.id]
+    store.close()
+    pair.replace_primary()
