@@ -136,6 +136,8 @@ def careless(order: int) -> None:
     paid.append(order)
 """
 
+QUICK = ("-p", "no:schemathesis")
+
 TEST = """
 import shop
 
@@ -152,15 +154,15 @@ def test_paid_once(fb_sim):
 def test_a_failure_says_how_to_replay_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(shop=APP, test_shop=TEST)
     pytester.makeini("[pytest]\nforebay_app = shop:fb\n")
-    found = pytester.runpytest_subprocess("--forebay-seeds", "30", "-p", "no:randomly", "-q")
+    found = pytester.runpytest_subprocess("--forebay-seeds", "30", *QUICK, "-q")
     outcomes = found.parseoutcomes()
     assert outcomes["failed"] + outcomes.get("passed", 0) == 30
     assert outcomes["failed"] > 3
     line = next(line for line in found.outlines if line.startswith("replay it: "))
     seed = line.split("--forebay-seed ")[1].split()[0]
     assert any(text.strip().startswith(("after:", "during:")) for text in found.outlines)
-    again = pytester.runpytest_subprocess("--forebay-seed", seed, "test_shop.py::test_paid_once", "-q")
+    again = pytester.runpytest_subprocess("--forebay-seed", seed, "test_shop.py::test_paid_once", *QUICK, "-q")
     again.assert_outcomes(failed=1)
     again.stdout.fnmatch_lines([line])
-    refused = pytester.runpytest_subprocess("--forebay-seeds", "0")
+    refused = pytester.runpytest_subprocess("--forebay-seeds", "0", *QUICK)
     assert refused.ret != 0
