@@ -54,7 +54,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Turn a skipped report into a failed one that tells the reason of the skip."""
+    """Turn a skipped report into a failed one with the reason of the skip."""
     if not IN_CI or report.outcome != "skipped" or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr

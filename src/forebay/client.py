@@ -273,7 +273,7 @@ class Forebay(Hooks):
         cost       what it takes of each cap, rate and condition of its queue
         timeout    seconds after which it is stopped and counts as failed
         retry_on   only these exceptions are worth another try;  drop_on: these never are
-        breaker    stop asking a dependency that is down
+        breaker    stop calling a dependency that is down
         isolate    run it in a process of its own, which may be killed
         keep_result, result_ttl
                    keep what it returns, with the finished job, for an hour or for so many seconds, on any queue

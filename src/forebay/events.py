@@ -40,7 +40,7 @@ _MAX_PAGES: Final = 20
 START: Final = "start"
 _PLAIN: Final = Trait()
 _QUIET: Final = frozenset({Change.EXTENDED.value})
-"""Left out unless they are asked for: heartbeats, which some stores write without naming jobs."""
+"""Left out by default: heartbeats, which some stores write without naming jobs."""
 
 Since = int | str | datetime | None
 
@@ -96,7 +96,7 @@ class EventFilter(Struct, frozen=True):
         return cls(_names("queue", queue), _names("kinds", kinds), wanted)
 
     def takes(self, span: JobRange) -> bool:
-        """Whether jobs of this range may match. The kind is looked at job by job."""
+        """Whether jobs of this range may match. The kind is compared job by job."""
         if self.queues and span.queue not in self.queues:
             return False
         return span.change in self.changes if self.changes else span.change not in _QUIET

@@ -118,7 +118,7 @@ class JobQueue:
             self._store.wait([self._name], min(timedelta(microseconds=left), _MAX_NAP))
 
     def ack(self, job_id: int) -> bool:
-        """The work is done. False when the job is not in your hands any more: someone else will do it, or did."""
+        """The work is done. False when the lease has been lost: another worker runs the job, or ran it."""
         lease = self._leases.pop(_checked_id(job_id), None)
         if lease is None or self._store.settle([(lease, Ack())]) != [Settled.APPLIED]:
             return False

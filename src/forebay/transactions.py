@@ -7,7 +7,7 @@ may also be one to the file of a `sqlite:///` store (`store.sqlite.logs`). On Po
 on it, in that driver's style, and nothing else: no commit, no setting, no connection of ours. A driver is recognised by
 the class of the connection, so none of them is a dependency.
 
-Raised in our words: `KeyConflict`, `WrongQueueKind`, a database without the schema. Whatever else goes wrong is the
+Raised in our words: `KeyConflict`, `WrongQueueKind`, a database without the schema. Any other failure is the
 driver's own error. After any of them the transaction is aborted, as after any error in Postgres.
 """
 

@@ -229,9 +229,9 @@ def managed(site: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 def enqueued(site: Path) -> str:
     """The id of a new job."""
     code = "from store.tasks import greet; print(greet.enqueue('Ann').id)"
-    told = manage(site, "shell", "-c", code)
-    assert told.returncode == 0, told.stderr
-    return told.stdout.split()[-1]
+    ran = manage(site, "shell", "-c", code)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.split()[-1]
 
 
 def shown(site: Path, job_id: str) -> str:
@@ -241,8 +241,8 @@ def shown(site: Path, job_id: str) -> str:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("words", [("worker",), ("worker", "--processes", "1")], ids=" ".join)
 def test_a_worker_of_manage_py_runs_the_tasks(site: Path, words: tuple[str, ...]) -> None:
-    told = manage(site, "forebay", "migrate")
-    assert (told.returncode, told.stdout.startswith("sqlite:///jobs.db: schema")) == (0, True), told.stderr
+    ran = manage(site, "forebay", "migrate")
+    assert (ran.returncode, ran.stdout.startswith("sqlite:///jobs.db: schema")) == (0, True), ran.stderr
     job_id = enqueued(site)
     assert "ready" in shown(site, job_id)
     with managed(site, "forebay", *words):
@@ -261,14 +261,14 @@ def test_dev_restarts_the_worker_when_a_task_changes(site: Path) -> None:
 
 
 def test_a_wrong_setting_stops_a_command_before_it_runs(site: Path) -> None:
-    told = manage(site, "forebay", "worker", TEST_STORE="mysql://localhost")
-    assert told.returncode == 1
-    assert "(forebay.E010) FOREBAY['URL']: 'mysql' is not a scheme of a store" in told.stderr
+    ran = manage(site, "forebay", "worker", TEST_STORE="mysql://localhost")
+    assert ran.returncode == 1
+    assert "(forebay.E010) FOREBAY['URL']: 'mysql' is not a scheme of a store" in ran.stderr
 
 
 def test_settings_may_be_named_on_the_command_line(site: Path) -> None:
-    told = manage(site, "forebay", "ls", "--settings=site_settings")
-    assert (told.returncode, "no store at sqlite:///jobs.db" in told.stderr) == (3, True), told.stderr
+    ran = manage(site, "forebay", "ls", "--settings=site_settings")
+    assert (ran.returncode, "no store at sqlite:///jobs.db" in ran.stderr) == (3, True), ran.stderr
 
 
 def test_a_bad_setting_is_invalid() -> None:

@@ -170,10 +170,10 @@ def test_a_worker_whose_heartbeats_are_words_has_no_other_way_to_renew() -> None
 
     class Beats:
         def beat(self, leases: object, lease_for: object) -> Heartbeat:
-            raise AssertionError("the store was told")
+            raise AssertionError("the store was called")
 
         def extend(self, leases: object, lease_for: object) -> list[Lease]:
-            raise AssertionError("the store was told")
+            raise AssertionError("the store was called")
 
         def now(self) -> int:
             return 7

@@ -52,7 +52,7 @@ CONTRIB_MUTANTS = [
         (PROJECT, "-k", "wrong_setting_is"),
     ),
     Mutant(
-        "django: the admin's link is for everybody",
+        "django: the admin's link is for every user",
         f"{DJANGO}/admin.py",
         ' and request.user.has_perm("forebay.view_dashboard")',
         "",

@@ -79,7 +79,7 @@ CRASH_MUTANTS = [
         ("tests/unit/test_decide.py", "-k", "only_after_a_run_in_quarantine"),
     ),
     Mutant(
-        "a killer that nobody sees is never charged",
+        "a killer without a witness is never charged",
         "src/forebay/core/decide.py",
         "case Unaccounted(cause) if not job.needs_quarantine and job.max_attempts > 1:",
         "case Unaccounted(cause) if job.max_attempts > 1:",
@@ -184,7 +184,7 @@ CRASH_MUTANTS = [
         ("tests/process/test_stall.py", "-k", "cannot_be_told"),
     ),
     Mutant(
-        "nobody watches a worker without a supervisor",
+        "a worker without a supervisor is not watched",
         "src/forebay/work/worker.py",
         "            if not self._supervised:\n                bound",
         "            if False:\n                bound",

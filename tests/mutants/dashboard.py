@@ -99,7 +99,7 @@ DASHBOARD_MUTANTS = [
         pages("a_tenant_sees_its_own_jobs_and_no_sums"),
     ),
     Mutant(
-        "a foreign job that is gone is told of",
+        "a foreign job that is gone is shown",
         f"{HOME}/pages/jobs.py",
         "timeline.queue is None or not actor.sees(timeline.queue, timeline.tenant)",
         "timeline.queue is None",
@@ -239,7 +239,7 @@ DASHBOARD_MUTANTS = [
         views("jobs_that_ran_in_another_order_than_they_came_are_found_in_the_ledger"),
     ),
     Mutant(
-        "what an id was is told to those who see only some queues",
+        "what an id was is shown to actors of some queues",
         f"{HOME}/pages/jobs.py",
         'if timeline is None and actor.queues == ("*",) and actor.tenant is None and',
         "if timeline is None and",

@@ -141,14 +141,14 @@ GATE_MUTANTS = [
         _cases("shares"),
     ),
     Mutant(
-        "room at a gate wakes nobody",
+        "room at a gate wakes no claimer",
         f"{MEMORY}/index.py",
         "                self.has_room(state, entry.cost)\n",
         "                pass\n",
         _cases("lanes", "timing"),
     ),
     Mutant(
-        "held jobs let nobody sleep",
+        "held jobs end every sleep",
         f"{MEMORY}/observing.py",
         "if work_at <= now or now >= deadline:",
         "if self._index.queue(queues[0]).counts[State.READY] or work_at <= now or now >= deadline:",

@@ -247,7 +247,7 @@ MUTANTS = [
         CONFORMANCE,
     ),
     Mutant(
-        "nobody is woken by a job that is shed",
+        "no waiter is woken by a job that is shed",
         f"{MEMORY}/changes.py",
         "Change.SHED: Rule(_shed, _unheld, ends=True),",
         "Change.SHED: Rule(_shed, _unheld),",
@@ -338,7 +338,7 @@ MUTANTS = [
         GRAVES,
     ),
     Mutant(
-        "nobody counts the dead",
+        "dead letters are not counted",
         f"{MEMORY}/session.py",
         "        while index.crowded and limit > 0:\n",
         "        while False:\n",
@@ -373,7 +373,7 @@ MUTANTS = [
         ("tests/unit/test_payload.py",),
     ),
     Mutant(
-        "a worker of many queues rests before it has asked all of them",
+        "a worker of many queues rests before it has claimed from all of them",
         "src/forebay/work/capacity.py",
         "        if self._empty < len(self._queues):\n            return False\n",
         "",

@@ -10,14 +10,14 @@ FILES = ("tests/stores/test_ledger_journal.py",)
 
 LEDGER_MUTANTS = [
     Mutant(
-        "acks are not told",
+        "acks are not recorded",
         f"{SQLITE}/leases.py",
         "                unit.builder.leased(Change.ACKED, rows, 0)\n",
         "",
         ON_SQLITE,
     ),
     Mutant(
-        "told before the fence is checked",
+        "recorded before the fence is checked",
         "src/forebay/engine/settle.py",
         "            held = row.is_running and row.delivery == lease.job.delivery\n",
         "            held = row.is_running\n",

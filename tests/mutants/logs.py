@@ -25,7 +25,7 @@ LOG_MUTANTS = [
         _MEMORY,
     ),
     Mutant(
-        "nobody gives up more than its share",
+        "no member gives up more than its share",
         _RULES,
         "if holding.member == member][:share]",
         "if holding.member == member]",

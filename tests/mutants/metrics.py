@@ -50,7 +50,7 @@ METRICS_MUTANTS = [
         TALLY,
     ),
     Mutant(
-        "a scoped key sees what everybody does",
+        "a scoped key sees the metrics of every queue",
         f"{METRICS}/server_metrics.py",
         'if actor.tenant is None and actor.queues == ("*",):',
         "if actor.tenant is None:",
@@ -115,7 +115,7 @@ METRICS_MUTANTS = [
         TRACES,
     ),
     Mutant(
-        "a span tells the payload's secrets",
+        "a span holds the payload's secrets",
         "src/forebay/work/handler.py",
         "        outcome = handler.outcome_of(error, job.body)\n        return outcome.error if",
         "        outcome = handler.outcome_of(error)\n        return Failure(type(error).__name__, str(error)) if",
@@ -136,14 +136,14 @@ METRICS_MUTANTS = [
         TRACES,
     ),
     Mutant(
-        "a gate is told of by its value",
+        "a gate is labelled by its value",
         f"{METRICS}/gates.py",
         'return queue, f"{sort}/{per}"',
         "return queue, name",
         PAGE,
     ),
     Mutant(
-        "who gave way is not told",
+        "the shed job is not named",
         f"{METRICS}/families.py",
         '    Change.SHED: ("forebay_jobs_shed_total", "Jobs shed by a full queue; they are dead letters."),\n',
         "",

@@ -228,7 +228,7 @@ POSTGRES_MUTANTS = [
         (PACKS, "-k", "fail_alike"),
     ),
     Mutant(
-        "postgres: a failure makes a settle tell of every job of its pack",
+        "postgres: a failure makes a settle send every job of its pack",
         f"{STORE}/settling.py",
         "if item[3].number in touched] if whole else group",
         "] if whole else group",

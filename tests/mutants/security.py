@@ -23,7 +23,7 @@ SECURITY_MUTANTS = [
         ("tests/serve/test_api_gates.py",),
     ),
     Mutant(
-        "a gate of nobody is everybody's",
+        "a gate without a queue is open to every actor",
         f"{HOME}/visibility.py",
         "    if not queues:\n        return sees_all(actor)\n",
         "",
@@ -58,14 +58,14 @@ SECURITY_MUTANTS = [
         ("tests/serve/test_api_jobs.py",),
     ),
     Mutant(
-        "nobody is refused",
+        "no caller is refused",
         f"{HOME}/auth.py",
         "    if credentials is None:\n        raise",
         "    if False:\n        raise",
         MATRIX,
     ),
     Mutant(
-        "roles are not asked for",
+        "roles are not checked",
         f"{HOME}/auth.py",
         "        if actor.has(role):\n",
         "        if True:\n",
@@ -101,7 +101,7 @@ SECURITY_MUTANTS = [
         tests("keys", "revoked_and_expired_keys_are_nobodys"),
     ),
     Mutant(
-        "a revocation is not heard",
+        "a revocation is ignored",
         f"{HOME}/keys.py",
         "self._keys.pop(key_id, None)",
         "pass",
@@ -150,7 +150,7 @@ SECURITY_MUTANTS = [
         tests("tls", "a_certificate_without_one_name_is_nobody"),
     ),
     Mutant(
-        "plain http for everybody",
+        "plain http for every address",
         f"{HOME}/bind.py",
         "    if not insecure:\n",
         "    if False:\n",

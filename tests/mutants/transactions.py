@@ -72,7 +72,7 @@ TRANSACTION_MUTANTS = [
         (BULK, "-k", "changes_on_the_way"),
     ),
     Mutant(
-        "bulk: what is told is not yet durable",
+        "bulk: progress is reported before it is durable",
         f"{STORE}/bulk.py",
         "                wait([future])\n                if part.taken.taken:\n"
         "                    tally = tally.plus(part.taken)\n",

@@ -36,7 +36,7 @@ WATCHING_MUTANTS = [
         RESULTS,
     ),
     Mutant(
-        "nobody is woken by the end of a job",
+        "no waiter is woken by the end of a job",
         "src/forebay/store/memory/session.py",
         "        if self.watchers:\n            self._notify(topics(self.facts, change))\n",
         "",
@@ -78,7 +78,7 @@ WATCHING_MUTANTS = [
         ("tests/unit/test_roles.py", "-k", "progress"),
     ),
     Mutant(
-        "requests that are known are told again",
+        "requests that are known are reported again",
         "src/forebay/store/memory/observing.py",
         "and (job_id, row.delivery) not in known",
         "",

@@ -144,7 +144,7 @@ def kills_itself(seq: int, ctx: Context) -> None:
 
 @fb.job
 def kills_its_parent(seq: int, ctx: Context) -> None:
-    """In quarantine only: elsewhere the parent may be anybody."""
+    """In quarantine only: elsewhere the parent may be any process."""
     say("start", seq, ctx)
     if "FOREBAY_CHILD_PIPES" in os.environ:
         os.kill(os.getppid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Load for tests of faults: real workers by the command line, producers that write receipts, and the audit.
 
 The audit reads the receipts, the file of effects and, when all is quiet, the store. It demands: every receipt has its
-job, and that one alone; every job has ended and was asked for; one start and one effect a fence; what was acknowledged
+job, and that one alone; every job has ended and has a producer; one start and one effect a fence; what was acknowledged
 is the last delivery, so nothing stale counted; every start was an attempt of its own, and every attempt a start or
 abandoned; nothing runs.
 """
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class ProducerResult(NamedTuple):
-    """What a producer was told of one job. `job` is 0 where it got no receipt."""
+    """The answer that a producer got for one job. `job` is 0 where it got no receipt."""
 
     word: str
     seq: int

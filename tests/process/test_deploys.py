@@ -86,5 +86,7 @@ def test_a_rolling_deploy_loses_no_job_of_a_new_kind(store: Store, tmp_path: Pat
         eventually(lambda: all(job.state is State.DONE for job in jobs()))
     assert {(job.kind, job.attempt) for job in jobs()} == {("fresh", 1), ("known", 1)}
     output = (tmp_path / "old.log").read_text()
-    assert output.count("uncharged: this worker has no handler for kind fresh") == 1, "it is told, and not for each job"
+    assert output.count("uncharged: this worker has no handler for kind fresh") == 1, (
+        "it is logged, and not for each job"
+    )
     assert "queue default" in output

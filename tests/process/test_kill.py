@@ -1,7 +1,7 @@
 """Real processes, a real disk, `kill -9` at random: what was acknowledged is there, what was finished stays finished.
 
-A victim works flat out on a journal and tells every acknowledgement it got; the parent kills it, opens the journal and
-audits it against what was told. Also: one process a journal, death in the middle of a compaction, a full disk, modes.
+A victim works flat out on a journal and logs acknowledgements to a file; the parent kills it, opens the journal, and
+audits it against that file. Also: one process a journal, death in the middle of a compaction, a full disk, modes.
 """
 
 import os
@@ -37,13 +37,13 @@ from forebay.core.instant import seconds
 from forebay.core.outcome import Ack, Failure, Release, Retry
 from forebay.store.memory.journaled import open_journaled
 
-directory, told_path, name, threads, segment_bytes, compact_bytes = sys.argv[1:]
-told = os.open(told_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+directory, witness_path, name, threads, segment_bytes, compact_bytes = sys.argv[1:]
+witness = os.open(witness_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 store = open_journaled(directory, segment_bytes=int(segment_bytes), compact_bytes=int(compact_bytes))
 
 
-def tell(lines):
-    os.write(told, "".join(line + "\\n" for line in lines).encode())
+def write(lines):
+    os.write(witness, "".join(line + "\\n" for line in lines).encode())
 
 
 def work(thread):
@@ -52,14 +52,14 @@ def work(thread):
     while True:
         keys = [f"{name}-{thread}-{number + n}" for n in range(4)]
         receipts = store.enqueue([Draft("mail", {"key": key}, key=key) for key in keys])
-        tell(f"accepted {receipt.id} {key}" for receipt, key in zip(receipts, keys))
+        write(f"accepted {receipt.id} {key}" for receipt, key in zip(receipts, keys))
         leases = store.claim([Want("default", 4)], f"thread-{thread}", seconds(30))
-        tell(f"claimed {lease.job.id} {lease.job.delivery}" for lease in leases)
+        write(f"claimed {lease.job.id} {lease.job.delivery}" for lease in leases)
         verdicts = [rng.choice([Ack(), Ack(), Ack(), Retry(0, Failure("again")), Release()]) for _ in leases]
         finished = [lease.job.id for lease, verdict in zip(leases, verdicts) if type(verdict) is Ack]
-        tell(f"acking {job_id} -" for job_id in finished)
+        write(f"acking {job_id} -" for job_id in finished)
         store.settle(list(zip(leases, verdicts)))
-        tell(f"done {job_id} -" for job_id in finished)
+        write(f"done {job_id} -" for job_id in finished)
         number += 4
 
 
@@ -152,7 +152,7 @@ class VictimReport:
 
     def turn(self, number: int) -> None:
         """A new victim writes to a new file: what the last one left half said stays unsaid."""
-        self.path = self._directory / f"told-{number}"
+        self.path = self._directory / f"witness-{number}"
         self._read = 0
 
     def listen(self) -> int:
@@ -197,7 +197,7 @@ def everything(store: Store) -> dict[int, Job]:
 
 
 def audit(directory: Path, reported: VictimReport) -> int:
-    """The journal against what was told; how many jobs are still open."""
+    """The journal against the witness file; how many jobs are still open."""
     store = open_store(f"memory://{directory}")
     try:
         found = everything(store)

@@ -26,13 +26,13 @@ from datetime import timedelta
 from forebay.store.sqlite.store import SqliteStore
 from forebay.work.log_readers import Consumer
 
-path, commit, told_path, kill_after = sys.argv[1:]
-told = os.open(told_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+path, commit, received_path, kill_after = sys.argv[1:]
+received = os.open(received_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 left = int(kill_after)
 
 def handle(entry):
     global left
-    os.write(told, entry.body + b"\\n")
+    os.write(received, entry.body + b"\\n")
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -89,7 +89,7 @@ def run(script: str, *arguments: str) -> int:
 
 def reported(path: str, commit: str) -> list[int]:
     """What was handled, over some lives that ended in the middle of a batch and one that went to the end."""
-    received = Path(path).with_name("told")
+    received = Path(path).with_name("received")
     for _ in range(KILLS):
         assert run(CONSUMER, path, commit, str(received), "7") == -signal.SIGKILL
     assert run(CONSUMER, path, commit, str(received), "0") == 0

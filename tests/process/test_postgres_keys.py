@@ -74,7 +74,7 @@ with open(path, "w") as file:
 
 
 def race(url: str, directory: Path, threads: int, keys: int, batch: int) -> list[tuple[str, str, int, int]]:
-    """What the producers were told: word, key, job and what they meant."""
+    """The producers' answers: word, key, job and what they meant."""
     paths = [directory / f"said-{number}" for number in range(PROCESSES)]
     processes = [
         subprocess.Popen(

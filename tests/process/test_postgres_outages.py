@@ -73,7 +73,7 @@ def test_workers_and_producers_outlast_a_server_that_is_read_only(load: Load) ->
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Load]:
-    """A server with few connections, and no reserve for anybody."""
+    """A server with few connections, and no reserve."""
     settings = {"max_connections": "24", "superuser_reserved_connections": "0", "autovacuum": "off"}
     with PostgresServer(durable=True, private=True, settings=settings) as server:
         load = Load(tmp_path, server.create_database())
@@ -166,7 +166,7 @@ def test_connections_that_are_cut_anywhere_many_times(load: Load, durable: Postg
     cut_at_random(load, durable, 1_000)
 
 
-def hears(store: Store, url: str, within: float) -> bool:
+def is_notified(store: Store, url: str, within: float) -> bool:
     """Whether a notification ends a sleep for which there is no other reason."""
     sleeper = Task(lambda: store.wait(["default"], seconds(within)))
     with admin(url) as connection:
@@ -184,15 +184,15 @@ def notice_a_half_open_listener(url: str, server: PostgresServer, within: float)
         store = open_store(url.replace("@", f"@{first},"))
         store.enqueue([Draft("later", delay=3_600_000_000)])
         proxy.admit()
-        assert hears(store, url, 5)
+        assert is_notified(store, url, 5)
         assert proxy.connections == 1
         with admin(url) as connection:
             (listener,) = connection.execute(LISTENERS).fetchall()
             proxy.freeze()
             proxy.refuse()
-            assert not hears(store, url, 0.5)
+            assert not is_notified(store, url, 0.5)
             began = time.monotonic()
-            assert hears(store, url, within)
+            assert is_notified(store, url, within)
             assert time.monotonic() - began < within
             assert [pid for pid in connection.execute(LISTENERS).fetchall() if pid != listener], "another one listens"
         proxy.thaw()

@@ -1,4 +1,4 @@
-"""The proxy cuts where it is told, to the byte; a lost reply is one whose request took effect; no thread is left."""
+"""The proxy cuts where it is set to, to the byte; a lost reply is one whose request took effect; no thread is left."""
 
 import socket
 import threading

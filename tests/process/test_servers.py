@@ -33,7 +33,7 @@ signal.pause()
 
 
 def processes_in(directory: Path) -> list[int]:
-    """Every process that works in this directory or was told of it."""
+    """Every process that works in this directory or has it among its arguments."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -81,7 +81,7 @@ def test_a_fresh_database_is_empty_and_nobody_else_has_it(postgres: PostgresServ
 
 
 def stop_amid_writes(server: PostgresServer, how: Stop) -> None:
-    """Stop it while a client commits; it comes back with all that the client was told, and at most one commit more."""
+    """Stop it while a client commits; it comes back with every acknowledged commit, and at most one more."""
     url = server.create_database()
     port, pid = server.port, server.pid
     committed = 0

@@ -1,4 +1,4 @@
-"""The first moments of a command: a signal during start-up is heeded, and a full disk is told in words."""
+"""The first moments of a command: a signal during start-up is heeded, and a full disk is a clear error."""
 
 import os
 import resource
@@ -113,7 +113,7 @@ def test_a_worker_that_starts_on_a_full_disk_says_so_and_exits_with_3(tmp_path: 
 
 
 def test_a_supervisor_starts_a_worker_again_that_found_the_disk_full(tmp_path: Path) -> None:
-    """A limit on files stands in for the disk: it can be lifted while everybody lives."""
+    """A limit on files stands in for the disk: it can be lifted while the processes live."""
     (tmp_path / "app.py").write_text(APP)
     url = f"sqlite:///{tmp_path}/jobs.db"
     supervisor = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Jobs that are taken back from workers that die or are told twice to end run before a backlog, in real workers.
+"""Jobs that are taken back from workers that die or are signalled twice run before a backlog, in real workers.
 
 What counts is how much of the backlog began before them: by the file of effects, not by a clock. At night the backlog
 is long, and the time counts as well.

@@ -50,7 +50,7 @@ def locked(database: Path) -> Iterator[None]:
 
 
 def stop_between_writes(process: subprocess.Popen[bytes], database: Path) -> None:
-    """A process that is stopped while it writes keeps everybody else from the file."""
+    """A process that is stopped while it writes locks the file for all others."""
     while True:
         process.send_signal(signal.SIGSTOP)
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":

@@ -24,7 +24,7 @@ async def moments(seq: int) -> dict[str, datetime]:
 
 @fb.job(keep_result=True)
 def opaque(seq: int):  # type: ignore[no-untyped-def]
-    """A result that cannot be kept, and that no annotation tells of."""
+    """A result that cannot be kept, and that no annotation declares."""
     return {"found": {seq}}
 
 
@@ -72,7 +72,7 @@ async def counts_apart(seq: int, ctx: Context) -> None:
 
 
 async def _count(seq: int, ctx: Context) -> None:
-    """Says how far it is much more often than anybody writes it down."""
+    """Reports progress much more often than it is written."""
     say("start", seq, ctx)
     for step in range(10_000):
         ctx.progress(min(0.5, step / 2_000), f"step {step} of many")

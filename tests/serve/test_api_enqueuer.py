@@ -22,7 +22,7 @@ from tests.serve.site import Serving
 
 
 class Slow(MemoryStore):
-    """Holds its first call of `enqueue` until it is told to go on."""
+    """Holds its first call of `enqueue` until it is released."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -235,7 +235,7 @@ def test_the_server_takes_back_what_a_silent_worker_held(serve_on: Serving) -> N
 
 
 def test_a_claim_in_another_name_is_in_the_ledger(postgres_url: str, serve_on: Serving) -> None:
-    """What is settled over HTTP is told to the ledger as by any worker: attempt, times, error."""
+    """What is settled over HTTP is recorded in the ledger as by any worker: attempt, times, error."""
     store = open_store(postgres_url)
     client = serve_on(store, ServeSettings(port=0, maintain=False, drain=1)).client(Role.WORKER)
     store.enqueue([Draft("a", None, "mail")])

@@ -109,7 +109,7 @@ def test_a_cause_is_redriven_alone_and_shown_on_its_page(shop: Site, store: Stor
         ]
         assert len(links) == 2
         fields = dict(parse_qsl(urlsplit(links[0]).query))
-        assert "queue" not in fields, "a cause tells where its jobs died, and they may lie elsewhere"
+        assert "queue" not in fields, "a cause names where its jobs died, and they may be kept elsewhere"
         operator.get(links[0])
         place = dry_run(operator, act="redrive", rate=1_000, **fields)
         operator.done(f"{place}/go")

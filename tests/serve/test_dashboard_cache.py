@@ -1,4 +1,4 @@
-"""Numbers that many readers share: asked for once, renewed aside where that is slow, never from before a change."""
+"""Numbers that many readers share: read once, renewed aside where that is slow, never from before a change."""
 
 from threading import Event
 
@@ -70,7 +70,7 @@ def test_what_others_were_told_is_not_asked_again(hand: ManualTime) -> None:
     assert lately.get() == 70
     assert hand.requested == 0
     lately.invalidate()
-    assert lately.get() == 1, "they were told before the change"
+    assert lately.get() == 1, "they were read before the change"
     hand.now += 3
     received.append(Observation(71, hand.now, 0.4))
     assert lately.get() == 71

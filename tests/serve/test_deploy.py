@@ -101,23 +101,23 @@ def test_selectors_probes_and_times_fit_together() -> None:
 def test_keda_reads_a_number_that_the_server_gives(store: Store, serve_on: Serving) -> None:
     (scaled,), (keys,) = of_kind("ScaledObject", KEDA), of_kind("TriggerAuthentication", KEDA)
     (trigger,) = scaled["spec"]["triggers"]
-    told = trigger["metadata"]
+    metadata = trigger["metadata"]
     assert trigger["type"] == "metrics-api"
     assert trigger["authenticationRef"]["name"] == keys["metadata"]["name"]
-    assert (told["authMode"], keys["spec"]["secretTargetRef"][0]["parameter"]) == ("bearer", "token")
-    address = urlsplit(told["url"])
+    assert (metadata["authMode"], keys["spec"]["secretTargetRef"][0]["parameter"]) == ("bearer", "token")
+    address = urlsplit(metadata["url"])
     (service,) = of_kind("Service")
     assert (address.hostname or "").partition(".")[0] == service["metadata"]["name"]
     assert address.port == service["spec"]["ports"][0]["port"]
     targets = {each["metadata"]["name"]: each for each in of_kind("Deployment")}
     worker = targets[scaled["spec"]["scaleTargetRef"]["name"]]["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert told["targetValue"] == worker[worker.index("--concurrency") + 1], "the slots of a pod"
+    assert metadata["targetValue"] == worker[worker.index("--concurrency") + 1], "the slots of a pod"
 
     client = serve_on(store).client(Role.VIEWER)
     path = f"{address.path}?{address.query}"
-    assert client.get(path).json()[told["valueLocation"]] == 0
+    assert client.get(path).json()[metadata["valueLocation"]] == 0
     store.enqueue([Draft("a")])
-    assert client.get(path).json()[told["valueLocation"]] is None, "unknown: KEDA keeps what there is"
+    assert client.get(path).json()[metadata["valueLocation"]] is None, "unknown: KEDA keeps what there is"
     assert scaled["spec"]["minReplicaCount"] >= 1, "so that a worker runs the first job"
 
 

@@ -32,19 +32,19 @@ PRODUCE: Final = {Role.PRODUCER, Role.ADMIN}
 WORK: Final = {Role.WORKER, Role.ADMIN}
 OPERATE: Final = {Role.OPERATOR, Role.ADMIN}
 RULE: Final = {Role.ADMIN}
-EVERYBODY: Final = set(Role)
+ANY_ROLE: Final = set(Role)
 OWN, FAR, NONE = "own", "far", "far.none"
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """What is expected of one route. `who` None: open to anybody.
+    """What is expected of one route. `roles` None: open without a key.
 
-    own      the status for those who may, on their own queue
+    own      the status for permitted roles, on their own queue
     foreign  the same on a foreign one: 404, unless the route is about no queue
     thing    what its path names;  json, form: what it is sent
     """
 
-    who: set[Role] | None
+    roles: set[Role] | None
     own: int = 200
     foreign: int = 404
     thing: str = ""
@@ -57,93 +57,95 @@ PUT_SPEC: Final = {"retention": {"type": "remove-on-ack"}}
 CRON: Final = {"rule": "30 1 * * *", "kind": "k", "queue": "{queue}"}
 MAY_NOT_EXIST: Final = {"PUT /queues/{name}", "POST /queues/{name}/pause", "POST /queues/{name}/resume"}
 TABLE: Final = {
-    "GET /openapi.json": Row(who=None, foreign=200),
-    "HEAD /openapi.json": Row(who=None, foreign=200),
-    "GET /health": Row(who=None, foreign=200),
-    "GET /ready": Row(who=None, foreign=200),
-    "GET /metrics": Row(who=VIEW, foreign=200),
-    "POST /jobs": Row(who=PRODUCE, own=202, json={"kind": "k", "queue": "{queue}"}),
-    "POST /jobs/batch": Row(who=PRODUCE, foreign=200, json={"kind": "k", "queue": "{queue}"}),
-    "GET /jobs": Row(who=VIEW, foreign=200, query="?queue={queue}"),
-    "GET /jobs/{job_id}": Row(who=VIEW | PRODUCE, thing="job"),
-    "GET /jobs/{job_id}/explain": Row(who=VIEW | PRODUCE, thing="job"),
-    "POST /jobs/cancel": Row(who=OPERATE, foreign=200, json={"queue": "{queue}"}),
-    "POST /jobs/{job_id}/cancel": Row(who=PRODUCE | OPERATE, thing="job"),
-    "POST /claim": Row(who=WORK, json={"wants": [{"queue": "{queue}"}]}),
-    "POST /settle": Row(who=WORK, own=404, json={"settlements": [{"lease": "x", "outcome": "ack"}]}),
-    "POST /extend": Row(who=WORK, own=404, json={"leases": ["x"]}),
-    "POST /progress": Row(who=WORK, own=404, json={"reports": [{"lease": "x", "portion": 0.5}]}),
-    "GET /events": Row(who=VIEW, own=409, query="?queue={queue}&follow=false"),
-    "GET /dlq": Row(who=VIEW, foreign=200, query="?queue={queue}"),
-    "GET /dlq/causes": Row(who=VIEW, foreign=200, query="?queue={queue}"),
-    "GET /dlq/{job_id}": Row(who=VIEW, thing="dead"),
-    "POST /dlq/{job_id}/retry": Row(who=OPERATE, thing="dead"),
-    "POST /dlq/{job_id}/requeue": Row(who=OPERATE, thing="dead"),
-    "DELETE /dlq/{job_id}": Row(who=OPERATE, own=204, thing="dead"),
-    "POST /dlq/purge": Row(who=OPERATE, foreign=200, json={"queue": "{queue}"}),
-    "POST /dlq/redrive": Row(who=OPERATE, foreign=200, json={"queue": "{queue}"}),
-    "GET /queues": Row(who=VIEW, foreign=200),
-    "GET /queues/{name}": Row(who=VIEW, thing="queue"),
-    "PUT /queues/{name}": Row(who=RULE, thing="queue", json=PUT_SPEC),
-    "POST /queues/{name}/pause": Row(who=OPERATE, thing="queue"),
-    "POST /queues/{name}/resume": Row(who=OPERATE, thing="queue"),
-    "GET /gates": Row(who=VIEW, query="?queue={queue}"),
-    "POST /gates/{name:path}": Row(who=OPERATE, thing="gate", json={"slots": 2}),
-    "POST /conditions/{name}/release": Row(who=OPERATE, thing="condition", json={}),
-    "GET /cron": Row(who=VIEW, foreign=200),
-    "GET /cron/{name}": Row(who=VIEW, thing="cron"),
-    "PUT /cron/{name}": Row(who=OPERATE, thing="cron", json=CRON),
-    "DELETE /cron/{name}": Row(who=OPERATE, own=204, thing="cron"),
-    "POST /cron/{name}/pause": Row(who=OPERATE, thing="cron"),
-    "POST /cron/{name}/run": Row(who=OPERATE, own=202, thing="cron"),
-    "POST /cron/{name}/resume": Row(who=OPERATE, thing="cron"),
-    "GET /stats": Row(who=VIEW, query="?queue={queue}"),
-    "GET /scale": Row(who=VIEW, query="?queue={queue}"),
-    "GET /logs": Row(who=VIEW, foreign=200),
-    "POST /logs/{name}": Row(who=PRODUCE, own=201, thing="log", json={"entries": [{"body": 1}]}),
-    "GET /logs/{name}/groups": Row(who=VIEW | WORK, thing="log"),
-    "POST /logs/{name}/own": Row(who=WORK, thing="log", json={"group": "g", "member": "m"}),
-    "POST /logs/{name}/disown": Row(who=WORK, thing="log", json={"group": "g", "member": "m"}),
-    "GET /logs/{name}/{partition}": Row(who=VIEW | WORK, thing="log"),
-    "POST /logs/{name}/{partition}/commit": Row(who=WORK, thing="log", json={"group": "g", "offset": -1}),
-    "GET /": Row(who=None, own=303, foreign=303),
-    "GET /ui": Row(who=None, own=303, foreign=303),
-    "GET /ui/static/{name}": Row(who=None, own=404),
-    "GET /ui/{rest:path}": Row(who=EVERYBODY, own=404),
-    "GET /ui/login": Row(who=None, own=200, foreign=200),
-    "POST /ui/login": Row(who=None, own=401, foreign=401, form={"key": "fb_wrong"}),
-    "POST /ui/logout": Row(who=EVERYBODY, own=303, foreign=303, form={}),
-    "GET /ui/": Row(who=VIEW, foreign=200),
-    "GET /ui/queues/{name}": Row(who=VIEW, thing="queue"),
-    "POST /ui/queues/{name}/pause": Row(who=OPERATE, own=303, thing="queue", form={}),
-    "POST /ui/queues/{name}/resume": Row(who=OPERATE, own=303, thing="queue", form={}),
-    "POST /ui/queues/{name}/gate": Row(who=OPERATE, own=303, thing="queue", form={"gate": "cap/{queue}", "slots": "2"}),
-    "GET /ui/jobs": Row(who=VIEW, foreign=200, query="?queue={queue}"),
-    "GET /ui/jobs/{job_id}": Row(who=VIEW, thing="job"),
-    "POST /ui/jobs/{job_id}/purge": Row(who=OPERATE, own=303, thing="job", form={}),
-    "POST /ui/jobs/{job_id}/cancel": Row(who=OPERATE, own=303, thing="job", form={}),
-    "POST /ui/jobs/{job_id}/redrive": Row(who=OPERATE, own=303, thing="dead", form={}),
-    "GET /ui/dead": Row(who=VIEW, foreign=200, query="?queue={queue}"),
-    "GET /ui/bulk/new": Row(who=OPERATE, foreign=200),
-    "POST /ui/bulk": Row(who=OPERATE, own=303, foreign=303, form={"act": "cancel", "queue": "{queue}"}),
-    "GET /ui/bulk/{action_id}": Row(who=OPERATE, thing="move"),
-    "POST /ui/bulk/{action_id}/go": Row(who=OPERATE, own=303, thing="move", form={}),
-    "POST /ui/bulk/{action_id}/stop": Row(who=OPERATE, own=303, thing="move", form={}),
-    "GET /ui/schedules": Row(who=VIEW, foreign=200),
-    "GET /ui/schedules/{name}": Row(who=VIEW, thing="cron"),
-    "POST /ui/schedules/{name}/edit": Row(who=OPERATE, own=303, thing="cron", form={"rule": "@daily", "zone": "UTC"}),
-    "POST /ui/schedules/{name}/pause": Row(who=OPERATE, own=303, thing="cron", form={}),
-    "POST /ui/schedules/{name}/run": Row(who=OPERATE, own=303, thing="cron", form={}),
-    "POST /ui/schedules/{name}/resume": Row(who=OPERATE, own=303, thing="cron", form={}),
-    "GET /ui/workers": Row(who=VIEW, foreign=200),
-    "GET /ui/logs": Row(who=VIEW, foreign=200),
-    "GET /ui/logs/{name}": Row(who=VIEW, thing="log"),
-    "POST /ui/logs/{name}/rewind": Row(
-        who=OPERATE, own=303, thing="log", form={"group": "g", "partition": "0", "offset": "0"}
+    "GET /openapi.json": Row(roles=None, foreign=200),
+    "HEAD /openapi.json": Row(roles=None, foreign=200),
+    "GET /health": Row(roles=None, foreign=200),
+    "GET /ready": Row(roles=None, foreign=200),
+    "GET /metrics": Row(roles=VIEW, foreign=200),
+    "POST /jobs": Row(roles=PRODUCE, own=202, json={"kind": "k", "queue": "{queue}"}),
+    "POST /jobs/batch": Row(roles=PRODUCE, foreign=200, json={"kind": "k", "queue": "{queue}"}),
+    "GET /jobs": Row(roles=VIEW, foreign=200, query="?queue={queue}"),
+    "GET /jobs/{job_id}": Row(roles=VIEW | PRODUCE, thing="job"),
+    "GET /jobs/{job_id}/explain": Row(roles=VIEW | PRODUCE, thing="job"),
+    "POST /jobs/cancel": Row(roles=OPERATE, foreign=200, json={"queue": "{queue}"}),
+    "POST /jobs/{job_id}/cancel": Row(roles=PRODUCE | OPERATE, thing="job"),
+    "POST /claim": Row(roles=WORK, json={"wants": [{"queue": "{queue}"}]}),
+    "POST /settle": Row(roles=WORK, own=404, json={"settlements": [{"lease": "x", "outcome": "ack"}]}),
+    "POST /extend": Row(roles=WORK, own=404, json={"leases": ["x"]}),
+    "POST /progress": Row(roles=WORK, own=404, json={"reports": [{"lease": "x", "portion": 0.5}]}),
+    "GET /events": Row(roles=VIEW, own=409, query="?queue={queue}&follow=false"),
+    "GET /dlq": Row(roles=VIEW, foreign=200, query="?queue={queue}"),
+    "GET /dlq/causes": Row(roles=VIEW, foreign=200, query="?queue={queue}"),
+    "GET /dlq/{job_id}": Row(roles=VIEW, thing="dead"),
+    "POST /dlq/{job_id}/retry": Row(roles=OPERATE, thing="dead"),
+    "POST /dlq/{job_id}/requeue": Row(roles=OPERATE, thing="dead"),
+    "DELETE /dlq/{job_id}": Row(roles=OPERATE, own=204, thing="dead"),
+    "POST /dlq/purge": Row(roles=OPERATE, foreign=200, json={"queue": "{queue}"}),
+    "POST /dlq/redrive": Row(roles=OPERATE, foreign=200, json={"queue": "{queue}"}),
+    "GET /queues": Row(roles=VIEW, foreign=200),
+    "GET /queues/{name}": Row(roles=VIEW, thing="queue"),
+    "PUT /queues/{name}": Row(roles=RULE, thing="queue", json=PUT_SPEC),
+    "POST /queues/{name}/pause": Row(roles=OPERATE, thing="queue"),
+    "POST /queues/{name}/resume": Row(roles=OPERATE, thing="queue"),
+    "GET /gates": Row(roles=VIEW, query="?queue={queue}"),
+    "POST /gates/{name:path}": Row(roles=OPERATE, thing="gate", json={"slots": 2}),
+    "POST /conditions/{name}/release": Row(roles=OPERATE, thing="condition", json={}),
+    "GET /cron": Row(roles=VIEW, foreign=200),
+    "GET /cron/{name}": Row(roles=VIEW, thing="cron"),
+    "PUT /cron/{name}": Row(roles=OPERATE, thing="cron", json=CRON),
+    "DELETE /cron/{name}": Row(roles=OPERATE, own=204, thing="cron"),
+    "POST /cron/{name}/pause": Row(roles=OPERATE, thing="cron"),
+    "POST /cron/{name}/run": Row(roles=OPERATE, own=202, thing="cron"),
+    "POST /cron/{name}/resume": Row(roles=OPERATE, thing="cron"),
+    "GET /stats": Row(roles=VIEW, query="?queue={queue}"),
+    "GET /scale": Row(roles=VIEW, query="?queue={queue}"),
+    "GET /logs": Row(roles=VIEW, foreign=200),
+    "POST /logs/{name}": Row(roles=PRODUCE, own=201, thing="log", json={"entries": [{"body": 1}]}),
+    "GET /logs/{name}/groups": Row(roles=VIEW | WORK, thing="log"),
+    "POST /logs/{name}/own": Row(roles=WORK, thing="log", json={"group": "g", "member": "m"}),
+    "POST /logs/{name}/disown": Row(roles=WORK, thing="log", json={"group": "g", "member": "m"}),
+    "GET /logs/{name}/{partition}": Row(roles=VIEW | WORK, thing="log"),
+    "POST /logs/{name}/{partition}/commit": Row(roles=WORK, thing="log", json={"group": "g", "offset": -1}),
+    "GET /": Row(roles=None, own=303, foreign=303),
+    "GET /ui": Row(roles=None, own=303, foreign=303),
+    "GET /ui/static/{name}": Row(roles=None, own=404),
+    "GET /ui/{rest:path}": Row(roles=ANY_ROLE, own=404),
+    "GET /ui/login": Row(roles=None, own=200, foreign=200),
+    "POST /ui/login": Row(roles=None, own=401, foreign=401, form={"key": "fb_wrong"}),
+    "POST /ui/logout": Row(roles=ANY_ROLE, own=303, foreign=303, form={}),
+    "GET /ui/": Row(roles=VIEW, foreign=200),
+    "GET /ui/queues/{name}": Row(roles=VIEW, thing="queue"),
+    "POST /ui/queues/{name}/pause": Row(roles=OPERATE, own=303, thing="queue", form={}),
+    "POST /ui/queues/{name}/resume": Row(roles=OPERATE, own=303, thing="queue", form={}),
+    "POST /ui/queues/{name}/gate": Row(
+        roles=OPERATE, own=303, thing="queue", form={"gate": "cap/{queue}", "slots": "2"}
     ),
-    "GET /ui/operators": Row(who=RULE, foreign=200),
-    "GET /ui/keys": Row(who=RULE, foreign=200),
-    "POST /ui/keys/{key_id}/revoke": Row(who=RULE, own=303, foreign=303, thing="key", form={}),
+    "GET /ui/jobs": Row(roles=VIEW, foreign=200, query="?queue={queue}"),
+    "GET /ui/jobs/{job_id}": Row(roles=VIEW, thing="job"),
+    "POST /ui/jobs/{job_id}/purge": Row(roles=OPERATE, own=303, thing="job", form={}),
+    "POST /ui/jobs/{job_id}/cancel": Row(roles=OPERATE, own=303, thing="job", form={}),
+    "POST /ui/jobs/{job_id}/redrive": Row(roles=OPERATE, own=303, thing="dead", form={}),
+    "GET /ui/dead": Row(roles=VIEW, foreign=200, query="?queue={queue}"),
+    "GET /ui/bulk/new": Row(roles=OPERATE, foreign=200),
+    "POST /ui/bulk": Row(roles=OPERATE, own=303, foreign=303, form={"act": "cancel", "queue": "{queue}"}),
+    "GET /ui/bulk/{action_id}": Row(roles=OPERATE, thing="move"),
+    "POST /ui/bulk/{action_id}/go": Row(roles=OPERATE, own=303, thing="move", form={}),
+    "POST /ui/bulk/{action_id}/stop": Row(roles=OPERATE, own=303, thing="move", form={}),
+    "GET /ui/schedules": Row(roles=VIEW, foreign=200),
+    "GET /ui/schedules/{name}": Row(roles=VIEW, thing="cron"),
+    "POST /ui/schedules/{name}/edit": Row(roles=OPERATE, own=303, thing="cron", form={"rule": "@daily", "zone": "UTC"}),
+    "POST /ui/schedules/{name}/pause": Row(roles=OPERATE, own=303, thing="cron", form={}),
+    "POST /ui/schedules/{name}/run": Row(roles=OPERATE, own=303, thing="cron", form={}),
+    "POST /ui/schedules/{name}/resume": Row(roles=OPERATE, own=303, thing="cron", form={}),
+    "GET /ui/workers": Row(roles=VIEW, foreign=200),
+    "GET /ui/logs": Row(roles=VIEW, foreign=200),
+    "GET /ui/logs/{name}": Row(roles=VIEW, thing="log"),
+    "POST /ui/logs/{name}/rewind": Row(
+        roles=OPERATE, own=303, thing="log", form={"group": "g", "partition": "0", "offset": "0"}
+    ),
+    "GET /ui/operators": Row(roles=RULE, foreign=200),
+    "GET /ui/keys": Row(roles=RULE, foreign=200),
+    "POST /ui/keys/{key_id}/revoke": Row(roles=RULE, own=303, foreign=303, thing="key", form={}),
 }
 
 
@@ -177,7 +179,7 @@ def test_every_route_has_a_row_and_every_row_a_route() -> None:
 
 def test_open_routes_are_few_and_known() -> None:
     assert {name for name, (roles, _) in ROUTES.items() if roles is None} == {
-        name for name, row in TABLE.items() if row.who is None
+        name for name, row in TABLE.items() if row.roles is None
     }
 
 
@@ -244,7 +246,7 @@ class World:
         return str(number)
 
     def _move(self, queue: str, role: Role | None) -> str:
-        """Moves belong to who began them."""
+        """A bulk action belongs to the actor that began it."""
         if queue == NONE:
             return "move-none"
         self.make("job", queue, role)
@@ -311,17 +313,17 @@ def test_each_role_on_its_own_and_on_a_foreign_queue(world: World, name: str, qu
         answer, _ = world.ask(name, role, queue)
         if name == "POST /ui/logout" and role is not None:
             world.visitors[role] = world.logged_in(role, ("own*",))
-        if row.who is None:
+        if row.roles is None:
             expected = row.own if queue == OWN else row.foreign
         elif role is None:
             expected = 303 if ROUTES[name][1] and name.startswith("GET") else 401
-        elif role not in row.who:
+        elif role not in row.roles:
             expected = 403
         else:
             expected = row.own if queue == OWN else row.foreign
         if answer.status_code != expected:
             wrong.append((str(role), answer.status_code, f"not {expected}", answer.text[:200]))
-        if role is None and expected == 303 and row.who is not None:
+        if role is None and expected == 303 and row.roles is not None:
             assert answer.headers["location"] == "/ui/login"
     assert not wrong
 
@@ -329,7 +331,7 @@ def test_each_role_on_its_own_and_on_a_foreign_queue(world: World, name: str, qu
 @pytest.mark.parametrize("name", sorted(name for name, row in TABLE.items() if row.thing and row.foreign == 404))
 def test_what_is_foreign_looks_like_what_never_was(world: World, name: str) -> None:
     """Only the name of what never was is written over: a job's number may stand on a page by chance."""
-    for role in sorted(TABLE[name].who or ()):
+    for role in sorted(TABLE[name].roles or ()):
         foreign, known = world.ask(name, role, FAR)
         never, unknown = world.ask(name, role, NONE)
         assert foreign.status_code == never.status_code
@@ -346,7 +348,7 @@ def _telling(answer: httpx.Response) -> dict[str, str]:
 )
 def test_no_page_changes_anything_without_its_token_or_from_elsewhere(world: World, name: str) -> None:
     """S5: for every route of a page that changes something."""
-    role = min(TABLE[name].who or ())
+    role = min(TABLE[name].roles or ())
     client = world.visitors[role]
     path = name.partition(" ")[2].replace("{name}", OWN).replace("{job_id}", "1")
     path = path.replace("{action_id}", "m").replace("{key_id}", "k")

@@ -1,6 +1,6 @@
 """The whole API against its own OpenAPI document: thousands of made-up requests to a real server, good and bad ones.
 
-No answer may be a 5xx, and every answer must be one that the document tells of: its status, its media type, its headers
+No answer may be a 5xx, and every answer must be one that the document names: its status, its media type, its headers
 and its schema. What the schema forbids must be refused. One server for all, on a store in memory that holds jobs in
 every state, a log, a schedule and dead letters, so that requests meet real things.
 """

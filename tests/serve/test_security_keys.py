@@ -158,14 +158,14 @@ def test_nobody_gets_in_without_a_key_and_says_who_he_is_once(site: Site) -> Non
         {"X-Api-Key": good},
         [("Authorization", f"Bearer {good}"), ("Authorization", f"Bearer {good}")],
     ]
-    anybody = site.with_key(None)
+    keyless = site.with_key(None)
     for headers in wrong:
-        answer = anybody.get("/queues", headers=headers)
+        answer = keyless.get("/queues", headers=headers)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Bearer")
         assert answer.headers["content-type"] == "application/problem+json"
         assert good not in answer.text
-    assert anybody.get(f"/queues?token={good}").status_code == 401
+    assert keyless.get(f"/queues?token={good}").status_code == 401
     assert site.with_key(good).get("/queues").status_code == 200
 
 

@@ -177,16 +177,16 @@ def test_a_quota_holds_for_all_servers_together_and_after_a_restart(store: Store
         return quotas, follower
 
     limit: dict[int, int | None] = {DAY: 10}
-    (here, telling), (there, hearing) = server(), server()
+    (here, reporting), (there, reading) = server(), server()
     assert here.charge_jobs("a", 7, limit) == 0
     assert here.charge_jobs("nobody", 7, {DAY: None}) == 0
     assert there.charge_jobs("a", 2, limit) == 0
-    for each in (telling, hearing, telling):
+    for each in (reporting, reading, reporting):
         each.step()
     assert here.charge_jobs("a", 2, limit) > 0
     assert there.charge_jobs("a", 1, limit) == 0
-    hearing.step()
-    hearing.step()
+    reading.step()
+    reading.step()
     after, _ = server()
     assert after.charge_jobs("a", 1, limit) > 0
     assert after.charge_jobs("b", 10, limit) == 0

@@ -120,8 +120,8 @@ def test_a_certificate_is_a_caller_with_its_roles_and_queues(secured: Site, auth
 def test_a_name_without_roles_shows_a_key_and_a_key_goes_before_a_certificate(
     secured: Site, authority: Authority
 ) -> None:
-    with client(secured, authority, authority.issue("somebody")) as nobody:
-        assert nobody.get("/queues").status_code == 401
+    with client(secured, authority, authority.issue("somebody")) as unknown:
+        assert unknown.get("/queues").status_code == 401
     with client(secured, authority, authority.issue("mailer", "admin")) as two_names:
         assert two_names.post("/claim", json={"wants": [{"queue": "mail"}]}).status_code == 401
     with client(secured, authority, authority.issue("mailer"), secured.key(Role.VIEWER)) as viewer:

@@ -167,7 +167,7 @@ def test_rules_that_would_be_unsafe_are_refused(keys: str, bad: dict[str, Any]) 
 
 
 class Issuer:
-    """A real server that gives keys, and counts how often it was asked."""
+    """A real server that gives keys, and counts its requests."""
 
     def __init__(self) -> None:
         self.requested = 0

@@ -43,7 +43,7 @@ def test_broker_loss_by_a_wrong_ack_and_a_slow_subscribers_backlog(begin: Begin)
     assert (full.value.queue, full.value.depth) == ("slow", 3)
     assert [world.backlog(queue).depth for queue in ("slow", "q.all")] == [3, 3], "all copies or none"
     [other] = world.store.enqueue([Draft("user.born", queue="q")])
-    assert len(other.copies) == 1, "who is not concerned is neither asked nor held up"
+    assert len(other.copies) == 1, "a queue that no route names is not delayed"
 
     [lost] = world.claim(queue="q.all")
     world.reopen()
@@ -59,7 +59,7 @@ def test_broker_loss_by_a_wrong_ack_and_a_slow_subscribers_backlog(begin: Begin)
 
 
 class NaiveLog:
-    """A list, and one number for each group that anybody may overwrite."""
+    """A list, and one number for each group, without a fence."""
 
     def __init__(self, entries: list[str]) -> None:
         self.entries = entries
@@ -86,9 +86,9 @@ def test_durable_log_a_bad_commit_and_a_trim_that_somebody_needed(begin: Begin) 
     assert [entry.offset for entry in log.read("q", partition, -1, 10)] == [0, 1, 2, 3, 4, 5]
     assert log.commit("q", "mail", partition, 5) == 5
     assert log.commit("q", "mail", partition, 2) == 5, "a late commit does not move the group back"
-    assert log.commit("q", "mail", partition, 1, rewind=True) == 1, "a replay is asked for by name"
+    assert log.commit("q", "mail", partition, 1, rewind=True) == 1, "a replay needs `rewind`"
     [standing] = [each for each in log.groups("q", "", 10) if each.partition == partition]
-    assert (standing.lag, standing.lost, standing.loses_at) == (4, 0, appended + 7 * DAY), "told before it loses any"
+    assert (standing.lag, standing.lost, standing.loses_at) == (4, 0, appended + 7 * DAY), "visible before it loses any"
 
     window = world.spec.retention
     assert isinstance(window, Retained)
@@ -174,7 +174,7 @@ def test_waitlist_overbooking_stale_promotion_and_waiting_for_ever(begin: Begin)
     assert door.inside > door.slots, "three look before the first one enters: overbooked"
     immediate = begin(replace(WAITLIST("q"), eligibility=Immediate()))
     immediate.send(*[Draft("guest")] * 5)
-    assert len(immediate.claim(10)) == 5, "without a gate everybody is let in"
+    assert len(immediate.claim(10)) == 5, "without a gate every job is claimed"
 
     world = begin(WAITLIST("q"))
     calm, stale, urgent, soon = guests(world)
@@ -203,7 +203,7 @@ def test_waitlist_a_release_lets_in_by_name_and_never_the_stale(begin: Begin) ->
     assert expired(world, stale), "the first in the list had expired and did not count"
     [inside] = world.claim(10)
     assert inside.job.id == urgent
-    assert world.store.hold(soon) is not None, "the next one still stands at the gate, and can be told why"
+    assert world.store.hold(soon) is not None, "the next one is still held, and `hold` says why"
     world.done([inside])
     assert world.claim(10) == [], "a release is one place, not a slot that comes back"
     world.store.set_gate(condition_gate("capacity"), 1)

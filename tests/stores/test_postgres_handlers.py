@@ -187,7 +187,7 @@ def test_a_result_is_kept_when_it_is_said_inside(site: Site, awaited: bool, capl
     site.run("acounted" if awaited else "counted", "kept", n=5)
     [job] = site.app.jobs()
     assert (job.state, job.result) == (State.DONE, {"n": 5})
-    assert ("ctx.set_result" in caplog.text) is not awaited, "what is returned comes too late, and is told"
+    assert ("ctx.set_result" in caplog.text) is not awaited, "what is returned comes too late, and is logged"
 
 
 def test_what_a_handler_does_after_its_block_changes_nothing(site: Site, caplog: pytest.LogCaptureFixture) -> None:

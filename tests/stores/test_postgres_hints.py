@@ -48,10 +48,10 @@ class Listener:
         self.received: set[str] = set()
 
     def until(self, *names: str) -> None:
-        """Until all of these were heard of; nothing else is going on in the database."""
+        """Until all of these have arrived; nothing else is going on in the database."""
         while missing := {*names} - self.received:
             notices = list(self._connection.notifies(timeout=PATIENCE, stop_after=1))
-            assert notices, f"never heard of {sorted(missing)[:3]}"
+            assert notices, f"never notified of {sorted(missing)[:3]}"
             for notice in notices:
                 self.received.update(notice.payload.split(","))
 

@@ -72,7 +72,7 @@ def explained(url: str, statement: str, *values: object) -> tuple[Any, list[dict
     """The answer of a statement that is rolled back, and the plans of all that the server ran for it."""
     plans: list[dict[str, Any]] = []
 
-    def hear(notice: psycopg.errors.Diagnostic) -> None:
+    def on_notice(notice: psycopg.errors.Diagnostic) -> None:
         text = notice.message_primary or ""
         plans.append(json.loads(text[text.index("{") :])["Plan"])
 
@@ -83,7 +83,7 @@ def explained(url: str, statement: str, *values: object) -> tuple[Any, list[dict
             "('log_timing', 'off'), ('log_nested_statements', 'on'), ('log_format', 'json'), ('log_level', 'notice'), "
             "('log_min_duration', '0')) AS n (name, value)"
         )
-        connection.add_notice_handler(hear)
+        connection.add_notice_handler(on_notice)
         found = connection.execute(statement.encode(), values).fetchall()
         connection.rollback()
     return found[0][0], plans
@@ -151,7 +151,7 @@ def test_what_runs_is_counted_gate_by_gate(url: str) -> None:
 
 
 def test_a_few_failures_do_not_make_a_settle_tell_of_every_job(url: str) -> None:
-    """Jobs that just go are read once, as when none fails; what is told is as long as the failures are many."""
+    """Jobs that just go are read once, as when none fails; the text grows with the number of failures."""
     jobs, failures = 60, 6
     with closing(PostgresStore(url)) as store:
         for number in range(jobs):
@@ -163,7 +163,7 @@ def test_a_few_failures_do_not_make_a_settle_tell_of_every_job(url: str) -> None
             verdicts = [Retry(0, Failure("ValueError")) if at < fails else Ack() for at in range(jobs)]
             call = settling.call_of(grouped(list(zip(leases, verdicts, strict=True)))[0])
             found.append((*counted(url, SETTLE, *call), len(call[-1])))
-    (plain, steps, _), (answer, mixed, told) = found
+    (plain, steps, _), (answer, mixed, sent) = found
     assert plain == answer == [1]
     assert mixed < steps + 60 * failures
-    assert told < 200 * failures
+    assert sent < 200 * failures

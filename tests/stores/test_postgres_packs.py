@@ -97,17 +97,17 @@ def test_every_verdict_finds_its_job_in_the_pack(store: PostgresStore) -> None:
 
 
 def test_a_pack_that_is_settled_whole_is_recorded_and_remembered_job_by_job(store: PostgresStore) -> None:
-    """Of runs and of single jobs some fail: the server tells of members that just go, the call of the others."""
+    """Of runs and of single jobs some fail: the server records plain acknowledgements, the call the others."""
     store.enqueue([Draft("k", number) for number in range(4)])
     leases = store.claim([Want("default", 4)], "me", TIME) + taken(store, 3, "me")
     verdicts: list[Verdict] = [Ack() for _ in leases]
     verdicts[1] = verdicts[5] = Retry(10**9, Failure("Again"))
-    told = list(zip(leases, verdicts, strict=True))
-    assert store.settle(told) == [Settled.APPLIED] * 7
+    settlements = list(zip(leases, verdicts, strict=True))
+    assert store.settle(settlements) == [Settled.APPLIED] * 7
     spans = [span for entry in store.ledger(-1, 100) for span in entry.record.spans if entry.record.verb == "settle"]
     recorded = sorted((span.first + at, span.change) for span in spans for at in range(span.n))
     assert recorded == [(lease.job.id, "retried" if at in (1, 5) else "acked") for at, lease in enumerate(leases)]
-    assert store.settle(told) == [Settled.APPLIED] * 7
+    assert store.settle(settlements) == [Settled.APPLIED] * 7
     assert store.settle([(lease, Cancel()) for lease in leases]) == [Settled.STALE] * 7
     shown = store.get([lease.job.id for lease in leases])
     assert [(job.body, job.tenant, job.attempt) for job in shown if job] == [(b"1", None, 1), (b"1", "t1", 1)]

@@ -73,7 +73,7 @@ def test_receipts_tell_the_truth_while_a_setting_is_unsafe(
 def test_settings_are_read_again_after_a_reconnect_before_a_receipt_is_written(
     server: RedisServer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that was started anew may have other settings. Time alone would not tell here."""
+    """A server that was started anew may have other settings. Time alone would not show it here."""
     monkeypatch.setattr(health, "_CHECK_EVERY", 3_600.0)
     assert store.enqueue([Draft("k")])[0].durable
     turn(server, appendfsync="everysec")

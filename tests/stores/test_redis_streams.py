@@ -86,7 +86,7 @@ def test_what_was_lost_is_taken_over_when_its_lease_says_so_and_the_late_one_is_
     (taken,) = claim(store, 1, "bob")
     assert pending(client) == {1: ("bob", 2)}
     assert store.settle([(lost, Ack())]) == [Settled.STALE]
-    assert pending(client) == {1: ("bob", 2)}, "a plain XACK would have been heard"
+    assert pending(client) == {1: ("bob", 2)}, "a plain XACK would have had an effect"
     assert store.settle([(taken, Ack())]) == [Settled.APPLIED]
 
 

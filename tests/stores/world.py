@@ -35,7 +35,7 @@ Begin: TypeAlias = Callable[[QueueSpec], "World"]
 
 
 class World:
-    """The store of one chapter. Every helper works on the queue that it began with, unless told otherwise."""
+    """The store of one chapter. Every helper works on the queue that it began with, unless another is given."""
 
     def __init__(self, opener: Opener, spec: QueueSpec) -> None:
         self._opener = opener

@@ -34,7 +34,7 @@ from forebay.core.errors import (
 )
 
 EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
-    # the error, its fields, and what its message must tell: the thing, the fact, the way out
+    # the error, its fields, and what its message must contain: the thing, the fact, the way out
     (
         Invalid("delay", "-1 is negative", "give a positive one"),
         {"field": "delay", "reason": "-1 is negative", "remedy": "give a positive one"},

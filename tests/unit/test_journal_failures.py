@@ -1,4 +1,4 @@
-"""A journal that meets a fault stops for good, tells everyone, and has lost nothing it acknowledged."""
+"""A journal that meets a fault stops for good, fails every call, and has lost nothing it acknowledged."""
 
 import os
 import random

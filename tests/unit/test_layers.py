@@ -227,7 +227,7 @@ def check_clock(path: str, tree: ast.AST) -> Iterator[Finding]:
         if isinstance(node, ast.Attribute) and node.attr in CLOCK_READS:
             name = ast.unparse(node)
             if name.split(".")[0] in names:
-                yield node.lineno, f"{name} reads a clock: core is told the time"
+                yield node.lineno, f"{name} reads a clock: core gets the time as an argument"
 
 
 def findings(sources: dict[str, str]) -> list[str]:

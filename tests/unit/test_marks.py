@@ -262,7 +262,7 @@ def test_a_worker_takes_back_what_a_dead_process_of_its_machine_held(store: Stor
         (State.READY, 0, 0),
     ]
     assert recovery.recovered == 3
-    assert list(owners_of(run)) == ["bob"], "the file goes once the jobs are taken back; who lives keeps his"
+    assert list(owners_of(run)) == ["bob"], "the file goes once the jobs are taken back; a live worker keeps its file"
     living.close()
 
 

@@ -1,6 +1,6 @@
-"""The twelve names as values: each is one expression that travels, prints itself and tells how it fails.
+"""The twelve names as values: each is one expression that travels, prints itself and says how it fails.
 
-What each of them does when it is put to the test is told in `tests/stores/test_named_*.py`, on every store.
+What each of them does when it is put to the test is shown in `tests/stores/test_named_*.py`, on every store.
 """
 
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ def test_every_name_travels_prints_and_tells_how_it_fails() -> None:
         assert named.test
         assert spec.commit_point
         vectors.add(named("q").vector())
-    assert len(vectors) == 12, "a reader can tell them apart"
+    assert len(vectors) == 12, "they differ"
 
 
 def test_a_name_is_a_shortcut_and_every_field_may_be_changed() -> None:

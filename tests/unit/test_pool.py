@@ -840,7 +840,7 @@ def test_a_heavy_job_takes_as_many_slots_as_it_costs(fb: Forebay, hold: Event) -
     with at_work(fb, Options(concurrency=4)) as rig:
         light, heavy, giant = rig.leased(Draft("slow"), Draft("slow", cost=3), Draft("slow", cost=50))
         assert rig.pool.fits([light, heavy, giant]) == 2
-        assert rig.pool.fits([giant, light]) == 1, "alone, everybody fits"
+        assert rig.pool.fits([giant, light]) == 1, "alone, every job fits"
         rig.pool.submit([light, heavy])
         assert rig.pool.free == 0
         assert rig.pool.fits([giant]) == rig.pool.fits([light]) == 0

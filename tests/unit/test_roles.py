@@ -230,7 +230,7 @@ def test_a_renewer_says_until_when_leases_last_counted_from_before_the_call(stor
     assert holding.ends == {kept.fence: 109.0}
 
 
-def test_a_renewer_tells_what_is_lost_and_what_is_to_end(store: MemoryStore, clock: ManualClock) -> None:
+def test_a_renewer_reports_what_is_lost_and_what_is_to_end(store: MemoryStore, clock: ManualClock) -> None:
     holding = Holding(leased(store, 3))
     kept, taken, cancelled = holding.leases
     store.settle([(taken, Release())])
@@ -277,7 +277,7 @@ def test_progress_is_written_once_a_second_many_jobs_at_a_time_and_only_what_is_
     assert (job.progress.portion, job.progress.note) == (0.5, "newest")
 
 
-def test_a_cancel_listener_tells_each_request_once(store: MemoryStore, clock: ManualClock) -> None:
+def test_a_cancel_listener_reports_each_request_once(store: MemoryStore, clock: ManualClock) -> None:
     holding = Holding(leased(store, 3))
     first, second, _ = holding.leases
     listener = CancelListener(store, holding, first.owner)
@@ -351,7 +351,7 @@ def test_a_reaper_reads_the_marks_of_its_machine(
 
 
 class UnreachableStore(MemoryStore):
-    """A store that is out of reach, wholly or but for questions, until it is told otherwise."""
+    """A store that is out of reach, wholly or but for reads, until the test changes it."""
 
     readable = writable = True
 

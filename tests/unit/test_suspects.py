@@ -52,7 +52,7 @@ def test_what_it_does_not_know_changes_nothing() -> None:
 
 
 class IdleChild:
-    """A child that runs what it is given until it is told to end."""
+    """A child that runs what it is given until it is stopped."""
 
     def __init__(self, target: str, pulse: Path | None = None) -> None:
         self.pulse = None

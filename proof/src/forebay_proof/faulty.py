@@ -71,7 +71,7 @@ Plan: TypeAlias = Callable[[str], Fault]
 """The fault for the next call of this verb."""
 
 PASSING: Final = (Fault.REFUSED, Fault.REPLY_LOST, Fault.DELAYED, Fault.DUPLICATED)
-"""Faults after which the same store can be asked again."""
+"""Faults after which the same store can be called again."""
 
 
 def scripted(*steps: tuple[str, Fault]) -> Plan:

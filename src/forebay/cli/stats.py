@@ -158,7 +158,7 @@ class Top:
         self._store = store
         self._before: Sample | None = None
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         self._before = take_sample(self._store, self._call.args.queues)
 
     def frame(self) -> list[str]:
@@ -224,7 +224,7 @@ def _top(call: Call) -> int:
         if not call.args.once:
             watch(call.screen, every, top.frame)
             return OK
-        top.look()
+        top.refresh()
         time.sleep(every)
         for line in top.frame():
             call.screen.say(line)

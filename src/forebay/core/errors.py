@@ -169,7 +169,7 @@ class ResultPending(ForebayError, TimeoutError):
     """The job whose result was awaited did not end in time."""
 
     def __init__(self, job_id: int, state: str, timeout: float) -> None:
-        super().__init__(f"job {job_id} is still {state} after {timeout:g} s; wait longer, or ask again later")
+        super().__init__(f"job {job_id} is still {state} after {timeout:g} s; wait longer, or call again later")
         self.job_id = job_id
         self.state = state
         self.timeout = timeout

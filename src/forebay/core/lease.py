@@ -2,7 +2,7 @@
 
 The fence is (job id, delivery). `delivery` grows with every claim, across retries, redrives and restarts, so the settle
 of a late holder is always recognised. `attempt` is no fence: a redrive sets it back.
-Time is liveness, the fence is safety: a lease past its time is still the current one until someone else gets the job.
+Time is liveness, the fence is safety: a lease past its time is still the current one until another claim takes the job.
 """
 
 from enum import StrEnum

@@ -93,7 +93,7 @@ DEAD_LETTER: Final = Named(
         name=queue, routing=Routing(max_attempts=1, dead=DeadLetters(keep=days(30), limit=1_000_000))
     ),
     "dead letters are never examined; a second unbounded backlog; secrets in payloads",
-    "where other queues' dead lie: bounded in number and age, counted in every backlog, redriven home by a plan",
+    "other queues' dead letters: bounded in number and age, counted in every backlog, redriven home by a plan",
     "test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back",
 )
 BOUNDED: Final = Named(

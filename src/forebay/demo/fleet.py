@@ -62,7 +62,7 @@ def watch(fb: Forebay, kills: int, rng: random.Random) -> int:
 
 
 def audit(fb: Forebay, accepted: dict[int, str], evidence: Path, killed: int) -> bool:
-    """Receipts and effects against each other; the store is asked for its dead letters alone."""
+    """Receipts and effects against each other; of the store only the dead letters are read."""
     with sqlite3.connect(evidence) as database:
         starts = dict(database.execute("SELECT seq, count(*) FROM started GROUP BY seq"))
         repeated = database.execute(

@@ -102,7 +102,7 @@ class Cron(Struct, frozen=True):
     def ticks(self, after: Instant, upto: Instant, limit: int = MAX_BATCH) -> list[Instant]:
         """The ticks in (after, upto], oldest first, at most `limit` of them."""
         if type(limit) is not int or not 1 <= limit <= MAX_BATCH:
-            raise Invalid("limit", f"{limit!r} is not an integer in 1 … {MAX_BATCH}", "ask for fewer, more often")
+            raise Invalid("limit", f"{limit!r} is not an integer in 1 … {MAX_BATCH}", "use a smaller limit, more often")
         checked_instant("upto", upto)
         return list(islice(takewhile(upto.__ge__, self._ticks(after)), limit))
 

@@ -443,7 +443,7 @@ class Pool:
                 if child is not None:
                     child.kill()
             case "thread" if stop is not Stop.CANCEL:
-                # A thread cannot be stopped. A cancelled one is asked (ctx.cancelled) and waited for, others are not.
+                # A thread cannot be stopped. A cancelled one sees ctx.cancelled and is waited for, others are not.
                 if self._finish(run, run.stopped_outcome()):
                     self._threads.abandon(run)
             case _:

@@ -182,7 +182,7 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 
 def _meanings(address: Address) -> Iterator[Address]:
-    """The address, and the IPv4 address that it may stand for on the way."""
+    """The address, and the IPv4 address that it may be translated to."""
     yield address
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:

@@ -100,7 +100,7 @@ def _stores_of(plan: "Plan", store: str | None) -> "list[tuple[Kept, str]]":
 
 @contextmanager
 def _folder(report: str | None) -> Iterator[Path]:
-    """What is not asked for is kept only if something was broken."""
+    """Without the option, the evidence is kept only if something was broken."""
     if report is not None:
         Path(report).mkdir(parents=True, exist_ok=True)
         yield Path(report)

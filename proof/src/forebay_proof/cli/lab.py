@@ -40,7 +40,7 @@ def _load_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--batch", type=count, default=100, metavar="N", help="jobs in a call (default: 100)")
     parser.add_argument("--producers", type=count, default=1, metavar="N", help="processes that enqueue (default: 1)")
-    parser.add_argument("--keys", action="store_true", help="each job has a key: lost answers are asked for again")
+    parser.add_argument("--keys", action="store_true", help="each job has a key: calls with lost answers are repeated")
     parser.add_argument("--processes", type=count, default=2, metavar="M", help="worker processes (default: 2)")
     parser.add_argument("--concurrency", type=count, default=64, metavar="N", help="jobs at once in each (default: 64)")
     parser.add_argument("--claim-batch", type=count, default=100, metavar="N", help="jobs in a claim (default: 100)")
@@ -78,7 +78,7 @@ def _load(call: Call) -> int:
 
 
 def _facts(trial: "Trial", outcome: "TrialResult") -> list[tuple[str, object]]:
-    """What was asked of the store and what it took; what became of the jobs only where the fleet is ours."""
+    """The calls to the store and their cost; what became of the jobs only where the fleet is ours."""
     report, evidence = outcome.producers, outcome.evidence
     seconds, jobs = evidence["seconds"], max(1, report.accepted)
     facts: list[tuple[str, object]] = [

@@ -35,7 +35,7 @@ _FLAT: Final = 1.25
 
 
 class HeadlineResult(Struct, frozen=True, kw_only=True):
-    """What came of it: the trial's own outcome, the kills, and Spark's verdict if it was asked."""
+    """What came of it: the trial's own outcome, the kills, and the audit's verdict if it ran."""
 
     outcome: TrialResult
     kills: int

@@ -27,7 +27,7 @@ _TRIAL: Final = '[ "$(id -u)" != 0 ] && : > trial && rm trial && exec "$1" --ver
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where the programs of a server lie, and the folders to copy where nobody may not read them."""
+    """Where the programs of a server are, and the folders to copy where nobody may not read them."""
 
     folder: Path
     trees: tuple[Path, ...] = ()

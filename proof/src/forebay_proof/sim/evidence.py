@@ -56,7 +56,7 @@ class Sent(Struct):
 
 
 class Exit(Struct, frozen=True):
-    """A process that drained: when it was asked to, when it was gone, and whether all its verdicts were written."""
+    """A process that drained: when it was signalled, when it exited, and whether all its verdicts were written."""
 
     owner: str
     asked_at: int

@@ -65,7 +65,7 @@ class SimContext:
 
 
 class SimRoutings:
-    """The routing of each queue as the store has it; when the store cannot be asked, as it was last known.
+    """The routing of each queue as the store has it; when the store is unreachable, as it was last known.
 
     It is looked up where a role acts, never at the end of a handler: a verdict must not wait for the store.
     """

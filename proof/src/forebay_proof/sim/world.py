@@ -68,7 +68,7 @@ class Process:
 
 
 class Trace:
-    """What happened, line by line: its hash, its last lines, and all of them when they are asked for."""
+    """What happened, line by line: its hash, its last lines, and all of them if they are kept."""
 
     def __init__(self, keep: bool) -> None:
         self.last: deque[str] = deque(maxlen=None if keep else 200)

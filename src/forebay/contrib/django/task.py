@@ -81,7 +81,7 @@ class ForebayTaskContext(TaskContext):
 def result_of(job: Job, task: AnyTask, alias: str) -> AnyResult:
     """A job as Django shows it.
 
-    A store keeps no start of an attempt that has ended: its end stands for it in `started_at` and `last_attempted_at`.
+    A store keeps no start of an attempt that has ended: its end is used in `started_at` and `last_attempted_at`.
     """
     payload: Any = job.payload
     ends = [error.at for error in job.errors] + ([job.finished_at] if job.finished_at else [])

@@ -8,7 +8,7 @@
         read-only        the server behind the store refuses writes
         unsafe-settings  the server behind the store is configured to lose acknowledged writes
         no-progress      jobs are ready, and none was claimed for fifteen seconds
-        stale-poll       the queues were last polled too long ago to tell
+        stale-poll       the queues were last polled too long ago
 
 The first two need no key, so they name no queue and no error text: metrics and `forebay doctor` do. A load balancer
 uses `?skip=no-progress`: it should keep routing requests to a server when the workers have stopped.

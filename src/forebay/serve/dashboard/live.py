@@ -78,7 +78,7 @@ async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[st
 
 
 async def _user_now(request: Request) -> Actor | None:
-    """The user of the page; a host application is asked again."""
+    """The user of the page; the host application is called again."""
     host = view_cache(request).context.host
     if host is None or request.scope[HOST_ACTOR] is None:
         return session_of(request, touch=False)

@@ -22,7 +22,7 @@ MOUNTED_AT: Final = ContextVar("forebay_mounted_at", default="")
 HOST_ACTOR: Final = "forebay.host_actor"
 
 HostAuth: TypeAlias = Callable[[Request], Awaitable[Actor | None] | Actor | None]
-"""The user of the host application as an actor; None: nobody, or nobody who may see this."""
+"""The user of the host application as an actor; None: not logged in, or without access."""
 
 
 class MountMiddleware:

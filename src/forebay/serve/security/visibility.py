@@ -77,7 +77,7 @@ def narrowed(actor: Actor, query: Query) -> Query | None:
 
 
 def carries(actor: Actor, meta: Conditions, payload: Conditions, job: Job) -> bool:
-    """Whether the job meets the conditions as this actor sees it: nobody finds out a secret by searching for it."""
+    """Whether the job meets the conditions as this actor sees it, so that a search cannot find out a secret."""
     if not holds(job.meta, job.body, meta, payload):
         return False
     shown = job if sees_secrets(actor) else redact_job(job)

@@ -72,7 +72,7 @@ class Scaled(Struct, frozen=True, forbid_unknown_fields=True):
 class LoadPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """`rate` jobs a second by so many producers; `mix` as `lab.draw` reads it.
 
-    With `keys`, an answer that was lost is asked for again; without, what the store did not find out stays unknown.
+    With `keys`, a call whose answer was lost is repeated; without, its outcome stays unknown.
     """
 
     rate: float = 50.0

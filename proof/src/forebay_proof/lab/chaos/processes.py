@@ -1,4 +1,4 @@
-"""Faults of processes: workers and supervisors that are killed, stopped, asked to end, or whose clock is wrong."""
+"""Faults of processes: workers and supervisors that are killed, stopped, drained, or whose clock is wrong."""
 
 import os
 import signal
@@ -85,7 +85,7 @@ class EndFleet(Fault, frozen=True):
         else:
             code = scene.fleet.stop()
             if code != 0:
-                scene.blame(f"a fleet that was asked to end left with code {code}")
+                scene.blame(f"a drained fleet exited with code {code}")
         left = [pid for pid in workers if alive(pid)]
         if left and not self.kill:
             scene.blame(f"workers outlived their fleet: {left}")

@@ -193,7 +193,7 @@ EXPERIMENT: Final = Experiment(
     4,
     "Job loss",
     "Nothing that was accepted is lost, however often workers are killed: what a dead process held is handed out again "
-    "by its supervisor at once, or when its lease ends where nobody is left to tell. Each effect is applied once.",
+    "by its supervisor at once, or when its lease ends where no supervisor is left. Each effect is applied once.",
     "The supervisor's look at its children bounds the recovery; the lease does where supervisors die too.",
     _cases,
     _run,

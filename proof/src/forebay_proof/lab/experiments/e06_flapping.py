@@ -153,7 +153,7 @@ EXPERIMENT: Final = Experiment(
     6,
     "Flapping dependency",
     "Full jitter spreads what failed together, exponential growth keeps the number of tries small however long the "
-    "outage is, and nobody dies of it: all are done within one cap of the recovery.",
+    "outage is, and no job dies of it: all are done within one cap of the recovery.",
     "The backoff's cap bounds how long after the recovery the last one is done; no resource is near its bound.",
     _cases,
     _run,

@@ -76,7 +76,7 @@ def _judge(found: Found) -> list[Finding]:
         zero(found, "lost", "jobs without an effect"),
         zero(found, "effects twice", "jobs whose effect was applied twice"),
         zero(found, "dead", "jobs that died of it"),
-        zero(found, "exit code", "exit code of the worker that was told to end"),
+        zero(found, "exit code", "exit code of the drained worker"),
     ]
     for drain, claim in (("enough", "finished where there was time"), ("short", "handed back where there was none")):
         name = "finished by the first" if drain == "enough" else "handed back"
