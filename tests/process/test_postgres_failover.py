@@ -161,8 +161,7 @@ def test_a_standby_that_may_lack_what_was_acknowledged_is_reported(
 
 def test_a_url_with_several_hosts_means_the_one_that_accepts_writes(pair: Pair) -> None:
     first, second = ("127.0.0.1", str(pair.primary.port)), ("127.0.0.1", str(pair.standby.port))
-    name = database_of(pair.url)
-    server = Server(join_hosts(pair.standby.url(name), pair.primary.url(name)))
+    server = Server(join_hosts(pair.standby.url(), pair.primary.url()))
     assert server.hosts == [second, first]
     server.connect().close()
     assert server.options()["port"] == f"{pair.primary.port},{pair.standby.port}", "the one that was right is first"
