@@ -29,7 +29,7 @@ from forebay.store.streams import enqueue_stream
 LINE_BYTES = 1024 * 1024
 
 
-class Line(Struct, frozen=True, forbid_unknown_fields=True):
+class DraftLine(Struct, frozen=True, forbid_unknown_fields=True):
     """One job of a file. `delay` is in seconds; times are written as on the command line."""
 
     kind: str | None = None
@@ -163,7 +163,7 @@ def _input(name: str) -> Iterator[tuple[BinaryIO, int]]:
 def _parsed(line: bytes, number: int, call: Call, now: Callable[[], Instant]) -> Draft:
     args = call.args
     try:
-        given = msgspec.json.decode(line, type=Line)
+        given = msgspec.json.decode(line, type=DraftLine)
         defaults = {
             name: getattr(args, name)
             for name in ("priority", "tenant", "subject", "max_attempts", "cost")

@@ -71,7 +71,7 @@ class ServerContext:
         if settings.maintain:
             ticker = Ticker(store, layers=layers)
             self._roles += [Reaper(store, self.routing, after_outage=True), Promoter(store), ticker]
-        self._beats: list[RoleThread] = []
+        self._role_threads: list[RoleThread] = []
         self.leaving = asyncio.Event()
         self.enqueuer = Enqueuer(self)
         self.claim_polls = ClaimPolls(self)
@@ -95,9 +95,9 @@ class ServerContext:
     async def start(self) -> None:
         with suppress(ForebayError):
             await self.enqueuer.refresh_blocking()
-        self._beats = [RoleThread(role, self.throttled_log) for role in self._roles]
-        for beat in self._beats:
-            beat.start()
+        self._role_threads = [RoleThread(role, self.throttled_log) for role in self._roles]
+        for thread in self._role_threads:
+            thread.start()
 
     def dismiss(self) -> None:
         """Answer all long polls at once: the server is about to stop."""
@@ -109,7 +109,7 @@ class ServerContext:
         await self.claim_polls.close()
         await self.job_polls.close()
         await self.event_streams.close()
-        await asyncio.gather(*(asyncio.to_thread(beat.stop, _STOP_SECONDS) for beat in self._beats))
+        await asyncio.gather(*(asyncio.to_thread(thread.stop, _STOP_SECONDS) for thread in self._role_threads))
         self.enqueuer.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -28,7 +28,7 @@ _VERDICT_BYTES: Final = 4 * 1024 * 1024
 _SCAN_SECONDS: Final = 0.02
 
 
-class Line(Struct, frozen=True):
+class QueueLine(Struct, frozen=True):
     """One queue."""
 
     backlog: Backlog
@@ -67,7 +67,7 @@ def _values(cache: ViewCache, actor: Actor) -> dict[str, Any]:
     busy, since = cache.rate_tracker.busy(), summary.since()
     ranked = sorted(backlogs, key=lambda each: (-busy.get(each.queue, 0), -each.depth, each.queue))
     shown = ranked[:QUEUES_SHOWN]
-    lines = [Line(each, cache.rate_tracker.rates([each.queue]), since.get(each.queue)) for each in shown]
+    lines = [QueueLine(each, cache.rate_tracker.rates([each.queue]), since.get(each.queue)) for each in shown]
     return {
         "known": cache.rate_tracker.known,
         "counting": counted is None,
