@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite helm typescript demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite helm typescript demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,12 +146,16 @@ lab: setup ## run the ten experiments and write their report (ARGS='--scale full
 
 docs: setup ## build the site into build/site; strict, without a network (VERSION=0.2: beside other versions)
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir build/site/$(VERSION)
-	@$(if $(VERSION),$(PY) -m tests.docs.versions build/site,:) && echo "open build/site/$(addsuffix /,$(VERSION))index.html"
+	@$(if $(VERSION),$(PY) -m tests.docs.versions build/site,:) && echo "open build/site/$(addsuffix /,$(VERSION))index.html (search needs a server: make docs-serve)"
 
 docs-serve: setup ## serve the site and build it anew at each change: http://127.0.0.1:8000
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --quiet
 
-reference: setup ## write the generated tables of the reference anew: commands, routes, metrics
+figures: setup $(PEERED)/.ready ## record benchmarks for the docs: ARGS="memory postgres", or all; best on a quiet machine
+	@$(PY) -m tests.docs.figures $(ARGS)
+	@$(PY) -m tests.docs.reference
+
+reference: setup ## write the generated tables anew: commands, routes, metrics, recorded figures
 	@$(PY) -m tests.docs.reference
 
 release: setup ## build both wheels, check them, and run the README with them on every Python at hand

@@ -1,4 +1,4 @@
-"""The tables of the reference that repeat the code: routes and metrics. `make reference` writes them into their pages.
+"""Tables that repeat the code or a recorded result: routes, metrics, figures. `make reference` writes them.
 
 Each page holds its table between two markers; a test compares the two. The table of commands is written by
 `forebay.cli.reference`.
@@ -14,6 +14,7 @@ from forebay.core import limits
 from forebay.serve.app import create_app
 from forebay.serve.metrics.families import DURATIONS, FLEET
 from forebay.store.open import open_store
+from tests.docs import figures
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = ROOT / "docs" / "reference"
@@ -119,7 +120,12 @@ def _folded(node: ast.expr) -> str:
             return ""
 
 
-TABLES: Final = {"http.md": routes, "metrics.md": metrics}
+TABLES: Final = {
+    "http.md": routes,
+    "metrics.md": metrics,
+    "../internals/benchmarks.md": figures.table,
+    "../compare.md": figures.compared,
+}
 
 
 def renewed(page: str, table: str) -> str:

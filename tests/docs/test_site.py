@@ -5,7 +5,10 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -14,6 +17,8 @@ from forebay.cli.parser import build
 from forebay.cli.plugins import all_commands
 from forebay.core import errors, limits
 from forebay_proof.servers.process import free_port
+from tests.browser.chrome import browser, opened
+from tests.docs import figures
 from tests.docs.console import blocks, has_terminal, terminals
 from tests.docs.curves import CURVES, IMAGES, Curve, drawn
 from tests.docs.reference import PAGES as REFERENCE
@@ -54,6 +59,31 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     assert len(pages) > 20
     for page in pages:
         assert 'src="http' not in page.read_text(), f"{page.name} loads a script or a picture from elsewhere"
+    found, elsewhere = search(tmp_path / "site", "redrive")
+    assert re.match(r"\d+ matching documents", found)
+    assert elsewhere == [], "the site loads something from another host"
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+
+
+def search(site: Path, words: str) -> tuple[str, list[str]]:
+    """What the search of the served site answers, and the addresses on other hosts that its pages load from."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    loaded: list[str] = []
+    try:
+        with browser() as chrome, opened(chrome) as (page, _):
+            page.on("request", lambda request: loaded.append(request.url))
+            page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+            page.fill("[data-md-component=search-query]", words, force=True)
+            page.wait_for_function("/documents/.test(document.querySelector('.md-search-result__meta').innerText)")
+            answer = page.inner_text(".md-search-result__meta").strip()
+    finally:
+        server.shutdown()
+        server.server_close()
+    return answer, [url for url in loaded if not url.startswith(f"http://127.0.0.1:{server.server_port}/")]
 
 
 def written_commands() -> list[tuple[str, str]]:
@@ -113,6 +143,26 @@ def test_every_environment_variable_and_table_has_its_row() -> None:
     tables = re.findall(r"^CREATE (?:UNLOGGED )?TABLE forebay\.(\w+)", schema.read_text(), re.MULTILINE)
     page = (REFERENCE / "sql.md").read_text()
     assert [name for name in tables if f"`forebay.{name}`" not in page] == []
+
+
+def test_every_recorded_figure_names_its_command_and_commit() -> None:
+    parser = build(all_commands())
+    recorded = figures.read()
+    assert set(recorded) <= set(figures.RUNS)
+    for name, found in recorded.items():
+        assert found["command"] == figures.RUNS[name]
+        parser.parse_args(shlex.split(found["command"])[1:])
+        assert re.fullmatch(r"[0-9a-f]{12}", found["commit"])
+        assert re.fullmatch(r"2\d{3}-\d\d-\d\d", found["date"])
+        assert found["figures"]
+
+
+def test_every_section_of_the_benchmarks_has_its_command_and_date() -> None:
+    page = (DOCS / "internals" / "benchmarks.md").read_text()
+    for section in page.split("\n## ")[1:]:
+        if "](" not in section.splitlines()[2]:
+            assert re.search(r"`(make|forebay) ", section), f"no command: {section[:40]}"
+            assert re.search(r"\b20\d\d-\d\d-\d\d\b", section), f"no date: {section[:40]}"
 
 
 @pytest.mark.parametrize(("name", "curve"), CURVES.items())
