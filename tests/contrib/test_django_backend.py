@@ -11,18 +11,25 @@ from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connections, transaction
 from django.test import override_settings
 from django.utils.safestring import mark_safe
-from django_tasks import TaskResultStatus, default_task_backend
-from django_tasks.base import TaskResult
-from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch
-from django_tasks.signals import task_enqueued, task_finished, task_started
 
 from forebay.contrib.django import app
+from forebay.contrib.django.api import AnyResult
 from forebay.core.errors import Unsupported
 from forebay.core.job import State
 from forebay.work.options import Options
 from forebay.work.worker import Worker
 from tests.contrib.shop import tasks
 from tests.contrib.shop.models import Order
+from tests.contrib.task_api import (
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    default_task_backend,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("project")
@@ -39,14 +46,14 @@ def working(**options: Any) -> Iterator[Worker]:
         worker.drain(5)
 
 
-def ended(result: TaskResult[Any]) -> TaskResult[Any]:
+def ended(result: AnyResult) -> AnyResult:
     """The result once its job has ended."""
     app().wait_for(int(result.id), 20)
     result.refresh()
     return result
 
 
-def run(result: TaskResult[Any]) -> TaskResult[Any]:
+def run(result: AnyResult) -> AnyResult:
     with working():
         return ended(result)
 
@@ -73,10 +80,10 @@ def test_a_task_runs_with_its_arguments(where: str, request: pytest.FixtureReque
 def test_async_tasks_use_the_orm_and_close_their_connections(where: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(where)
 
-    async def enqueue() -> TaskResult[Any]:
+    async def enqueue() -> AnyResult:
         # In a thread of this test: the one that asgiref shares has the connection of the test before.
         async with ThreadSensitiveContext():
-            result: TaskResult[Any] = await tasks.aadd.aenqueue(2, second=3)
+            result: AnyResult = await tasks.aadd.aenqueue(2, second=3)
             assert (await tasks.aadd.aget_result(result.id)).status is TaskResultStatus.READY
             await sync_to_async(connections.close_all)()
         return result
@@ -141,9 +148,9 @@ def test_priority_queue_key_and_run_after_reach_the_job() -> None:
 
 
 def test_wrong_tasks_are_refused() -> None:
-    with pytest.raises(InvalidTaskError, match="'nowhere' is not valid"):
+    with pytest.raises(InvalidTask, match="'nowhere' is not valid"):
         tasks.add.using(queue_name="nowhere")
-    with pytest.raises(InvalidTaskError, match="aware"):
+    with pytest.raises(InvalidTask, match="aware"):
         tasks.add.using(run_after=datetime(2030, 1, 1))  # noqa: DTZ001
     with pytest.raises(TaskResultMismatch):
         tasks.describe.get_result(tasks.add.enqueue(1).id)
@@ -234,7 +241,7 @@ def test_one_commit_needs_the_database_of_the_project() -> None:
     assert not Order.objects.exists()
 
 
-def _claimed(result: TaskResult[Any]) -> Any:
+def _claimed(result: AnyResult) -> Any:
     from forebay import Want
 
     return app().store.claim([Want("default", 1)], "a test", timedelta(seconds=30))

@@ -14,7 +14,6 @@ from django.contrib.auth.models import Permission, User
 from django.core import checks
 from django.core.management import call_command
 from django.test import Client, override_settings
-from django_tasks import default_task_backend
 
 from forebay import QueueSpec
 from forebay.contrib.django import app
@@ -23,6 +22,7 @@ from forebay.contrib.django.management.commands.forebay import TARGET, arguments
 from forebay.contrib.django.project import specs
 from forebay.core.errors import Invalid
 from forebay.core.policy import Fifo, Priority
+from tests.contrib.task_api import APPS, MODULE, default_task_backend
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def test_a_wrong_option_is_an_error(options: dict[str, Any], finding: str) -> No
 
 
 def test_the_backend_needs_its_app() -> None:
-    with override_settings(INSTALLED_APPS=["django_tasks"]):
+    with override_settings(INSTALLED_APPS=APPS):
         (found,) = default_task_backend.check()
     assert (found.id, found.hint) == ("forebay.E001", "add 'forebay.contrib.django' to INSTALLED_APPS")
 
@@ -163,13 +163,13 @@ def test_commands_get_the_app_its_queues_and_its_code() -> None:
     assert not any("site-packages" in str(home) for home in project_code())
 
 
-SETTINGS = """
+SETTINGS = f"""
 import os
 SECRET_KEY = "only for tests"
-INSTALLED_APPS = ["django_tasks", "forebay.contrib.django", "store"]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "site.db"}}
-TASKS = {"default": {"BACKEND": "forebay.contrib.django.ForebayBackend"}}
-FOREBAY = {"URL": os.environ.get("TEST_STORE", "sqlite:///jobs.db")}
+INSTALLED_APPS = {[*APPS, "forebay.contrib.django", "store"]}
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "site.db"}}}}
+TASKS = {{"default": {{"BACKEND": "forebay.contrib.django.ForebayBackend"}}}}
+FOREBAY = {{"URL": os.environ.get("TEST_STORE", "sqlite:///jobs.db")}}
 """
 MANAGE = """
 import os, sys
@@ -177,9 +177,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "site_settings")
 from django.core.management import execute_from_command_line
 execute_from_command_line(sys.argv)
 """
-TASKS = """
+TASKS = f"""
 from pathlib import Path
-from django_tasks import task
+from {MODULE} import task
 
 @task()
 def greet(name):

@@ -23,7 +23,7 @@ COMMENTED_FROM_LINES = 100  # below this, one good comment would already be too 
 DOCSTRING_FROM_LINES = 5
 
 SKIPPED = re.compile(
-    r"\.git|\.venv(-bench)?|__pycache__|build|dist|node_modules|htmlcov|\.hypothesis|\.\w+_cache|.*\.egg-info"
+    r"\.git|\.venv(-bench|-django)?|__pycache__|build|dist|node_modules|htmlcov|\.hypothesis|\.\w+_cache|.*\.egg-info"
 )
 LOOSE_END = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
 # Written with brackets, so that this file does not hold what it forbids.

@@ -3,10 +3,10 @@
 from typing import Any
 
 from django.db import connection
-from django_tasks import task as django_task
 
 from forebay.contrib.django import ForebayTaskContext
 from tests.contrib.shop.models import Order
+from tests.contrib.task_api import task as django_task
 
 task: Any = django_task
 """The decorator does not know the options of its backend's tasks."""
