@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -70,10 +70,16 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first commits of two writers: both have written their files before either commits."""
     barrier, commit = Barrier(2, timeout=100), LakeTable.commit
 
-    def together(self: LakeTable, added: list[DataFile], end: int, removed: Sequence[DataFile] = ()) -> None:
+    def together(
+        self: LakeTable,
+        added: list[DataFile],
+        end: int,
+        removed: Sequence[DataFile] = (),
+        apps: Mapping[str, int] | None = None,
+    ) -> None:
         if not self.end:
             barrier.wait()
-        commit(self, added, end, removed)
+        commit(self, added, end, removed, apps)
 
     monkeypatch.setattr(LakeTable, "commit", together)
 

@@ -68,13 +68,13 @@ def _keep_argument(parser: ArgumentParser) -> None:
 def _run(call: Call) -> int:
     with needing_spark():
         from forebay.spark.lake import Lake, behind
-        from forebay.spark.pipeline import Pipeline, check_ledger
+        from forebay.spark.pipeline import Pipeline
+        from forebay.spark.sections import check_ledger
 
         url = absolute_url(call.url)
         lake = Lake.of(call.args.lake, url)
         contents = lake.contents()
-        first, following = check_ledger(url, contents)
-        new = following - max(first, contents.end)
+        new = check_ledger(url, contents).new
         with spark_of(call, short=new <= _MAX_SHORT and not behind(contents)) as spark:
             _show(call, Pipeline(spark, lake, url, progress_of(call)).run())
     return OK
@@ -84,7 +84,8 @@ def _stream(call: Call) -> int:
     with ending_by_signal() as stop, needing_spark():
         from forebay.spark.lake import Lake
         from forebay.spark.maintenance import Maintenance
-        from forebay.spark.pipeline import Pipeline, check_ledger
+        from forebay.spark.pipeline import Pipeline
+        from forebay.spark.sections import check_ledger
 
         url = absolute_url(call.url)
         maintenance = Maintenance(call.args.maintain_every.total_seconds(), call.args.keep)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from forebay.cli.command import Call
 from forebay.cli.exits import UNREACHABLE, CommandFailed
@@ -53,6 +53,8 @@ def number(text: str) -> int:
 
 def absolute_url(url: str) -> str:
     """The URL with an absolute path: processes of Spark have other working directories."""
+    if url.startswith("cells:"):
+        return f"cells:{quote(str(Path(unquote(urlsplit(url).path)).resolve()))}"
     file = store_path(url)
     return (
         url

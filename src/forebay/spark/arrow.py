@@ -205,4 +205,6 @@ _SPECIAL: Final[dict[str, Callable[[_Events], pa.Array]]] = {
     "kept_until": lambda events: events._until(_ENDED),
     "day": lambda events: pa.array(events._ats() // _DAY, pa.int32()),
     "places": _Events._sizes,
+    "cell": lambda events: pa.nulls(events._rows, pa.int32()),
+    "seq": lambda events: pa.nulls(events._rows, pa.int64()),
 }

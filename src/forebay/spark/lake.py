@@ -4,6 +4,7 @@
     jobs/ …        the tables of `forebay.spark.tables`
     receipts/ …    evidence that an audit was given
     verdict.json   the answer of the last audit
+    cells.json     of several cells: their names, and those that the last run of the pipeline could not read
 
 The Delta log decides what is in a table. A task writes Parquet files, the driver adds them in one commit, and that
 carries the ledger offset that the table has reached as Delta's application transaction. Two writers that start from the
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import ForebayError, Invalid
@@ -41,6 +43,7 @@ SCHEMES: Final = ("file", "s3", "s3a", "gs", "abfss")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 _STORE, _FORMAT = "forebay.store", "forebay.format"
+_CELLS: Final = "cells.json"
 _COMPACTED_BYTES: Final = 128 * 2**20
 
 
@@ -68,6 +71,8 @@ class DataFile(Struct, frozen=True):
 def identity(url: str) -> str:
     """What identifies a store: its location, without credentials."""
     parts = urlsplit(url)
+    if parts.scheme == "cells":
+        return f"cells:{Path(unquote(parts.path)).resolve()}"
     if parts.scheme in ("sqlite", "memory"):
         path = unquote(parts.path)
         return f"{parts.scheme}:{Path(path.removeprefix('/') if parts.scheme == 'sqlite' else path).resolve()}"
@@ -102,6 +107,23 @@ def lake_directory(location: str | Path) -> Path:
     return Path(uri)
 
 
+class LakeCells(Struct, frozen=True):
+    """The cells of a lake: their names by number, and why the last run of the pipeline did not read some of them."""
+
+    names: dict[int, str]
+    unread: dict[str, str] = {}
+
+
+class CellCoverage(Struct, frozen=True):
+    """The records of one cell that a lake has: offsets `first` … `end` - 1 of that cell's ledger."""
+
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.first} … {self.end - 1}" if self.end > self.first else "none"
+
+
 class LakeTable:
     """One Delta table at the version at which it was read. `end`: every event below this offset is in it."""
 
@@ -130,6 +152,11 @@ class LakeTable:
     def reached(self, app: str) -> int | None:
         """The version of another application transaction."""
         return self._table.transaction_version(app)
+
+    def coverage(self, cell: int) -> CellCoverage | None:
+        """The records of a cell in the events of several; None: none was added yet."""
+        first, end = self.reached(f"cell/{cell}/first"), self.reached(f"cell/{cell}")
+        return None if first is None or end is None else CellCoverage(first, end)
 
     def commit(
         self,
@@ -280,6 +307,18 @@ class Lake:
 
     def contents(self) -> Contents:
         return Contents(self.store, self.table(EVENTS), self.tables(TABLES, REVISION))
+
+    def cells(self) -> LakeCells | None:
+        """None: the lake is of a single store."""
+        try:
+            with self.files("").open_input_stream(_CELLS) as file:
+                return msgspec.json.decode(file.read(), type=LakeCells)
+        except FileNotFoundError:
+            return None
+
+    def put_cells(self, cells: LakeCells) -> None:
+        if cells != self.cells():
+            self.write(_CELLS, msgspec.json.encode(cells))
 
     def files(self, name: str) -> "FileSystem":
         """The files of a table, or of the lake itself, by their paths below it."""

@@ -45,12 +45,14 @@ def read_file(lake: Lake, table: str, path: str, schema: StructType) -> Iterator
         stored = set(parquet.schema_arrow.names)
         for batch in parquet.iter_batches(columns=[name for name in target.names if name in stored]):
             columns = [
-                batch[field.name].cast(field.type) if field.name in stored else _day(folder, len(batch), field)
+                batch[field.name].cast(field.type) if field.name in stored else _absent(folder, len(batch), field)
                 for field in target
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _day(folder: str, rows: int, field: pa.Field) -> pa.Array:
-    """The partition's value, which is in the path and not in the file."""
+def _absent(folder: str, rows: int, field: pa.Field) -> pa.Array:
+    """The day is in the path and not in the file. Another column is null in files that are older than it."""
+    if field.name != "day":
+        return pa.nulls(rows, field.type)
     return pa.repeat(pa.scalar(date.fromisoformat(folder.removeprefix("day=")), field.type), rows)

@@ -1,12 +1,12 @@
 """The pipeline: the ledger streams into the events of a lake, and the tables follow.
 
 The ledger's dense offsets identify what the lake has: each micro-batch reads from the offset that the events have
-reached, tasks write files, and one commit adds the files and moves the offset. A batch that a crash interrupted has
-added nothing, and of two pipelines that commit the same batch the second is refused by the format. There is no other
-checkpoint that could be lost, or disagree.
+reached, or from that of each cell (`sections`), tasks write files, and one commit adds the files and moves the offset.
+A batch that a crash interrupted has added nothing, and of two pipelines that commit the same batch the second is
+refused by the format. There is no other checkpoint that could be lost, or disagree.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Event
 from time import monotonic
@@ -16,19 +16,14 @@ from msgspec import Struct
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from forebay.core.errors import Invalid
 from forebay.spark.failures import unwrapped
-from forebay.spark.lake import EVENTS, Conflict, Contents, Lake, identity
+from forebay.spark.lake import EVENTS, Conflict, Lake, LakeCells
 from forebay.spark.landing import land
 from forebay.spark.maintenance import Maintenance, maintain
 from forebay.spark.options import Reading
 from forebay.spark.reading import split
 from forebay.spark.refresh import Refreshed, refresh
-from forebay.spark.tails import open_tail
-
-_MAX_EVENTS: Final = 2_000_000
-_MAX_RECORDS: Final = 500_000
-"""Bounds of a micro-batch."""
+from forebay.spark.sections import Positions, check_ledger, next_sections, reached_by
 
 _MIN_RECORDS: Final = 8
 """Of a task: a record may hold thousands of events, and a stream that keeps up reads few records a batch."""
@@ -74,6 +69,7 @@ class Pipeline:
         self._lake = lake
         self._url = url
         self._progress = progress
+        self._unread: set[str] = set()
         self._begin()
 
     def _begin(self) -> None:
@@ -84,8 +80,8 @@ class Pipeline:
         """Add all records that the ledger has now, then refresh the tables."""
         self._begin()
         began = monotonic()
-        _, head = check_ledger(self._url, self._lake.contents())
-        while self._batch(head):
+        heads = check_ledger(self._url, self._lake.contents()).heads
+        while self._batch(heads):
             pass
         if tables:
             self._refresh()
@@ -112,16 +108,24 @@ class Pipeline:
         self._refresh()
         return self._done(began)
 
-    def _batch(self, head: int | None) -> bool:
-        """Add one micro-batch, not beyond `head`; whether there are more records."""
+    def _batch(self, heads: Mapping[int, int] | None) -> bool:
+        """Add one micro-batch, not beyond `heads`; whether there are more records."""
         began, table = monotonic(), self._lake.table(EVENTS)
         reading = Reading.of({"url": self._url, "table": "events"})
-        start, end, following = self._bounds(reading, table.end, head)
-        if start >= end:
+        sections, positions = next_sections(reading, table, heads)
+        self._note_cells(positions)
+        if not sections:
             return False
+        start, end = (
+            at + each.shift for at, each in ((sections[0].start, sections[0]), (sections[-1].end, sections[-1]))
+        )
         bounded = monotonic()
-        slots = self._spark.sparkContext.defaultParallelism
-        parts = split(0, start, end, _TASKS_A_SLOT * slots, _MIN_RECORDS)
+        share = max(1, _TASKS_A_SLOT * self._spark.sparkContext.defaultParallelism // len(sections))
+        parts = [
+            part
+            for each in sections
+            for part in split(each.position.partition, each.start, each.end, share, _MIN_RECORDS, each.shift)
+        ]
         try:
             landed = self._spark.sparkContext.parallelize(parts, len(parts))
             files = [file for each in landed.map(partial(land, self._lake, reading)).collect() for file in each]
@@ -129,7 +133,7 @@ class Pipeline:
             raise unwrapped(error) from None
         written = monotonic()
         try:
-            table.commit(files, end)
+            table.commit(files, end, apps=reached_by(sections))
         except Conflict:
             self._lake.discard(EVENTS, files)
             self._say(f"offsets {start} … {end - 1}: another pipeline has added them")
@@ -140,21 +144,16 @@ class Pipeline:
         self._events += events
         speed = events / max(0.001, self.last_batch.total)
         self._say(f"offsets {start} … {end - 1}: {events:,} events ({speed:,.0f} a second)")
-        return end < following
+        return any(each.more for each in sections)
 
-    def _bounds(self, reading: Reading, reached: int, head: int | None) -> tuple[int, int, int]:
-        """Start and end of the next batch, and the end of the ledger, or `head`."""
-        tail = open_tail(reading)
-        try:
-            ((first, following),) = tail.extents()
-            following = following if head is None else min(head, following)
-            start = reached or first
-            if start >= following:
-                return start, start, following
-            most = min(following, start + _MAX_RECORDS)
-            return start, tail.within(0, start, most, _MAX_EVENTS), following
-        finally:
-            tail.close()
+    def _note_cells(self, positions: Positions) -> None:
+        """The lake names the cells, and those that did not answer, before it has events of them."""
+        if not positions.names:
+            return
+        self._lake.put_cells(LakeCells(positions.names, positions.unread))
+        for name in sorted(positions.unread.keys() - self._unread):
+            self._say(f"{positions.unread[name]}")
+        self._unread = set(positions.unread)
 
     def _refresh(self) -> None:
         began = monotonic()
@@ -174,19 +173,3 @@ class Pipeline:
         rows = {name: each.rows for name, each in self._tables.items()}
         written = {name: each.written for name, each in self._tables.items()}
         return PipelineRun(self._records, self._events, monotonic() - began, rows, written)
-
-
-def check_ledger(url: str, contents: Contents) -> tuple[int, int]:
-    """The ledger's extent; `Invalid` when the lake cannot continue from it."""
-    tail = open_tail(Reading.of({"url": url, "table": "events"}))
-    try:
-        ((first, following),) = tail.extents()
-    finally:
-        tail.close()
-    if contents.end and first > contents.end:
-        reason = f"offsets {contents.end} … {first - 1} were trimmed before the pipeline had read them"
-        raise Invalid("ledger", reason, "start another lake, and keep more of the ledger: forebay ledger keep --help")
-    if following < contents.end:
-        reason = f"it ends at offset {following}, the lake at {contents.end}: {identity(url)} was replaced or restored"
-        raise Invalid("ledger", reason, "start another lake")
-    return first, following

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,7 @@ from forebay.core.ledger import Change
 from forebay.spark.arrow import arrow_schema
 from forebay.spark.audit.checks import CHECKS, Options
 from forebay.spark.audit.examine import of
+from forebay.spark.audit.in_cells import doubts, in_cells, not_judged
 from forebay.spark.audit.judge import Case
 from forebay.spark.audit.proven import Past, Proven
 from forebay.spark.audit.small import SmallCase
@@ -101,8 +103,27 @@ def audit_lake(
 ) -> Verdict:
     """The verdict on a lake, or on its events below the offset `until`. Unless `whole`, it relies on the
     proof of an earlier audit, if there is one. `note` is called with a line for the user."""
+    table, cells = lake.table(EVENTS_TABLE), lake.cells()
+    if cells is None:
+        return _audit(start, lake, table, evidence, options, whole, until, note)
+    coverage = {number: table.coverage(number) for number in cells.names}
+    if cells.unread:
+        return not_judged(cells, coverage)
+    evidence = replace(evidence, doubts=[*evidence.doubts, *doubts(cells, coverage)])
+    return in_cells(_audit(start, lake, table, evidence, options, whole, until, note), cells, coverage)
+
+
+def _audit(
+    start: Start,
+    lake: Lake,
+    table: LakeTable,
+    evidence: LakeEvidence,
+    options: Options,
+    whole: bool,
+    until: int | None,
+    note: Callable[[str], object] | None,
+) -> Verdict:
     scope = _scope(options, (each.name for each in evidence.tables))
-    table = lake.table(EVENTS_TABLE)
     proven = None if whole else _read_proof(lake, scope)
     if proven is not None:
         reason = _why_not_relied_on(lake, table, evidence, proven)

@@ -23,18 +23,19 @@ _MIN_PART: Final = 1_000
 
 @dataclass(frozen=True)
 class ReadRange(InputPartition):
-    """[start, end) of a partition of a tail, or of the ids."""
+    """[start, end) of a partition of a tail, or of the ids. `shift`: from these offsets to those of a lake."""
 
     partition: int
     start: int
     end: int
+    shift: int = 0
 
 
-def split(partition: int, start: int, end: int, parts: int, least: int = _MIN_PART) -> list[ReadRange]:
+def split(partition: int, start: int, end: int, parts: int, least: int = _MIN_PART, shift: int = 0) -> list[ReadRange]:
     """Neighbouring ranges of about the same size, none of them empty."""
     parts = max(1, min(parts, (end - start) // least))
     bounds = [start + (end - start) * number // parts for number in range(parts + 1)]
-    return [ReadRange(partition, low, high) for low, high in pairwise(bounds) if low < high]
+    return [ReadRange(partition, low, high, shift) for low, high in pairwise(bounds) if low < high]
 
 
 def read_range(reading: Reading, part: ReadRange, schema: StructType) -> Iterator[pa.RecordBatch]:

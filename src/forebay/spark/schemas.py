@@ -1,8 +1,9 @@
 """The schemas of everything that the pipeline reads and writes, in one place. Instants are timestamps in UTC.
 
-`EVENTS` is the ledger flattened: one row per job and change, (offset, place) is its identity. A record that moves no
-job is one row without a job. `RECEIPTS` and `EFFECTS` are evidence that does not come from the store: the answers
-to producers, and the effects of handlers.
+`EVENTS` is the ledger flattened: one row per job and change, (offset, place) is its identity. Of several cells
+(cell, seq, place) is, and `offset` counts the records of all cells in the order in which a lake added them. A record
+that moves no job is one row without a job. `RECEIPTS` and `EFFECTS` are evidence that does not come from the store: the
+answers to producers, and the effects of handlers.
 """
 
 from typing import Final
@@ -73,10 +74,13 @@ name string
 tick timestamp
 day date!
 places int
+cell int
+seq long
 """)
 """
 offset, place   the record, and the job's place in it: together the identity of an event
 places          how many events the record is; null in events from before this was recorded
+cell, seq       of several cells: the number of the cell, and the offset of the record in that cell's ledger; else null
 change          a word of `core.ledger.Change`; null: the record moves no job
 enqueued_at, due_at, claimed_at   as in the lease (for accepted: of the new job); null where the record has none
 lease_until     of claimed and extended;  next_at: of retried, released, redriven;  kept_until: of the ended

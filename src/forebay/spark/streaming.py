@@ -2,7 +2,8 @@
 
 Spark's checkpoint holds the next offset of each partition, and how many were lost where `on_gap` is skip.
 
-    {"next": [n, …], "skipped": k, "late": m}
+    {"next": [n, …], "skipped": k, "late": m}                  by partition
+    {"next": {"0": n, …}, "skipped": k, "late": m}             by the number of the cell, of the ledgers of cells
 
 `skipped` were trimmed before a batch was planned. `late` were trimmed while their batch was running: tasks may have
 read some of them before, so it is an upper bound. Reading is repeatable: the same offsets give the same rows.
@@ -16,7 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from forebay.core.errors import OffsetGone
+from forebay.core.errors import Invalid, OffsetGone
+from forebay.spark.cells import CellsTail
 from forebay.spark.options import Reading
 from forebay.spark.reading import ReadRange, read_range, split
 from forebay.spark.tails import Tail, gone, open_tail
@@ -40,7 +42,7 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802
         extents = self._opened().extents()
         place = 1 if self._reading.start == "latest" else 0
-        return {"next": [extent[place] for extent in extents], "skipped": 0, "late": 0}
+        return {"next": self._keyed([extent[place] for extent in extents]), "skipped": 0, "late": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._reading.max_events)
@@ -49,7 +51,11 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = [following for _, following in self._opened().extents()]
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return {"next": [following for _, following in self._opened().extents()], "skipped": 0, "late": 0}
+        return {
+            "next": self._keyed([following for _, following in self._opened().extents()]),
+            "skipped": 0,
+            "late": 0,
+        }
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """The end of the next batch within its bounds, which are divided among the partitions."""
@@ -58,7 +64,9 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: list[int] = []
         skipped = start["skipped"]
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        for number, (start_offset, (first, following)) in enumerate(zip(_padded(start, extents), extents, strict=True)):
+        for number, (start_offset, (first, following)) in enumerate(
+            zip(self._padded(start, extents), extents, strict=True)
+        ):
             begin = self._gap(number, start_offset, first) if start_offset < first else start_offset
             skipped += begin - start_offset
             end = following if self._target is None else min(following, max(begin, self._target[number]))
@@ -66,13 +74,13 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = min(end, begin + max(1, self._reading.max_records // len(extents)))
                 end = tail.within(number, begin, end, max(1, most // len(extents)))
             ends.append(max(begin, end))
-        return {"next": ends, "skipped": skipped, "late": start.get("late", 0) + self._late(extents)}
+        return {"next": self._keyed(ends), "skipped": skipped, "late": start.get("late", 0) + self._late(extents)}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         extents = self._opened().extents()
         share = -(-self._reading.partitions // len(extents))
         parts: list[InputPartition] = []
-        begins, ends = _padded(start, extents), _padded(end, extents)
+        begins, ends = self._padded(start, extents), self._padded(end, extents)
         self._under_way = (begins, ends, end["skipped"] - start["skipped"])
         for number, (begin, upto) in enumerate(zip(begins, ends, strict=True)):
             first = extents[number][0]
@@ -111,8 +119,21 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._tail = open_tail(self._reading)
         return self._tail
 
+    def _keyed(self, ends: list[int]) -> list[int] | dict[str, int]:
+        """By partition, or by the number of the cell: a cell keeps its number."""
+        tail = self._opened()
+        if not isinstance(tail, CellsTail):
+            return ends
+        return {str(cell.number): end for cell, end in zip(tail.cells, ends, strict=True)}
 
-def _padded(offset: Offset, extents: Sequence[tuple[int, int]]) -> list[int]:
-    """A log may have more partitions than before: those are read from their start."""
-    known: list[int] = offset["next"]
-    return known + [first for first, _ in extents[len(known) :]]
+    def _padded(self, offset: Offset, extents: Sequence[tuple[int, int]]) -> list[int]:
+        """There may be more partitions or cells than before: those are read from their start."""
+        known: list[int] | dict[str, int] = offset["next"]
+        if isinstance(known, list):
+            return known + [first for first, _ in extents[len(known) :]]
+        tail = self._opened()
+        cells = tail.cells if isinstance(tail, CellsTail) else []
+        if gone := sorted(known.keys() - {str(cell.number) for cell in cells}):
+            reason = f"the checkpoint has an offset of cell {gone[0]}, which the store does not have"
+            raise Invalid("checkpoint", reason, "name the store that it was made of")
+        return [known.get(str(cell.number), first) for cell, (first, _) in zip(cells, extents, strict=True)]

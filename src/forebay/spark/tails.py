@@ -1,7 +1,7 @@
 """Append-only logs: the ledger, as events, and retained logs. Dense offsets, read by ranges, in Arrow batches.
 
-A tail has partitions; the ledger has one. `gone` rewords `OffsetGone` for users of the data source, whose option
-`on_gap` decides.
+A tail has partitions; the ledger has one, the ledgers of several cells (`cells`) one for each. `gone` rewords
+`OffsetGone` for users of the data source, whose option `on_gap` decides.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.spark.arrow import arrow_schema, event_batches, instants
 from forebay.spark.options import Reading
 from forebay.spark.schemas import schema_of
-from forebay.store.open import LedgerReader, open_ledger, open_store
+from forebay.store.open import LedgerReader, cell_ledgers, open_ledger, open_store
 from forebay.store.protocol import Store
 
 LOG: Final = StructType(
@@ -57,7 +57,12 @@ def open_tail(reading: Reading) -> Tail:
     """The ledger or a log of the store behind the URL."""
     if reading.table == "log":
         return LogTail(open_store(reading.url), reading.log)
-    return LedgerTail(open_ledger(reading.url))
+    cells = cell_ledgers(reading.url)
+    if not cells:
+        return LedgerTail(open_ledger(reading.url))
+    from forebay.spark.cells import CellsTail
+
+    return CellsTail(cells)
 
 
 class LedgerTail:

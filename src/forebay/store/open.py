@@ -1,7 +1,7 @@
 """`open_store(url)` and `open_ledger(url)`: the only place that names concrete stores."""
 
 import os
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 from forebay.core.clock import Clock
@@ -9,6 +9,17 @@ from forebay.core.errors import Invalid, Unsupported
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.store.backend import Backend
 from forebay.store.protocol import Store
+
+if TYPE_CHECKING:
+    from forebay.store.cells.cell_map import CellAddress, CellMap
+
+
+class CellLedger(NamedTuple):
+    """A cell of a `cells:` URL, and the URL of its own store."""
+
+    number: int
+    name: str
+    url: str
 
 
 class LedgerReader(Protocol):
@@ -83,6 +94,47 @@ def open_ledger(url: str) -> LedgerReader:
     return open_store(url)
 
 
+def cell_ledgers(url: str) -> list[CellLedger]:
+    """The cells of a `cells:` URL in the order of their numbers; none for another URL. Nothing is opened."""
+    parts = urlsplit(url)
+    if parts.scheme != "cells":
+        return []
+    cells, addresses = _read_cells(url, parts.netloc, unquote(parts.path))
+    return sorted(CellLedger(cells.cells[name], name, address.url) for name, address in addresses.items())
+
+
+def open_cell_ledger(cell: CellLedger) -> LedgerReader:
+    """The ledger of a cell, with the ids that all cells use."""
+    return _CellLedgerReader(open_ledger(cell.url), cell.number)
+
+
+class _CellLedgerReader:
+    def __init__(self, ledger: LedgerReader, number: int) -> None:
+        from forebay.store.cells.ids import CellIds
+
+        self._ledger = ledger
+        self._ids = CellIds(number)
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
+        return [self._ids.entry(entry) for entry in self._ledger.ledger(after, limit)]
+
+    def ledger_extent(self) -> tuple[int, int]:
+        return self._ledger.ledger_extent()
+
+    def ledger_rule(self) -> LedgerRule:
+        return self._ledger.ledger_rule()
+
+    def close(self) -> None:
+        self._ledger.close()
+
+
+def cell_number(job_id: int) -> int:
+    """The number of the cell that an id belongs to."""
+    from forebay.store.cells.ids import cell_of
+
+    return cell_of(job_id)
+
+
 def _open_memory(url: str, host: str, path: str, clock: Clock | None) -> Store:
     if host:
         raise Invalid("store URL", f"{url!r} names a host", "write three slashes: memory:///directory")
@@ -126,21 +178,25 @@ def _open_redis(url: str, clock: Clock | None) -> Store:
 
 
 def _open_cells(url: str, host: str, path: str, clock: Clock | None) -> Store:
-    if host or not path:
-        raise Invalid("store URL", f"{url!r} names no file", "write cells:cells.toml, or cells:/etc/forebay/cells.toml")
-    from forebay.store.cells.cell_map import read_cells
     from forebay.store.cells.store import open_cells
     from forebay.store.shell import Shell
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeError) as error:
-        raise Invalid("store URL", f"{path}: {error}", "name the file of the cells") from None
 
     def open_cell(url: str) -> Backend:
         store = open_store(url, clock=clock)
         assert isinstance(store, Shell)
         return cast(Backend, store.backend)
 
-    return open_cells(*read_cells(text, path), open_cell)
+    return open_cells(*_read_cells(url, host, path), open_cell)
+
+
+def _read_cells(url: str, host: str, path: str) -> "tuple[CellMap, dict[str, CellAddress]]":
+    if host or not path:
+        raise Invalid("store URL", f"{url!r} names no file", "write cells:cells.toml, or cells:/etc/forebay/cells.toml")
+    from forebay.store.cells.cell_map import read_cells
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeError) as error:
+        raise Invalid("store URL", f"{path}: {error}", "name the file of the cells") from None
+    return read_cells(text, path)

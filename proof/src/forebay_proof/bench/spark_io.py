@@ -35,8 +35,9 @@ from forebay.spark.generate import jobs, seed_store
 from forebay.spark.lake import Lake
 from forebay.spark.landing import land
 from forebay.spark.options import Reading
-from forebay.spark.pipeline import BatchTimes, Pipeline, check_ledger
+from forebay.spark.pipeline import BatchTimes, Pipeline
 from forebay.spark.reading import ReadRange
+from forebay.spark.sections import check_ledger
 from forebay.spark.session import spark_session
 from forebay.store.open import open_store
 from forebay.store.protocol import Want
@@ -145,9 +146,9 @@ class SparkBench:
         url = self.lived()
         lake = Lake.of(self.fresh(), url)
         reading = Reading.of({"url": url, "table": "events"})
-        first, following = check_ledger(url, lake.contents())
+        (held,) = check_ledger(url, lake.contents()).known
         began = time.process_time()
-        files = land(lake, reading, ReadRange(0, first, following))
+        files = land(lake, reading, ReadRange(0, held.first, held.following))
         took = time.process_time() - began
         return 1e6 * took / sum(file.rows for file in files)
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
+from forebay.core.errors import Invalid
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier
 from forebay.spark.audit.judge import Case
 from forebay.spark.audit.survey import with_sizes
@@ -40,6 +41,9 @@ def audit(
     `doubts`: known defects of the evidence; each is a reason for INVALID. `absent`: files of receipts
     that were given to an earlier audit; they are named where receipts are missing.
     """
+    if "cell" in events.columns and not events.filter("cell IS NOT NULL").isEmpty():
+        reason = "their offsets are of the ledgers of several cells"
+        raise Invalid("events", reason, "audit a lake of them: forebay audit --store cells:cells.toml --lake lake")
     case = Case(
         conform(with_sizes(events), EVENTS, "events"),
         None if receipts is None else conform(receipts, RECEIPTS, "receipts"),

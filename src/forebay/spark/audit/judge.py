@@ -14,6 +14,7 @@ from forebay.spark.audit.bitsets import JobSums, SeqSums, accepted_again, job_su
 from forebay.spark.audit.checks import Options
 from forebay.spark.audit.conclude import CheckCount, Facts, conclude, counted
 from forebay.spark.audit.examine import Suspects, examine, of
+from forebay.spark.audit.findings import FINDINGS
 from forebay.spark.audit.job_checks import ENDED, Finding, Rules
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import Profile, fits, profile, suspects
@@ -229,6 +230,6 @@ def rules_of(options: Options, extent: LedgerExtent, receipts: bool, effects: bo
 def _collected(parts: Iterable[DataFrame]) -> list[CheckCount]:
     """One query a part."""
     order = F.struct(F.col("seq").isNull(), "seq", "job_id", "offset", "place", "note")
-    first = F.min_by(F.struct(*Offender.__struct_fields__), order, OFFENDERS)
+    first = F.min_by(F.struct(*FINDINGS.names[1:]), order, OFFENDERS)
     rows = (row for part in parts for row in part.groupBy("check").agg(F.count("*"), first).collect())
     return [(check, count, [Offender(**each.asDict()) for each in offenders]) for check, count, offenders in rows]

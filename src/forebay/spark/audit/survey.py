@@ -125,8 +125,9 @@ def log_gaps(name: str, entries: DataFrame) -> DataFrame:
 
 
 def with_sizes(events: DataFrame) -> DataFrame:
-    """With the column `places`, which events lacked before records carried their sizes."""
-    return events if "places" in events.columns else events.withColumn("places", F.lit(None).cast("int"))
+    """With the columns that events lacked before records carried their sizes, and those of cells."""
+    absent = [field for field in EVENTS.fields[-3:] if field.name not in events.columns]
+    return events.withColumns({field.name: F.lit(None).cast(field.dataType) for field in absent}) if absent else events
 
 
 def _contents(events: DataFrame) -> DataFrame:

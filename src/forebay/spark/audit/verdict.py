@@ -27,7 +27,7 @@ _MARKS: Final[dict[Outcome, str]] = {
 
 
 class Offender(Struct, frozen=True, omit_defaults=True):
-    """The known fields of an offender."""
+    """The known fields of an offender. `cell`: the name of the job's cell, in a lake of several."""
 
     seq: int | None = None
     job_id: int | None = None
@@ -35,10 +35,11 @@ class Offender(Struct, frozen=True, omit_defaults=True):
     offset: int | None = None
     place: int | None = None
     note: str | None = None
+    cell: str | None = None
 
     def __str__(self) -> str:
         at = None if self.offset is None else f"{self.offset}" + (f"/{self.place}" if self.place is not None else "")
-        parts = {"seq": self.seq, "job": self.job_id, "offset": at}
+        parts = {"cell": self.cell, "seq": self.seq, "job": self.job_id, "offset": at}
         return " ".join(f"{name} {value}" for name, value in parts.items() if value is not None) + f": {self.note}"
 
 
