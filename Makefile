@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite s3fs helm typescript demo check test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite s3fs helm typescript demo check test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ bench-stores: setup ## measure the four stores side by side
 
 bench-latency: setup $(if $(PEERS),$(PEERED)/.ready) ## measure from call to handler; PEERS=1 gets the peers beside it
 	@$(PY) -m forebay_proof.bench.latency $(ARGS)
+
+bench-cells: setup ## measure what several cells cost, and a dead one the others
+	@$(PY) -m forebay_proof.bench.cells $(ARGS)
 
 bench-ledger: setup ## measure what the ledger costs the embedded stores
 	@$(PY) -m forebay_proof.bench.ledger $(ARGS)

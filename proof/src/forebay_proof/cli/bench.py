@@ -19,7 +19,7 @@ from forebay_proof.bench.guarantees import GUARANTEES, Price, Rounds, parked_pri
 BENCHMARKS: Final = {
     **{
         name: name
-        for name in "memory sqlite postgres redis stores worker latency ledger http metrics dashboard".split()
+        for name in "memory sqlite postgres redis stores cells worker latency ledger http metrics dashboard".split()
     },
     "prices": "prices",
     "queue-names": "queue_names",
