@@ -4,6 +4,7 @@ from tests.mutants.guards import Mutant
 
 _HOME = "src/forebay/store/cells"
 _TESTS = ("tests/stores/test_cells.py",)
+_MOVES = ("tests/stores/test_cells_moves.py",)
 
 CELL_MUTANTS = [
     Mutant(
@@ -37,22 +38,22 @@ CELL_MUTANTS = [
     Mutant(
         "a store is two cells",
         f"{_HOME}/agreement.py",
-        "        if agreed is not None and agreed.cell != self._cell:\n",
-        "        if False:\n",
+        "                if agreed.cell != self.cell:\n",
+        "                if False:\n",
         (*_TESTS, "-k", "twin"),
     ),
     Mutant(
         "processes with different maps route side by side",
         f"{_HOME}/agreement.py",
-        "        if agreed is None or agreed.map != self._map:\n",
-        "        if agreed is None:\n",
+        "        if known is None or known.queues != self._file.queues:\n",
+        "        if known is None:\n",
         (*_TESTS, "-k", "differs or older_map"),
     ),
     Mutant(
         "a new version loses jobs from sight",
         f"{_HOME}/agreement.py",
-        "            if _same(before, after) or not (queue in logs or _holds_jobs(self._backend, queue)):\n",
-        "            if True:\n",
+        "        if _same(before, after) or not (queue in logs or _holds_jobs(log.backend, queue)):\n",
+        "        if True:\n",
         (*_TESTS, "-k", "lost_from_sight or holds_jobs"),
     ),
     Mutant(
@@ -124,5 +125,54 @@ CELL_MUTANTS = [
         "        return job_id & MAX_LOCAL if cell_of(job_id) == self._number else 0\n",
         "        return job_id & MAX_LOCAL\n",
         (*_TESTS, "-k", "carries_its_cell"),
+    ),
+    Mutant(
+        "the cell that a queue leaves goes on accepting jobs",
+        f"{_HOME}/moving.py",
+        "            source.put_spec(closed(spec))\n",
+        "",
+        (*_MOVES, "-k", "stopped_at_any_write"),
+    ),
+    Mutant(
+        "jobs of the target start while older ones of their line are elsewhere",
+        f"{_HOME}/cell_map.py",
+        "move.step in (Step.CLOSING, Step.DRAINING)",
+        "move.step is Step.CLOSING",
+        (*_MOVES, "-k", "merges_go_on or rate_begins"),
+    ),
+    Mutant(
+        "the keys of the cell that a queue leaves are forgotten",
+        f"{_HOME}/cell_map.py",
+        "(move.step is Step.CLOSING or draft.key is not None or move.merges)",
+        "(move.step is Step.CLOSING or move.merges)",
+        (*_MOVES, "-k", "stopped_at_any_write"),
+    ),
+    Mutant(
+        "a cell is left while its starts are unpaid",
+        f"{_HOME}/moving.py",
+        "            if backlog.depth == 0 and (paid or not move.held):\n",
+        "            if backlog.depth == 0:\n",
+        (*_MOVES, "-k", "rate_begins"),
+    ),
+    Mutant(
+        "a cell that still has dead letters is not visited any more",
+        f"{_HOME}/moving.py",
+        "            if backlog.depth + kept == 0 and source.now() > move.since + window:\n",
+        "            if source.now() >= move.since:\n",
+        (*_MOVES, "-k", "found_by_them"),
+    ),
+    Mutant(
+        "a spec that is put again reopens the cell that the queue left",
+        f"{_HOME}/control.py",
+        "            cell.put_spec(closed(spec) if cell.name == left else spec)\n",
+        "            cell.put_spec(spec)\n",
+        (*_MOVES, "-k", "moves_back"),
+    ),
+    Mutant(
+        "a schedule that was paused for a move stays paused",
+        f"{_HOME}/moving.py",
+        "paused=schedule.paused and schedule.name not in move.schedules",
+        "paused=schedule.paused",
+        (*_MOVES, "-k", "stopped_at_any_write"),
     ),
 ]

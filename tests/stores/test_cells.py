@@ -343,13 +343,16 @@ def test_a_store_that_holds_jobs_becomes_a_cell_where_these_live(homes: Homes) -
         assert [cell_of(lease.job.id) for lease in claim(store, queue="mail")] == [1]
 
 
-def test_a_process_with_an_older_map_stops_routing(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_an_older_map_follows_or_stops_routing(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.store.cells.guard._CHECK_SECONDS", 0.01)
     with opened(homes, file()) as old:
         old.enqueue([Draft("work")])
-        with opened(homes, file(version=2)):
-            eventually(lambda: all(cell.guard.down for cell in old.backend.group.cells), "the older map is noticed")
-        with pytest.raises(CellDown, match=r"agreed on version 2.*this process has version 1"):
+        with opened(homes, file(SPREAD + '\nmail = "b"', version=2)):
+            eventually(lambda: old.backend.group.map.version == 2, "the newer map is followed")
+        assert cell_of(old.enqueue([Draft("work", queue="mail")])[0].id) == 1
+        with opened(homes, file(SPREAD + '\nmail = "b"\nnews = "c"', version=3, cells="abc")):
+            eventually(lambda: all(cell.guard.down for cell in old.backend.group.cells), "a cell without an address")
+        with pytest.raises(CellDown, match=r"cell c: the agreed map, version 3.*the file has no such cell"):
             old.enqueue([Draft("work")])
 
 

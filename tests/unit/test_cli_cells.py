@@ -7,6 +7,7 @@ import pytest
 
 from forebay import Draft, open_store
 from forebay.cli import main
+from forebay.store.protocol import Query
 from tests.stores.openers import cells_file
 
 FILE = "cells.toml"
@@ -56,3 +57,43 @@ def test_commands_see_all_cells(command: list[str], shown: str, capsys: pytest.C
 def test_the_ledger_of_all_cells_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", "status"]) != 0
     assert "give the URL of one cell" in capsys.readouterr().err
+
+
+def test_a_queue_moves_with_progress_and_its_jobs_finish_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cells", "move", "mail", "--from", "b", "--to", "a", "--no-wait"]) == 0
+    assert capsys.readouterr().out == "mail b → a: draining, 3 jobs unfinished and 0 kept in b\n"
+    assert main(["cells", "ls"]) == 0
+    assert capsys.readouterr().out.splitlines()[2].endswith("mail → a (draining)")
+    store = open_store(f"cells:{FILE}")
+    store.cancel([job.id for job in store.browse(Query(queue="mail"), 0, 10).jobs])
+    store.close()
+    assert main(["cells", "move", "mail", "--from", "b", "--to", "a", "--json"]) == 0
+    (state,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (state["step"], state["unfinished"], state["kept"]) == ("leaving", 0, 0)
+
+
+def test_a_cell_is_added_and_drained(capsys: pytest.CaptureFixture[str]) -> None:
+    with open(FILE, "a") as file:
+        file.write('\n[cells.c]\nnumber = 2\nurl = "sqlite:///c.db"\n')
+    assert main(["cells", "add", "c"]) == 0
+    assert capsys.readouterr().err == "cell c is in version 2 of the map\n"
+    assert main(["cells", "drain", "a", "--to", "c", "--no-wait"]) == 0
+    assert capsys.readouterr().out == "default a → c: draining, 1 jobs unfinished and 0 kept in a\n"
+    store = open_store(f"cells:{FILE}")
+    assert store.enqueue([Draft("work", queue="another")])[0].id >> 43 == 2
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["mail", "--to", "a"], "--from: it is missing"),
+        (["mail", "--partition", "0", "--from", "a", "--to", "a"], "name one queue, no --from"),
+        (["mail", "--from", "b", "--to", "x"], "there is no cell 'x'"),
+    ],
+)
+def test_a_move_that_makes_no_sense_is_refused(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cells", "move", *arguments]) != 0
+    assert complaint in capsys.readouterr().err

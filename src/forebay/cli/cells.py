@@ -1,4 +1,10 @@
-"""`cells`: the stores behind a file of cells, and what each holds."""
+"""`cells`: the stores behind a file of cells, what each holds, and moves between them."""
+
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -7,9 +13,15 @@ from forebay.cli.exits import FAILED, OK
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.protocol import Cellular, Store, Totals
 
+if TYPE_CHECKING:
+    from forebay.store.cells.moving import Mover, MoveState
+    from forebay.store.cells.store import CellsStore
+
+_POLL_SECONDS: Final = 1.0
+
 
 class CellState(Struct, frozen=True):
-    """A cell and its jobs, as it is shown. `down`: why it does not answer."""
+    """A cell and its jobs, as it is shown. `down`: why it does not answer. `moves`: queues that leave it."""
 
     cell: str
     store: str
@@ -18,44 +30,173 @@ class CellState(Struct, frozen=True):
     done: int = 0
     dead: int = 0
     down: str = ""
+    moves: tuple[str, ...] = ()
 
 
-def _ls(call: Call) -> int:
+@contextmanager
+def _opened(call: Call) -> "Iterator[CellsStore]":
     with call.store() as store:
         if not isinstance(store, Cellular):
             raise Invalid("store", "it has no cells", "name a file of cells: --store cells:cells.toml")
-        states = [_state(name, cell) for name, cell in store.cells().items()]
+        from forebay.store.cells.store import CellsStore
+
+        assert isinstance(store, CellsStore)
+        yield store
+
+
+def _ls(call: Call) -> int:
+    with _opened(call) as store:
+        cells = store.backend.group.map
+        moves: dict[str, list[str]] = {}
+        for queue in sorted(cells.moves):
+            if (move := cells.move(queue)) is not None:
+                moves.setdefault(move.source, []).append(f"{queue} → {move.target} ({move.step})")
+        states = [_state(name, cell, tuple(moves.get(name, ()))) for name, cell in store.cells().items()]
     for state in states if call.screen.as_json else ():
         call.screen.emit(state)
     if not call.screen.as_json:
-        rows = [(each.cell, each.store, each.queues, each.depth, each.done, each.dead, each.down) for each in states]
+        rows = [
+            (each.cell, each.store, each.queues, each.depth, each.done, each.dead, each.down or ", ".join(each.moves))
+            for each in states
+        ]
         call.screen.table(("cell", "store", "queues", "depth", "done", "dead", ""), rows, "queues depth done dead")
     return FAILED if any(state.down for state in states) else OK
 
 
-def _state(name: str, cell: Store) -> CellState:
+def _state(name: str, cell: Store, moves: tuple[str, ...]) -> CellState:
     kind = cell.capabilities.name
     try:
         found: Totals = cell.totals(1)
     except StoreFailed as error:
         return CellState(name, kind, down=error.reason)
     depth = found.waiting + found.ready + found.running
-    return CellState(name, kind, found.queues, depth, found.done, found.dead)
+    return CellState(name, kind, found.queues, depth, found.done, found.dead, moves=moves)
+
+
+def _add(call: Call) -> int:
+    with _opened(call) as store:
+        store.mover().add(call.args.cell)
+        call.screen.note(f"cell {call.args.cell} is in version {store.backend.group.map.version} of the map")
+    return OK
+
+
+def _move(call: Call) -> int:
+    args = call.args
+    with _opened(call) as store:
+        mover = store.mover()
+        if args.partition:
+            if len(args.queues) != 1 or args.source is not None:
+                raise Invalid("--partition", "partitions of one queue move, from any cell", "name one queue, no --from")
+            mover.split(args.queues[0], args.partition, args.target)
+            call.screen.note(f"partitions {args.partition} of {args.queues[0]} live in {args.target}")
+            return OK
+        if args.source is None:
+            raise Invalid("--from", "it is missing", "name the cell that the queues leave, or some --partition")
+        mover.start(args.queues, args.source, args.target)
+        return _follow(call, mover, lambda: None)
+
+
+def _drain(call: Call) -> int:
+    with _opened(call) as store:
+        mover = store.mover()
+
+        def drain() -> None:
+            mover.drain(call.args.cell, call.args.target)
+
+        drain()
+        return _follow(call, mover, drain)
+
+
+def _follow(call: Call, mover: "Mover", again: Callable[[], None]) -> int:
+    """Take the steps of all moves, and show them, until no source has an unfinished job; once with --no-wait."""
+    shown: list[MoveState] = []
+    while True:
+        states = mover.advance()
+        for state in states:
+            if state not in shown:
+                _show(call, state)
+        shown = states
+        if call.args.no_wait or not any(state.unfinished for state in states):
+            break
+        time.sleep(_POLL_SECONDS)
+        again()
+    if not states:
+        call.screen.note("nothing is left to move")
+    return OK
+
+
+def _show(call: Call, state: "MoveState") -> None:
+    if call.screen.as_json:
+        call.screen.emit(state)
+        return
+    counts = f"{state.unfinished} jobs unfinished and {state.kept} kept in {state.source}"
+    call.screen.say(f"{state.queue} {state.source} → {state.target}: {state.step}, {counts}")
+
+
+def _target_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--to", dest="target", metavar="CELL", required=True, help="the cell that takes new jobs")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for the jobs of the source")
+
+
+def _move_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("queues", metavar="QUEUE", nargs="+", help="queues that move together")
+    parser.add_argument("--from", dest="source", metavar="CELL", help="the cell that they leave")
+    parser.add_argument(
+        "--partition", metavar="N", type=int, action="append", help="only this partition, while its cell keeps others"
+    )
+    _target_argument(parser)
+
+
+def _drain_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("cell", metavar="CELL", help="the cell that all queues leave")
+    _target_argument(parser)
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("cell", metavar="CELL", help="a cell of the file that the agreed map does not have yet")
 
 
 COMMANDS = (
     Group(
         "cells",
-        "list the cells of a file of cells",
+        "list the cells of a file of cells, and move queues between them",
         (
             Command(
                 "ls",
-                "list the cells with their queues and jobs; exit code 1 if one does not answer",
+                "list the cells with their queues, jobs and moves; exit code 1 if one does not answer",
                 _ls,
                 """
 forebay cells ls --store cells:cells.toml
 forebay cells ls --json | jq 'select(.down != "")'
 """,
+            ),
+            Command(
+                "add",
+                "agree on a cell that has been added to the file",
+                _add,
+                """
+forebay cells add c --store cells:cells.toml
+""",
+                _add_arguments,
+            ),
+            Command(
+                "move",
+                "move queues to another cell; repeat the command to go on after an interruption",
+                _move,
+                """
+forebay cells move mail --from a --to b --store cells:cells.toml
+forebay cells move orders --partition 3 --to c --store cells:cells.toml
+""",
+                _move_arguments,
+            ),
+            Command(
+                "drain",
+                "move all queues of a cell to another one; repeat the command to go on after an interruption",
+                _drain,
+                """
+forebay cells drain a --to b --store cells:cells.toml
+""",
+                _drain_arguments,
             ),
         ),
     ),

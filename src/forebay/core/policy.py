@@ -375,4 +375,13 @@ class Bounded(Struct, frozen=True, forbid_unknown_fields=True, tag="bounded"):
         check_between("Bounded", self.limit, 1, MAX_DEPTH)
 
 
-Capacity: TypeAlias = Unbounded | Bounded
+class Moved(Bounded, frozen=True, forbid_unknown_fields=True, tag="moved"):
+    """No job is accepted: the queue has moved to another cell. Duplicates and merges need no room, as ever."""
+
+    limit: int = 0
+
+    def __post_init__(self) -> None:
+        check_between("Moved", self.limit, 0, 0)
+
+
+Capacity: TypeAlias = Unbounded | Bounded | Moved

@@ -29,6 +29,7 @@ from forebay.core.policy import (
     InOrder,
     KeepFor,
     LatestWins,
+    Moved,
     Rate,
     RemoveOnAck,
     Retained,
@@ -211,6 +212,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         match self.capacity:
             case Unbounded():
                 return "unbounded"
+            case Moved():
+                return "moved to another cell"
             case Bounded(limit, Shed(victim)):
                 return f"bounded {limit}, shed {victim}"
             case Bounded(limit, when_full):

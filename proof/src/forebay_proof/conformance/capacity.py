@@ -5,7 +5,7 @@ from threading import Event
 from forebay.core.errors import Closed, QueueFull
 from forebay.core.instant import hours
 from forebay.core.lease import Settled
-from forebay.core.policy import Block, Bounded, LatestWins
+from forebay.core.policy import Block, Bounded, LatestWins, Moved
 from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import SECOND, Harness
 from forebay_proof.conformance.racing import Task, answers, race
@@ -149,6 +149,36 @@ def a_smaller_bound_keeps_what_was_accepted(h: Harness) -> None:
     refused(QueueFull, h.one)
     assert h.drain() == ids
     assert h.one()
+
+
+@case
+def a_queue_that_has_moved_accepts_nothing_and_finishes_what_it_has(h: Harness) -> None:
+    dead = h.dead()
+    ids = [h.one(key="k"), h.one(), h.one(delay=SECOND)]
+    h.spec(capacity=Moved())
+    with h.unchanged():
+        error = refused(QueueFull, h.one)
+        assert refused(QueueFull, lambda: h.store.redrive([dead])).limit == 0
+    assert (error.limit, error.requested) == (0, 1)
+    (again,) = h.send(h.draft(key="k"))
+    assert (again.id, again.duplicate) == (ids[0], True)
+    h.fail(h.take())
+    h.advance(SECOND)
+    assert sorted(h.drain()) == sorted(ids)
+    refused(QueueFull, h.one)
+    h.spec()
+    assert h.one()
+
+
+@case
+def waiting_jobs_of_a_queue_that_has_moved_take_over_newer_work(h: Harness) -> None:
+    h.spec(merge=LatestWins())
+    first = h.one(subject="s", payload=1)
+    h.spec(capacity=Moved(), merge=LatestWins())
+    (again,) = h.send(h.draft(subject="s", payload=2))
+    assert (again.id, again.merged) == (first, True)
+    assert h.take().job.payload == 2
+    refused(QueueFull, lambda: h.one(subject="s", payload=3))
 
 
 @case

@@ -5,6 +5,7 @@ from itertools import count
 from typing import Final, TypeVar, cast
 
 from forebay.core.errors import Closed, PartlyDone, StoreFailed
+from forebay.store.cells.agreement import Agreement
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_map import CellMap, Router
 from forebay.store.cells.ids import cell_of
@@ -16,14 +17,18 @@ I = TypeVar("I")  # noqa: E741
 class CellGroup:
     """Cells by name and by number, in the order of their numbers, which is that of ids."""
 
-    def __init__(self, cells: CellMap, members: Iterable[Cell]) -> None:
-        self.map: Final = cells
-        self.router: Final = Router(cells)
+    def __init__(self, agreement: Agreement, members: Iterable[Cell]) -> None:
+        self.agreement: Final = agreement
+        self.router: Final = Router(lambda: agreement.map)
         self.cells: Final = sorted(members, key=lambda cell: cell.number)
         self._by_name = {cell.name: cell for cell in self.cells}
         self._by_number = {cell.number: cell for cell in self.cells}
         self._turn = count()
         self._closed = False
+
+    @property
+    def map(self) -> CellMap:
+        return self.agreement.map
 
     def close(self) -> None:
         self._closed = True
@@ -47,18 +52,25 @@ class CellGroup:
     def of_queue(self, queue: str) -> list[Cell]:
         return [self._by_name[name] for name in self.map.homes(queue)]
 
-    def of_queues(self, queues: Iterable[str]) -> dict[Cell, list[str]]:
-        """The cells of some queues, each with its own of them."""
+    def claimed(self, queue: str) -> list[Cell]:
+        """The cells in which jobs of the queue may start."""
+        return [self._by_name[name] for name in self.map.claimed(queue)]
+
+    def of_queues(self, queues: Iterable[str], *, claimed: bool = False) -> dict[Cell, list[str]]:
+        """The cells of some queues, each with its own of them; `claimed`: only those in which their jobs may start."""
         found: dict[Cell, list[str]] = {}
         for queue in queues:
-            for cell in self.of_queue(queue):
+            for cell in self.claimed(queue) if claimed else self.of_queue(queue):
                 found.setdefault(cell, []).append(queue)
         return found
 
     def in_turn(self, cells: Sequence[Cell]) -> list[Cell]:
-        """The same cells, from another one on at each call."""
+        """The same cells, from another one on at each call; those that a queue leaves are first."""
         start = next(self._turn) % max(1, len(cells))
-        return [*cells[start:], *cells[:start]]
+        turned = [*cells[start:], *cells[:start]]
+        moves = self.map.moves
+        left = {move.source for queue in moves if (move := self.map.move(queue)) is not None}
+        return sorted(turned, key=lambda cell: cell.name not in left) if left else turned
 
     def each(self, call: Callable[[Cell], T], cells: Sequence[Cell] | None = None) -> list[T]:
         """The answers of the cells that answer; `StoreFailed` where none does."""

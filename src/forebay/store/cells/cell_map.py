@@ -1,11 +1,12 @@
-"""The map of cells: which cells there are, and in which of them a queue or each of its partitions lives.
+"""The map of cells: which cells there are, in which of them a queue or each of its partitions lives, and what moves.
 
 It is read from a TOML file. URLs are not part of the map: processes may reach a cell by different addresses, and URLs
 may hold secrets. Everything else is, and all processes must agree on it (`agreement`).
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import count
 from typing import Any, Final, Literal, TypeAlias
 from zlib import crc32
@@ -13,6 +14,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
+from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.limits import MAX_PARTITIONS
 from forebay.core.names import check_name
@@ -52,12 +54,48 @@ class Placement(Struct, frozen=True, forbid_unknown_fields=True):
         return self.by != "queue" and len(self.distinct) > 1
 
 
+class Step(StrEnum):
+    """How far a move is. Every step is a version of the map, so a move that was interrupted goes on from it.
+
+    CLOSING   new drafts still go to the source, until it is closed
+    DRAINING  the source is closed; its jobs finish there, new drafts go to the target
+    LEAVING   the source has no unfinished job; results, dead letters and keys are left
+    LEFT      nothing is left
+    """
+
+    CLOSING = "closing"
+    DRAINING = "draining"
+    LEAVING = "leaving"
+    LEFT = "left"
+
+
+class Move(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a queue has in one cell goes to another: drafts from now on, while jobs that exist finish where they are.
+
+    partitions  those that lived in the source
+    held        no job of the target starts before the source has finished its own: order, caps and rates go on
+    since       when the source was closed, by its clock
+    schedules   names of those that were active in the source
+    merges      waiting jobs of the source take over newer drafts of their subjects, as long as there are any
+    """
+
+    source: str
+    target: str
+    partitions: tuple[int, ...]
+    held: bool
+    step: Step = Step.CLOSING
+    since: Instant = 0
+    schedules: tuple[str, ...] = ()
+    merges: bool = False
+
+
 class CellMap(Struct, frozen=True, forbid_unknown_fields=True):
-    """Numbers of cells by name, placements by queue. Values that are equal route every draft alike."""
+    """Numbers of cells by name, placements and moves by queue. Values that are equal route every draft alike."""
 
     version: int
     cells: dict[str, int]
     queues: dict[str, Placement]
+    moves: dict[str, tuple[Move, ...]] = {}
 
     def placement(self, queue: str) -> Placement:
         """Where the queue lives; of queues without an entry those that `*` spreads have one cell each."""
@@ -69,7 +107,24 @@ class CellMap(Struct, frozen=True, forbid_unknown_fields=True):
 
     def homes(self, queue: str) -> tuple[str, ...]:
         """The cells in which jobs of the queue live."""
-        return self.placement(queue).distinct
+        move = self.move(queue)
+        homes = self.placement(queue).distinct
+        return homes if move is None else (move.source, *(name for name in homes if name != move.source))
+
+    def claimed(self, queue: str) -> tuple[str, ...]:
+        """The cells in which its jobs may start; first the one that it leaves."""
+        move = self.move(queue)
+        waits = move is not None and move.held and move.step in (Step.CLOSING, Step.DRAINING)
+        return tuple(name for name in self.homes(queue) if not (waits and move and name == move.target))
+
+    def move(self, queue: str) -> Move | None:
+        """The move that is under way."""
+        return next((move for move in self.moves.get(queue, ()) if move.step is not Step.LEFT), None)
+
+    def in_use(self) -> set[str]:
+        """Cells in which a queue lives, or which one is leaving."""
+        placed = {name for placement in self.queues.values() for name in placement.cells}
+        return placed.union(*(self.homes(queue) for queue in self.moves))
 
     def partitioned(self) -> Iterator[str]:
         """Queues whose jobs live in more than one cell."""
@@ -84,19 +139,27 @@ def partition_of(value: str, partitions: int) -> int:
 class Router:
     """The cell of each draft. By id a call goes to one partition, in turn, so that it is all or nothing."""
 
-    def __init__(self, cells: CellMap) -> None:
-        self.map = cells
+    def __init__(self, current: Callable[[], CellMap]) -> None:
+        self._current = current
         self._turn = count()
 
-    def homes(self, drafts: Sequence[Draft]) -> list[str]:
-        turn = next(self._turn)
-        return [self._home(draft, turn) for draft in drafts]
+    def homes(self, drafts: Sequence[Draft], *, moving: bool = False) -> list[str]:
+        """`moving`: of a queue that moves, the cell that it leaves, where that may accept the draft or know its key."""
+        turn, cells = next(self._turn), self._current()
+        homes: list[str] = []
+        for draft in drafts:
+            placement = cells.placement(draft.queue)
+            partition = self._partition(placement, draft, turn)
+            move = cells.move(draft.queue) if moving and cells.moves else None
+            offered = move is not None and (move.step is Step.CLOSING or draft.key is not None or move.merges)
+            here = move.source if move and offered and partition in move.partitions else placement.cells[partition]
+            homes.append(here)
+        return homes
 
-    def _home(self, draft: Draft, turn: int) -> str:
-        placement = self.map.placement(draft.queue)
+    def _partition(self, placement: Placement, draft: Draft, turn: int) -> int:
         cells = placement.cells
         if len(cells) == 1:
-            return cells[0]
+            return 0
         match placement.by:
             case "tenant":
                 value = draft.tenant
@@ -105,10 +168,10 @@ class Router:
             case "key":
                 value = draft.key
             case _:
-                return cells[turn % len(cells)]
+                return turn % len(cells)
         if placement.spans and draft.key is not None and placement.by != "key" and placement.keys == "queue":
             _refuse_key(draft.queue, placement.by)
-        return cells[partition_of(value or "", len(cells))]
+        return partition_of(value or "", len(cells))
 
 
 def _refuse_key(queue: str, by: str) -> None:

@@ -3,17 +3,26 @@
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft
+from forebay.core.policy import Moved
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
+from forebay.store.cells.cell_map import Step
 from forebay.store.cells.promises import check_promises
 from forebay.store.log import Owned, Standing
+
+
+def closed(spec: QueueSpec) -> QueueSpec:
+    """The spec in a cell that the queue has left. A broker holds no jobs; the queues of its routes are closed."""
+    return spec if spec.is_broker else replace(spec, capacity=Moved())
 
 
 class Control:
@@ -23,11 +32,13 @@ class Control:
         self._group: Final = group
 
     def put_spec(self, spec: QueueSpec) -> None:
-        """In every cell of the queue. A put that failed halfway is repeated."""
+        """In every cell of the queue. A put that failed halfway is repeated. A cell that it leaves stays closed."""
         self._group.check_open()
         check_promises(spec, self._group.map, (each for cell in self._group.cells for each in cell.specs()))
+        move = self._group.map.move(spec.name)
+        left = move.source if move is not None and move.step is not Step.CLOSING else None
         for cell in self._group.of_queue(spec.name):
-            cell.put_spec(spec)
+            cell.put_spec(closed(spec) if cell.name == left else spec)
 
     def pause(self, queue: str, until: Instant | None) -> None:
         self._group.check_open()

@@ -82,7 +82,7 @@ class Observing:
     def totals(self, limit: int) -> Totals:
         """The deepest of each cell, and all queues that live in several, are those that can be the deepest of all."""
         found = self._group.each(lambda cell: cell.totals(limit))
-        spread = list(self._group.map.partitioned())
+        spread = {*self._group.map.partitioned(), *self._group.map.moves}
         known = self._group.each(lambda cell: {name for name in spread if name in cell.queues("", 1, name)})
         several = set().union(*known)
         twice = sum(map(len, known)) - len(several)
@@ -92,8 +92,11 @@ class Observing:
         return Totals(deepest[:limit], sum(total.queues for total in found) - twice, **sums)
 
     def specs(self) -> list[QueueSpec]:
+        """From the cells in which a queue lives: the cell that it left has it as closed."""
         self._group.check_open()
-        found = {spec.name: spec for cell in self._group.cells for spec in cell.specs()}
+        homes = self._group.map.placement
+        specs = ((cell, spec) for cell in self._group.cells for spec in cell.specs())
+        found = {spec.name: spec for cell, spec in specs if cell.name in homes(spec.name).distinct}
         return [found[name] for name in sorted(found)]
 
     def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:

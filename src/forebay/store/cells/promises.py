@@ -74,15 +74,15 @@ def _check_edges(spec: QueueSpec, cells: CellMap) -> None:
 
 
 def _check_shared(spec: QueueSpec, cells: CellMap, others: Iterable[QueueSpec]) -> None:
-    names = set(_shared_gates(spec))
+    names = set(shared_gates(spec))
     for other in others if names else ():
         if other.name != spec.name and cells.placement(other.name) != cells.placement(spec.name):
-            for gate in names.intersection(_shared_gates(other)):
+            for gate in names.intersection(shared_gates(other)):
                 reason = f"it shares {gate} with {other.name!r}, which lives in other cells"
                 raise Invalid(spec.name, reason, "place the queues that share a gate alike")
 
 
-def _shared_gates(spec: QueueSpec) -> Iterator[str]:
+def shared_gates(spec: QueueSpec) -> Iterator[str]:
     """Gates that other queues may have too."""
     for term in terms_of(spec.eligibility):
         match term:

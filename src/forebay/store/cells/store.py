@@ -5,16 +5,18 @@ What is atomic in one store is atomic in one cell. A call whose items live in se
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.backend import Backend
-from forebay.store.cells.agreement import Agreement
+from forebay.store.cells.agreement import Agreement, MapLog
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
 from forebay.store.cells.cell_map import CellAddress, CellMap
 from forebay.store.cells.control import Control
 from forebay.store.cells.jobs import Jobs
+from forebay.store.cells.moving import Mover
 from forebay.store.cells.observing import Observing
 from forebay.store.cells.waiting import Waiting
 from forebay.store.protocol import Capabilities, Store
@@ -61,6 +63,10 @@ class CellsBackend:
 class CellsStore(Shell[CellsBackend]):
     """Several stores as one."""
 
+    def mover(self) -> Mover:
+        """What moves queues from cell to cell."""
+        return Mover(self.backend.group)
+
     def cells(self) -> dict[str, Store]:
         """Each cell as a store by itself, with the ids that all cells use."""
         return {cell.name: Shell(cell) for cell in self.backend.group.cells}
@@ -70,23 +76,20 @@ def open_cells(cells: CellMap, addresses: Mapping[str, CellAddress], open_cell: 
     """Open every cell, and agree on the map; where one refuses, none is used."""
     members: list[Cell] = []
     try:
-        agreements = []
+        backends = {name: _opened(name, address, open_cell) for name, address in addresses.items()}
+        logs = {name: MapLog(name, backend) for name, backend in backends.items()}
+        agreement = Agreement(cells, logs)
         for name, address in addresses.items():
-            backend = _opened(name, address, open_cell)
-            agreement = Agreement(name, backend, cells)
-            agreements.append(agreement)
-            members.append(Cell(name, cells.cells[name], backend, address.deadline, agreement.probe))
-        for agreement in agreements:
-            agreement.check()
-        for agreement in agreements:
-            agreement.record()
+            probe = partial(agreement.probe, logs[name])
+            members.append(Cell(name, cells.cells[name], backends[name], address.deadline, probe))
+        agreement.open()
     except BaseException:
         for cell in members:
             cell.close()
         raise
     for cell in members:
         cell.guard.start()
-    return CellsStore(CellsBackend(CellGroup(cells, members)))
+    return CellsStore(CellsBackend(CellGroup(agreement, members)))
 
 
 def _opened(name: str, address: CellAddress, open_cell: Callable[[str], Backend]) -> Backend:

@@ -29,7 +29,7 @@ class Waiting:
         self._asleep: dict[tuple[object, ...], Future[Any]] = {}
 
     def wait(self, queues: Sequence[str], span: Duration) -> bool:
-        of = self._group.of_queues(queues)
+        of = self._group.of_queues(queues, claimed=True)
         return bool(
             self._first(("wait", *queues), list(of), lambda cell, slept: cell.wait(of.get(cell, []), slept), span)
         )

@@ -1,0 +1,257 @@
+"""Moving house: a queue, or all that it has in one cell, goes to another cell while jobs flow.
+
+Jobs do not move, drafts do: jobs that a cell has accepted finish there, under the ids that their producers know, and
+new drafts go to the target. So nothing is copied that could be lost or run twice. The steps of a move (`Step`) are
+versions of the agreed map; a move that was interrupted goes on from the last of them, and every step may be repeated.
+
+1. The target gets spec, pause and operator's numbers; the map says closing. Drafts are offered to the source first.
+2. Active schedules move: paused in the source, put into the target, dropped in the source.
+3. The source is closed: its store refuses drafts in the transaction that would accept them, whichever map their
+   process has. This is the instant that divides the jobs of the source from those of the target. The map says draining.
+4. If the queue has an order, caps or rates (`held`), jobs of the target start once the source has no unfinished job
+   and no unpaid start. The map says leaving. Keys are compared in the source until their window has ended.
+5. Once no job is left, neither dead nor kept, the map says left, and the source is not visited any more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import micros
+from forebay.core.limits import MAX_BATCH
+from forebay.core.policy import Moved, terms_of
+from forebay.core.spec import QueueSpec
+from forebay.store.cells.cell import Cell
+from forebay.store.cells.cell_group import CellGroup
+from forebay.store.cells.cell_map import OTHERS, CellMap, Move, Step
+from forebay.store.cells.control import closed
+from forebay.store.cells.promises import check_promises, shared_gates
+from forebay.store.protocol import GateUse
+
+
+class MoveState(Struct, frozen=True):
+    """A move that is under way. `unfinished`: jobs of the source that are yet to run or running; `kept`: all others."""
+
+    queue: str
+    source: str
+    target: str
+    step: Step
+    unfinished: int
+    kept: int
+
+
+class Mover:
+    """Changes the agreed map by moves. `reached` is called after each write, by its name: tests interrupt it there."""
+
+    def __init__(self, group: CellGroup, reached: Callable[[str], None] = lambda _: None) -> None:
+        self._group: Final = group
+        self._reached = reached
+
+    @property
+    def _map(self) -> CellMap:
+        return self._group.map
+
+    def add(self, name: str) -> None:
+        """Agree on a cell that the file has and the map has not."""
+        self._group.agreement.refresh()
+        if name in self._map.cells:
+            raise Invalid(f"cell {name}", f"it is in the agreed map, version {self._map.version}", "nothing to do")
+        number = self._cell(name).number
+        if number in self._map.cells.values():
+            raise Invalid(f"cell {name}", f"number {number} belongs to another cell", "ids carry it: give a new number")
+        self._publish("added", replace(self._map, cells=self._map.cells | {name: number}))
+
+    def queues_in(self, name: str) -> list[str]:
+        """Queues and logs that live in a cell."""
+        cell, after = self._cell(name), ""
+        placed = {queue for queue, each in self._map.queues.items() if queue != OTHERS and name in each.cells}
+        while page := cell.queues(after, MAX_BATCH, ""):
+            placed.update(queue for queue in page if name in self._map.placement(queue).cells)
+            after = page[-1]
+        return sorted(placed)
+
+    def start(self, queues: Sequence[str], source: str, target: str) -> None:
+        """Begin to move what these queues have in a cell; a move that has begun already goes on."""
+        self._group.agreement.refresh()
+        moves = {queue: self._map.move(queue) for queue in queues}
+        begun = {queue for queue, move in moves.items() if move and (move.source, move.target) == (source, target)}
+        if new := [queue for queue in queues if queue not in begun]:
+            self._publish("closing", self._moved(new, self._cell(source), self._cell(target)))
+
+    def drain(self, source: str, target: str) -> None:
+        """Begin to move all queues of a cell, and let new ones live in the target."""
+        self._group.agreement.refresh()
+        others = self._map.queues[OTHERS]
+        after = replace(others, cells=tuple(target if name == source else name for name in others.cells))
+        cells = self._moved(self.queues_in(source), self._cell(source), self._cell(target))
+        cells = self._with_strays(replace(cells, queues=cells.queues | {OTHERS: after}), self._cell(source))
+        if cells != self._map:
+            self._publish("closing", cells)
+
+    def split(self, queue: str, partitions: Sequence[int], target: str) -> None:
+        """Place some partitions elsewhere, while their cell keeps others. No promise may depend on the partition."""
+        self._group.agreement.refresh()
+        placement = self._map.placement(queue)
+        if wrong := [number for number in partitions if not 0 <= number < len(placement.cells)]:
+            reason = f"{wrong[0]} is not a partition in 0 … {len(placement.cells) - 1}"
+            raise Invalid(f"queue {queue}", reason, "see its entry in the file of cells")
+        cells = tuple(target if number in partitions else name for number, name in enumerate(placement.cells))
+        spec = self._spec(queue, self._group.of_queue(queue)[0])
+        if _held(spec) or spec.unique or placement.by == "key" or placement.keys == "cell":
+            reason = f"it keeps order, caps, keys or merges by {placement.by}, which its cell counts"
+            raise Invalid(f"queue {queue}", reason, "move all its partitions in a cell together: leave out --partition")
+        if gone := set(placement.cells) - set(cells):
+            raise Invalid(f"queue {queue}", f"none is left in cell {min(gone)}", "leave out --partition")
+        new = replace(self._map, queues=self._map.queues | {queue: replace(placement, cells=cells)})
+        self._check(new)
+        self._cell(target).put_spec(spec)
+        self._publish("split", new)
+
+    def advance(self) -> list[MoveState]:
+        """Take every step that can be taken now; the moves that are not over."""
+        self._group.agreement.refresh()
+        return [state for queue in list(self._map.moves) for state in self._advance(queue)]
+
+    def _moved(self, queues: Sequence[str], source: Cell, target: Cell) -> CellMap:
+        """The map with new moves, which are prepared in the target."""
+        cells = self._map
+        specs = {queue: self._spec(queue, source) for queue in queues}
+        for spec in specs.values():
+            cells = self._with_move(cells, spec, source, target)
+        self._check(cells)
+        for queue, spec in specs.items():
+            target.put_spec(spec)
+            (backlog,) = source.backlog([queue])
+            if backlog.paused_until is not None:
+                target.pause(queue, backlog.paused_until)
+            for gate in _gates(source, queue):
+                if gate.given is not None:
+                    target.set_gate(gate.name, gate.given)
+        self._reached("prepared")
+        return cells
+
+    def _with_move(self, cells: CellMap, spec: QueueSpec, source: Cell, target: Cell) -> CellMap:
+        queue, placement, under_way = spec.name, cells.placement(spec.name), cells.move(spec.name)
+        held = _held(spec)
+        if under_way is not None:
+            reason = f"it moves from cell {under_way.source} to {under_way.target}"
+            raise Invalid(f"queue {queue}", reason, "finish that move first")
+        if source is target or source.name not in placement.cells:
+            reason = f"it lives in {', '.join(placement.distinct)}, so it cannot move from {source.name}"
+            raise Invalid(f"queue {queue}", f"{reason} to {target.name}", "name two cells, the first one of these")
+        if spec.is_log:
+            raise Invalid(f"queue {queue}", "a log cannot move: its readers count offsets of its cell", "keep it there")
+        if gates := [*shared_gates(spec)]:
+            raise Invalid(f"queue {queue}", f"it may share {gates[0]} with other queues", "give it gates of its own")
+        if given := [
+            gate.name for gate in _gates(source, queue) if gate.given is not None and gate.name[:5] == "rate/"
+        ]:
+            reason = f"gate {given[0]} has an operator's number, so whether its starts are paid is not known"
+            raise Invalid(f"queue {queue}", reason, "restore the number of the spec, and move it then")
+        if held and target.name in placement.cells:
+            reason = f"it keeps order, caps or rates, and the jobs that it has in cell {target.name} would wait"
+            raise Invalid(f"queue {queue}", reason, "move it to a cell in which it has no partition")
+        partitions = tuple(number for number, name in enumerate(placement.cells) if name == source.name)
+        active = tuple(each.name for each in source.schedules() if each.draft.queue == queue and not each.paused)
+        move = Move(source.name, target.name, partitions, held, schedules=active, merges=spec.merge is not None)
+        elsewhere = tuple(target.name if name == source.name else name for name in placement.cells)
+        before = tuple(each for each in cells.moves.get(queue, ()) if each.source != target.name)
+        return replace(
+            cells,
+            queues=cells.queues | {queue: replace(placement, cells=elsewhere)},
+            moves=cells.moves | {queue: (*before, move)},
+        )
+
+    def _with_strays(self, cells: CellMap, source: Cell) -> CellMap:
+        """With moves of queues that processes with an older map have begun in a cell since it takes no new ones."""
+        moves = {}
+        for backlog in source.backlog(None):
+            home = cells.placement(backlog.queue).cells[0]
+            if backlog.depth and source.name not in cells.homes(backlog.queue):
+                spec = self._spec(backlog.queue, source)
+                moves[spec.name] = (Move(source.name, home, (0,), _held(spec), merges=spec.merge is not None),)
+        return replace(cells, moves=cells.moves | moves) if moves else cells
+
+    def _check(self, cells: CellMap) -> None:
+        """Refuse a map in which a promise of any queue would not hold."""
+        specs = {spec.name: spec for cell in self._group.cells for spec in cell.specs() if not _is_closed(spec)}
+        for spec in specs.values():
+            check_promises(spec, cells, specs.values())
+
+    def _advance(self, queue: str) -> Iterator[MoveState]:
+        move = self._map.move(queue)
+        if move is None:
+            return
+        source, target = self._cell(move.source), self._cell(move.target)
+        if move.step is Step.CLOSING:
+            self._move_schedules(move, queue, source, target)
+            self._close(queue, source)
+            move = self._step(queue, replace(move, step=Step.DRAINING, since=source.now()))
+        (backlog,) = source.backlog([queue])
+        if move.step is Step.DRAINING:
+            self._move_schedules(move, queue, source, target)
+            self._close(queue, source)
+            paid = not any(gate.used or gate.name.startswith("rate/") for gate in _gates(source, queue))
+            if backlog.depth == 0 and (paid or not move.held):
+                move = self._step(queue, replace(move, step=Step.LEAVING))
+        kept = backlog.done + backlog.dead + backlog.cancelled
+        if move.step is Step.LEAVING:
+            window = micros(self._spec(queue, target).key_window)
+            if backlog.depth + kept == 0 and source.now() > move.since + window:
+                self._step(queue, replace(move, step=Step.LEFT))
+                return
+        yield MoveState(queue, move.source, move.target, move.step, backlog.depth, kept)
+
+    def _move_schedules(self, move: Move, queue: str, source: Cell, target: Cell) -> None:
+        for schedule in source.schedules():
+            if schedule.draft.queue != queue:
+                continue
+            source.put_schedule(replace(schedule, paused=True))
+            self._reached("schedule paused")
+            target.put_schedule(replace(schedule, paused=schedule.paused and schedule.name not in move.schedules))
+            self._reached("schedule put")
+            source.drop_schedule(schedule.name)
+
+    def _close(self, queue: str, source: Cell) -> None:
+        spec = self._spec(queue, source)
+        if not _is_closed(spec) and not spec.is_broker:
+            source.put_spec(closed(spec))
+            self._reached("closed")
+
+    def _step(self, queue: str, move: Move) -> Move:
+        moves = (*(each for each in self._map.moves[queue] if each.step is Step.LEFT), move)
+        self._publish(move.step, replace(self._map, moves=self._map.moves | {queue: moves}))
+        return move
+
+    def _publish(self, name: str, cells: CellMap) -> None:
+        self._group.agreement.publish(replace(cells, version=cells.version + 1))
+        self._reached(name)
+
+    def _cell(self, name: str) -> Cell:
+        found = next((cell for cell in self._group.cells if cell.name == name), None)
+        if found is None:
+            known = ", ".join(cell.name for cell in self._group.cells)
+            raise Invalid("cell", f"there is no cell {name!r}", f"the cells are {known}")
+        return found
+
+    def _spec(self, queue: str, cell: Cell) -> QueueSpec:
+        return next((spec for spec in cell.specs() if spec.name == queue), QueueSpec(name=queue))
+
+
+def _held(spec: QueueSpec) -> bool:
+    """Whether jobs that run in two cells at once would break a promise."""
+    return bool(terms_of(spec.eligibility)) or spec.merge is not None
+
+
+def _is_closed(spec: QueueSpec) -> bool:
+    return isinstance(spec.capacity, Moved)
+
+
+def _gates(cell: Cell, queue: str) -> Iterator[GateUse]:
+    after = ""
+    while page := cell.gates(after, MAX_BATCH, ""):
+        yield from (gate for gate in page if gate.name.split("/")[1] == queue)
+        after = page[-1].name

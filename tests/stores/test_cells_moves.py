@@ -1,0 +1,365 @@
+"""Moves between cells: interrupted at every write and resumed, with producers and workers that have older maps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forebay.core.errors import Invalid, QueueFull
+from forebay.core.instant import minutes
+from forebay.core.job import Draft, State
+from forebay.core.lease import Settled
+from forebay.core.outcome import Ack, DeadLetter, Failure
+from forebay.core.policy import AtMost, InOrder, KeepFor, LatestWins, Moved, Rate, Retained, Until
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.backend import Backend
+from forebay.store.cells.cell_map import CellMap, Step, read_cells
+from forebay.store.cells.ids import cell_of
+from forebay.store.cells.moving import Mover, MoveState
+from forebay.store.cells.store import CellsStore, open_cells
+from forebay.store.memory.store import MemoryBackend
+from forebay.store.protocol import Checkpoint, Tally, Want
+from forebay.testing.clock import ManualClock
+from tests.waiting import eventually
+
+SPREAD = 'orders = { partitions = 4, by = "tenant", cells = ["a", "b"] }'
+TENANTS = [f"t{number}" for number in range(6)]
+
+
+class _Stopped(BaseException):
+    """The process of a move ends here."""
+
+
+class House:
+    """Three memory stores as cells, and processes that open them by files that differ in age."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self._backends: dict[str, Backend] = {}
+        self._opened: list[CellsStore] = []
+
+    def open(self, queues: str = 'mail = "a"', cells: str = "abc", version: int = 1) -> CellsStore:
+        lines = [f"version = {version}"]
+        for number, name in enumerate(cells):
+            lines += [f"[cells.{name}]", f"number = {number}", f'url = "memory://{name}"']
+        text = "\n".join([*lines, "[queues]", '"*" = "a"', queues])
+        store = open_cells(*read_cells(text, "cells.toml"), self.open_cell)
+        self._opened.append(store)
+        return store
+
+    def open_cell(self, url: str) -> Backend:
+        if url not in self._backends:
+            backend = MemoryBackend(clock=self.clock)
+            setattr(backend, "close", lambda: None)  # noqa: B010
+            self._backends[url] = backend
+        return self._backends[url]
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+
+@pytest.fixture
+def house() -> Any:
+    found = House()
+    yield found
+    found.close()
+
+
+def mover_of(store: CellsStore, reached: Callable[[str], None] = lambda _: None) -> Mover:
+    return Mover(store.backend.group, reached)
+
+
+def finish(house: House, store: CellsStore, queue: str = "mail") -> list[Any]:
+    """Run all jobs, and take all steps of all moves; the payloads in the order of the runs."""
+    ran: list[Any] = []
+    states: list[MoveState] = []
+    for _ in range(100):
+        states = store.mover().advance()
+        leases = store.claim([Want(queue, 3)], "w", minutes(10))
+        ran += [lease.job.payload for lease in leases]
+        store.settle([(lease, Ack()) for lease in leases])
+        if not states and not leases and not store.backlog([queue])[0].depth:
+            return ran
+        house.clock.advance(10_000_000)
+    raise AssertionError(f"{states} after {ran}")
+
+
+def stop_at(count: int) -> Callable[[str], None]:
+    """A hook that stops at the write with this number."""
+    passed: list[str] = []
+
+    def reached(name: str) -> None:
+        passed.append(name)
+        if len(passed) == count:
+            raise _Stopped(name)
+
+    return reached
+
+
+SPECS = {
+    "plain": {},
+    "in order": {"eligibility": InOrder(per="tenant")},
+    "capped": {"eligibility": AtMost(1, per="tenant")},
+    "rated": {"eligibility": Rate(100, per="tenant")},
+}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_move_that_is_stopped_at_any_write_and_resumed_loses_nothing_and_keeps_order(spec: str) -> None:
+    names: list[str] = []
+    for stop in range(1, 20):
+        house = House()
+        stale = house.open()
+        stale.put_spec(QueueSpec(name="mail", **SPECS[spec]))  # type: ignore[arg-type]
+        stale.put_schedule(Schedule("nightly", "@daily", house.clock.now() + 10**12, Draft("work", queue="mail")))
+        sent = iter(range(1_000))
+
+        def send(store: CellsStore, sent: Any = sent) -> None:
+            for tenant in TENANTS[:2]:
+                number = next(sent)
+                store.enqueue([Draft("work", number, queue="mail", tenant=tenant, key=f"k{number}")])
+                store.enqueue([Draft("work", number, queue="mail", tenant=tenant, key=f"k{number}")])
+
+        send(stale)
+        running = stale.claim([Want("mail", 1)], "old", minutes(60))
+        process = house.open()
+        stopped = None
+        try:
+            mover = mover_of(process, stop_at(stop))
+            mover.start(["mail"], "a", "b")
+            mover.advance()
+        except _Stopped as error:
+            stopped = str(error)
+            names.append(stopped)
+        for store in (stale, process, house.open()):
+            send(store)
+            known: list[dict[str, Any]] = [{"key": f"k{number}", "tenant": TENANTS[number % 2]} for number in range(2)]
+            again = store.enqueue([Draft("work", n, queue="mail", **each) for n, each in enumerate(known)])
+            assert all(receipt.duplicate for receipt in again)
+        resumed = house.open()
+        resumed.mover().start(["mail"], "a", "b")
+        resumed.mover().advance()
+        send(stale)
+        early = resumed.claim([Want("mail", 1)], "w", minutes(60))
+        assert {cell_of(lease.job.id) for lease in early} <= {0}, "the cell that it leaves comes first"
+        assert set(stale.settle([(lease, Ack()) for lease in (*running, *early)])) == {Settled.APPLIED}
+        ran: list[Any] = [lease.job.payload for lease in (*running, *early)] + finish(house, resumed)
+        total = next(sent)
+        assert sorted(ran) == list(range(total)), (stop, stopped)
+        for tenant in range(2):
+            of_tenant = [number for number in ran if number % 2 == tenant]
+            assert of_tenant == sorted(of_tenant), (stop, stopped)
+        cells: CellMap = resumed.backend.group.map
+        assert (cells.homes("mail"), [each.step for each in cells.moves["mail"]]) == (("b",), [Step.LEFT])
+        (schedule,) = resumed.schedules()
+        assert not schedule.paused
+        assert [each.name for each in resumed.cells()["b"].schedules()] == ["nightly"]
+        house.close()
+        if stopped is None:
+            break
+    assert names == ["prepared", "closing", "schedule paused", "schedule put", "closed", "draining"]
+
+
+def test_jobs_keep_their_ids_and_are_found_by_them(house: House) -> None:
+    store = house.open()
+    store.put_spec(QueueSpec(name="mail", retention=KeepFor(minutes(30))))
+    old = store.enqueue([Draft("work", queue="mail")] * 4)[0].id
+    store.mover().start(["mail"], "a", "b")
+    (state,) = store.mover().advance()
+    assert state == MoveState("mail", "a", "b", Step.DRAINING, 4, 0)
+    new = store.enqueue([Draft("work", queue="mail")])[0].id
+    assert (cell_of(old), cell_of(new)) == (0, 1)
+    leases = store.claim([Want("mail", 5)], "w", minutes(1))
+    assert [cell_of(lease.job.id) for lease in leases] == [0, 0, 0, 0, 1], "older jobs start first"
+    store.settle([(leases[0], DeadLetter(Failure("E", "no"))), *((lease, Ack()) for lease in leases[1:])])
+    (state,) = store.mover().advance()
+    assert (state.step, state.unfinished, state.kept) == (Step.LEAVING, 0, 4)
+    assert [job and job.state for job in store.get([old, old + 1, new])] == [State.DEAD, State.DONE, State.DONE]
+    assert [(each.queue, each.done, each.dead) for each in store.backlog()] == [("mail", 4, 1)]
+    assert (store.totals(5).queues, [spec.name for spec in store.specs()]) == (1, ["mail"])
+    assert not isinstance(store.specs()[0].capacity, Moved)
+    with pytest.raises(QueueFull, match="0 of 0 jobs"):
+        store.redrive([old])
+    store.discard([old])
+    house.clock.advance(3_600_000_000)
+    store.promote(100)
+    assert store.mover().advance() == []
+    assert store.get([old]) == [None]
+
+
+def test_a_queue_moves_back_and_a_spec_put_meanwhile_does_not_reopen_the_cell_that_it_left(house: House) -> None:
+    store = house.open()
+    spec = QueueSpec(name="mail", eligibility=InOrder(per="tenant"))
+    store.put_spec(spec)
+    for source, target in (("a", "b"), ("b", "c"), ("c", "a")):
+        store.enqueue([Draft("work", 1, queue="mail")])
+        store.mover().start(["mail"], source, target)
+        store.mover().advance()
+        store.put_spec(spec)
+        closed = next(each for each in store.cells()[source].specs() if each.name == "mail")
+        assert isinstance(closed.capacity, Moved)
+        assert finish(house, store) == [1]
+    assert cell_of(store.enqueue([Draft("work", queue="mail")])[0].id) == 0
+
+
+def test_merges_go_on_in_the_cell_that_still_has_the_waiting_job(house: House) -> None:
+    store = house.open()
+    store.put_spec(QueueSpec(name="mail", merge=LatestWins()))
+    draft = Draft("work", 1, queue="mail", subject="s")
+    (first,) = store.enqueue([draft])
+    store.mover().start(["mail"], "a", "b")
+    store.mover().advance()
+    (again,) = store.enqueue([Draft("work", 2, queue="mail", subject="s")])
+    assert (again.id, again.merged) == (first.id, True)
+    (lease,) = store.claim([Want("mail", 2)], "w", minutes(1))
+    (third,) = store.enqueue([Draft("work", 3, queue="mail", subject="s")])
+    assert (lease.job.payload, cell_of(third.id)) == (2, 1)
+    assert store.claim([Want("mail", 2)], "w", minutes(1)) == []
+    assert [cell.name for cell in store.backend.group.of_queues(["mail"], claimed=True)] == ["a"], "no worker is woken"
+    store.settle([(lease, Ack())])
+    assert finish(house, store) == [3]
+
+
+def test_a_rate_begins_in_the_target_when_the_starts_of_the_source_are_paid(house: House) -> None:
+    store = house.open()
+    store.put_spec(QueueSpec(name="mail", eligibility=Rate(2, minutes(1))))
+    store.enqueue([Draft("work", queue="mail")] * 2)
+    store.mover().start(["mail"], "a", "b")
+    store.mover().advance()
+    store.enqueue([Draft("work", queue="mail")])
+    leases = store.claim([Want("mail", 2)], "w", minutes(1))
+    store.settle([(lease, Ack()) for lease in leases])
+    assert [state.step for state in store.mover().advance()] == [Step.DRAINING]
+    assert store.claim([Want("mail", 2)], "w", minutes(1)) == []
+    house.clock.advance(61_000_000)
+    assert [state.step for state in store.mover().advance()] == [Step.LEAVING]
+    assert len(store.claim([Want("mail", 2)], "w", minutes(1))) == 1
+
+
+def test_a_source_of_drafts_follows_its_queue(house: House) -> None:
+    store = house.open()
+    points = [Checkpoint(number, 2, bytes([number])) for number in range(3)]
+    keyed = [Draft("work", queue="mail", key="k0"), Draft("work", queue="mail")]
+    assert store.ingest("feed", None, points[0], keyed) == Tally(2)
+    store.mover().start(["mail"], "a", "b")
+    store.mover().advance()
+    stale = house.open()
+    assert store.ingest("feed", points[0], points[1], keyed) == Tally(2, 1)
+    assert store.ingest("feed", points[0], points[1], keyed) is None
+    assert stale.ingest("feed", points[1], points[2], keyed[1:]) == Tally(1)
+    assert store.ingested("feed") == points[2]
+    assert [cell.backlog(["mail"])[0].depth for cell in store.cells().values()] == [2, 2, 0]
+
+
+def test_pauses_and_numbers_of_operators_go_along(house: House) -> None:
+    store = house.open()
+    store.put_spec(QueueSpec(name="mail", eligibility=AtMost(5)))
+    store.set_gate("cap/mail", 1)
+    store.pause("mail")
+    store.enqueue([Draft("work", queue="mail")])
+    store.mover().start(["mail"], "a", "b")
+    there = store.cells()["b"]
+    assert there.backlog(["mail"])[0].paused_until is not None
+    assert [(gate.name, gate.given) for gate in there.gates("", 5)] == [("cap/mail", 1)]
+
+
+def test_a_partition_moves_alone_where_no_promise_depends_on_it(house: House) -> None:
+    store = house.open(SPREAD)
+    store.enqueue([Draft("work", queue="orders", tenant=tenant) for tenant in TENANTS])
+    store.mover().split("orders", [1], "c")
+    assert store.backend.group.map.placement("orders").cells == ("a", "c", "a", "b")
+    receipts = store.enqueue([Draft("work", queue="orders", tenant=tenant) for tenant in TENANTS])
+    assert {cell_of(each.id) for each in receipts} == {0, 1, 2}
+    assert len(store.claim([Want("orders", 100)], "w", minutes(1))) == 12
+    for partitions, complaint in (([4], "4 is not a partition in 0 … 3"), ([3], "none is left in cell b")):
+        with pytest.raises(Invalid, match=complaint):
+            store.mover().split("orders", partitions, "c")
+    store.put_spec(QueueSpec(name="orders", eligibility=InOrder(per="tenant")))
+    with pytest.raises(Invalid, match="it keeps order, caps, keys or merges by tenant"):
+        store.mover().split("orders", [0], "c")
+
+
+@pytest.mark.parametrize(
+    ("axes", "source", "target", "complaint"),
+    [
+        ({}, "b", "c", "it lives in a, so it cannot move from b"),
+        ({}, "a", "a", "cannot move from a to a"),
+        ({}, "a", "z", "there is no cell 'z'"),
+        ({"retention": Retained()}, "a", "b", "a log cannot move"),
+        ({"eligibility": AtMost(1, shared="gpu")}, "a", "b", "it may share the cap gpu"),
+        ({"eligibility": Until("stock")}, "a", "b", "it may share the condition stock"),
+    ],
+)
+def test_what_cannot_move_is_refused_by_name(
+    axes: dict[str, Any], source: str, target: str, complaint: str, house: House
+) -> None:
+    store = house.open()
+    store.put_spec(QueueSpec(name="mail", **axes))
+    with pytest.raises(Invalid, match=complaint):
+        store.mover().start(["mail"], source, target)
+    assert store.backend.group.map.version == 1
+
+
+def test_jobs_that_would_wait_for_others_refuse_a_move(house: House) -> None:
+    store = house.open(SPREAD)
+    store.put_spec(QueueSpec(name="orders", eligibility=InOrder(per="tenant")))
+    with pytest.raises(Invalid, match="the jobs that it has in cell b would wait"):
+        store.mover().start(["orders"], "a", "b")
+    store.mover().start(["orders"], "a", "c")
+    with pytest.raises(Invalid, match="it moves from cell a to c"):
+        store.mover().start(["orders"], "b", "c")
+
+
+def test_a_cell_is_added_and_another_one_drained_and_taken_out_of_the_file(house: House) -> None:
+    old = house.open('mail = "b"', cells="ab")
+    old.enqueue([Draft("work", 1), Draft("work", 2, queue="mail"), Draft("work", 3, queue="new")])
+    store = house.open('mail = "b"')
+    store.mover().add("c")
+    with pytest.raises(Invalid, match="it is in the agreed map, version 2"):
+        store.mover().add("c")
+    mover = store.mover()
+    mover.drain("a", "c")
+    assert {state.queue for state in mover.advance()} == {"default", "new"}
+    house.open_cell("memory://a").enqueue([Draft("work", 4, queue="stray")])
+    mover.drain("a", "c")
+    assert "stray" in {state.queue for state in mover.advance()}
+    found = [run for queue in ("default", "mail", "new", "stray") for run in _run(store, queue)]
+    assert found == [1, 2, 3, 4]
+    house.clock.advance(400_000_000)
+    assert mover.advance() == []
+    assert store.backend.group.map.in_use() == {"b", "c"}
+    with pytest.raises(Invalid, match=r"cell c: the agreed map.*the file has no such cell"):
+        house.open('mail = "b"', cells="ab")
+    lines = 'version = 99\n[cells.b]\nnumber = 1\nurl = "memory://b"\n[cells.c]\nnumber = 2\nurl = "memory://c"'
+    smaller = open_cells(*read_cells(f'{lines}\n[queues]\n"*" = "c"\nmail = "b"', "cells.toml"), house.open_cell)
+    assert cell_of(smaller.enqueue([Draft("work")])[0].id) == 2
+    smaller.close()
+
+
+def _run(store: CellsStore, queue: str) -> list[Any]:
+    leases = store.claim([Want(queue, 10)], "w", minutes(1))
+    store.settle([(lease, Ack()) for lease in leases])
+    return [lease.job.payload for lease in leases]
+
+
+def test_of_two_moves_at_once_the_first_one_counts(house: House) -> None:
+    one, two = house.open(), house.open()
+    two.backend.group.agreement.refresh()
+    rival = mover_of(two, lambda name: one.mover().start(["mail"], "a", "c") if name == "prepared" else None)
+    with pytest.raises(Invalid, match=r"it has agreed on version 2, which differs in moves.mail, queues.mail"):
+        rival.start(["mail"], "a", "b")
+    assert house.open().backend.group.map.placement("mail").cells == ("c",)
+
+
+def test_a_process_follows_moves_by_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.store.cells.guard._CHECK_SECONDS", 0.01)
+    worker = house.open()
+    store = house.open()
+    store.mover().start(["mail"], "a", "b")
+    store.mover().advance()
+    store.enqueue([Draft("work", 7, queue="mail")])
+    eventually(lambda: _run(worker, "mail") == [7], "the worker claims from the new cell")
+    with pytest.raises(Invalid, match="it moves from cell a to b in version 4"):
+        house.open('mail = "b"', version=9)
