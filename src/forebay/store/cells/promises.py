@@ -8,7 +8,7 @@ what queues in different cells would have to decide together: brokers, queues of
 from collections.abc import Iterable, Iterator
 
 from forebay.core.errors import Invalid
-from forebay.core.policy import AtMost, Fifo, InOrder, Rate, Term, Unbounded, Until, terms_of
+from forebay.core.policy import AtMost, Fifo, InOrder, Moved, Rate, Term, Unbounded, Until, terms_of
 from forebay.core.spec import QueueSpec
 from forebay.store.cells.cell_map import CellMap, Placement
 
@@ -34,7 +34,7 @@ def _broken(spec: QueueSpec, placement: Placement) -> Iterator[tuple[str, str]]:
         yield f"{type(spec.selection).__name__} orders the whole queue", f"use a queue for each class, or {_ONE_CELL}"
     if spec.share is not None:
         yield f"shares by {spec.share.by} count the whole queue", _ONE_CELL
-    if not isinstance(spec.capacity, Unbounded):
+    if not isinstance(spec.capacity, Unbounded | Moved):
         yield "its bound counts the whole queue", f"{_ONE_CELL}, or leave it unbounded"
     if spec.merge is not None and by != spec.merge.by:
         yield f"LatestWins merges by {spec.merge.by}", f'partition it by = "{spec.merge.by}"'
