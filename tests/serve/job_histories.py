@@ -15,8 +15,9 @@ SILENT = Failure(ABANDONED, "its worker fell silent")
 
 
 def live(store: Store, clock: ManualClock) -> None:
-    """Accepted, merged, claimed, extended, acked, retried, died, released, dismissed, cancelled, asked, expired,
-    redriven, purged, shed; jobs taken back from silent holders; queues, kinds, delays, copies of a broker."""
+    """Accepted, merged, claimed, extended, acked, retried, died, released, dismissed, cancelled,
+    cancel_requested, expired, redriven, purged, shed; jobs taken back from silent holders; queues, kinds, delays,
+    copies of a broker."""
     store.put_spec(QueueSpec(name="mail", retention=KeepFor(minutes(5))))
     store.put_spec(QueueSpec(name="draw", merge=LatestWins()))
     kinds = ("send", "send", "render", "send")

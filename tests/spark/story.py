@@ -172,7 +172,7 @@ class Life:
         return self._tell(Change.DIED, "settle", traits=self._failed(kind, error), **other)
 
     def dismiss(self, **other: Any) -> "Life":
-        return self._tell(Change.ASKED, "cancel")._tell(Change.DISMISSED, "settle", **other)
+        return self._tell(Change.CANCEL_REQUESTED, "cancel")._tell(Change.DISMISSED, "settle", **other)
 
     def redrive(self, delay: int = 0) -> "Life":
         self.due, self.attempt = self.at + delay, 0

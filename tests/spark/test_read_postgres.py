@@ -23,7 +23,7 @@ from tests.spark.ground import busy_day, every_job, opened, rows
 
 
 def lively(url: str, seed: int) -> None:
-    """Runs that were split, settled in part, asked to stop, retried, kept."""
+    """Runs that were split, settled in part, requested to stop, retried, kept."""
     draw = Random(seed)
     verdicts = [
         Ack(b'{"ok":1}'),

@@ -30,7 +30,7 @@ SEARCHES = {
     "finished_in": ["job USING INDEX job_ended (state=? AND queue=? AND finished_at<?)"],
     "oldest_dead": ["job USING INDEX job_ended (state=? AND queue=?)"],
     "overdue": ["job USING INDEX job_lease (lease_until<?)"],
-    "cancel_requested": ["job USING INDEX job_asked (owner=?)"],
+    "cancel_requested": ["job USING INDEX job_cancel_requested (owner=?)"],
     "next_lease": ["job USING INDEX job_lease"],
     "fresh": ["job USING INDEX job_fresh (queue=? AND subject=?)"],
     "oldest": ["job USING INDEX job_oldest (queue=?)"],

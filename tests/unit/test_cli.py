@@ -468,7 +468,7 @@ def test_cancel_says_what_became_of_each(run: Run) -> None:
     answer = run("cancel", "1", "2", "9", "--json")
     assert answer.code == 1
     assert [line["answer"] for line in answer.json] == ["requested", "cancelled", "gone"]
-    assert "its worker has been asked to stop" in run("cancel", "1").out
+    assert "running, cancel requested" in run("cancel", "1").out
 
 
 def test_jobs_are_cancelled_by_a_filter_after_a_dry_run(run: Run) -> None:
@@ -484,7 +484,7 @@ def test_jobs_are_cancelled_by_a_filter_after_a_dry_run(run: Run) -> None:
     assert (refused.code, "--yes" in refused.err) == (2, True)
     assert store.backlog(["mail"])[0].depth == 31
     answer = run("cancel", "--queue", "mail", "--kind", "news", "--yes", "--limit", "10")
-    assert answer.out == "cancelled: 8 jobs\nrunning and asked to stop: 2 jobs\n"
+    assert answer.out == "cancelled: 8 jobs\nrunning, cancel requested: 2 jobs\n"
     assert "--limit 10" in answer.err
     assert run("cancel", "--queue", "mail", "--state", "ready", "--yes", "--json").json == [
         {"cancelled": 21, "requested": 0, "gone": 0}

@@ -30,7 +30,7 @@ _SHOWN: Final = 20
 _OPEN: Final = [state.value for state in State if not state.terminal]
 _MEANINGS: Final = {
     CancelAnswer.CANCELLED: "cancelled, it will not run",
-    CancelAnswer.REQUESTED: "running; its worker has been asked to stop",
+    CancelAnswer.REQUESTED: "running, cancel requested",
     CancelAnswer.GONE: "unknown, or already ended",
 }
 
@@ -111,7 +111,7 @@ def _report(call: Call, counts: dict[str, int]) -> None:
         return
     call.screen.say(f"cancelled: {many(counts['cancelled'], 'job')}")
     if counts["requested"]:
-        call.screen.say(f"running and asked to stop: {many(counts['requested'], 'job')}")
+        call.screen.say(f"running, cancel requested: {many(counts['requested'], 'job')}")
     if counts["gone"]:
         call.screen.say(f"ended meanwhile: {many(counts['gone'], 'job')}")
 
@@ -140,7 +140,7 @@ def _batches(ids: list[int]) -> Iterator[list[int]]:
 COMMANDS = (
     Command(
         "cancel",
-        "cancel jobs by their ids or by a filter; one that runs is asked to stop",
+        "cancel jobs by their ids or by a filter; a running job gets a cancel request",
         _cancel,
         """
 forebay cancel 41

@@ -7,14 +7,21 @@ that a reader who has seen offset n has seen everything up to n, and nothing eve
 
 What a range says beyond its jobs depends on the change:
 
-    accepted   a new job: `due_at`, `max_attempts`                    merged     took a newer payload, due at `due_at`
-    claimed    a lease until `until`; `delivery` is the fence         extended   the lease lasts until `until` now
-    acked      done; readable until `until`, 0: gone                  retried    failed, due again at `until`
-    died       failed for good                                        released   handed back uncharged, due at `until`
-    dismissed  ended by request while it ran, readable until `until`  cancelled  the same before it ran
-    asked      its holder is requested to stop                        expired    died because it was not claimed in time
-    redriven   a dead job lives again, due at `until`                 purged     a finished job was forgotten
-    shed       died, before it ran, to make room in a full queue
+    accepted          a new job: `due_at`, `max_attempts`
+    merged            took a newer payload, due at `due_at`
+    claimed           leased until `until`; `delivery` is the fence
+    extended          the lease lasts until `until` now
+    acked             done; readable until `until`, 0: gone
+    retried           failed, due again at `until`
+    died              failed for good
+    released          handed back uncharged, due at `until`
+    cancel_requested  its cancellation was requested while it ran
+    dismissed         ended by that request, readable until `until`
+    cancelled         ended by request before it ran, readable until `until`
+    expired           died because it was not claimed in time
+    redriven          a dead job lives again, due at `until`
+    purged            a finished job was forgotten
+    shed              died, before it ran, to make room in a full queue
 
 Changes of a running job carry what its lease said (`delivery`, `attempt`, `enqueued_at`, `due_at`, `claimed_at`), so
 that waiting, running and lateness follow from one record. A merge without a `due_at` leaves the job its time. A dead
@@ -51,7 +58,7 @@ class Change(StrEnum):
     RELEASED = "released"
     DISMISSED = "dismissed"
     CANCELLED = "cancelled"
-    ASKED = "asked"
+    CANCEL_REQUESTED = "cancel_requested"
     EXPIRED = "expired"
     REDRIVEN = "redriven"
     PURGED = "purged"

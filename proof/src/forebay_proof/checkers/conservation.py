@@ -22,7 +22,7 @@ _MOVES: Final[Mapping[str, tuple[Collection[State], State | None]]] = {
     Change.MERGED: (_UNHELD, _WAITING),
     Change.CLAIMED: (_UNHELD, _RUNNING),
     Change.EXTENDED: (_HELD, _RUNNING),
-    Change.ASKED: (_HELD, _RUNNING),
+    Change.CANCEL_REQUESTED: (_HELD, _RUNNING),
     Change.ACKED: (_HELD, State.DONE),
     Change.RETRIED: (_HELD, _WAITING),
     Change.RELEASED: (_HELD, _WAITING),

@@ -42,7 +42,7 @@ class _Replay:
             if each.change == PASSED:
                 for job_id in each.ids:
                     self.stamps[job_id] = tuple(name for name in self.stamps[job_id] if name != change.name)
-            elif each.change not in (Change.EXTENDED, Change.ASKED):
+            elif each.change not in (Change.EXTENDED, Change.CANCEL_REQUESTED):
                 self.running.difference_update(each.ids)
         return [job_id for each in change.jobs if each.change == Change.CLAIMED for job_id in each.ids]
 

@@ -28,7 +28,7 @@ from forebay_proof.checkers.owners import owners
 from forebay_proof.checkers.violation import Violation
 
 _OF_A_TURN = (
-    *(Change.EXTENDED, Change.ASKED),
+    *(Change.EXTENDED, Change.CANCEL_REQUESTED),
     *(Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED),
 )
 

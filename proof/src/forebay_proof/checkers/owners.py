@@ -11,7 +11,7 @@ from forebay.core.ledger import Change
 from forebay_proof.checkers.violation import Violation
 
 _ENDINGS = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
-_OF_A_HOLDER = (Change.EXTENDED, Change.ASKED)
+_OF_A_HOLDER = (Change.EXTENDED, Change.CANCEL_REQUESTED)
 
 
 class _Holders:

@@ -221,7 +221,7 @@ def a_cancel_records_ended_jobs_and_requests_once(h: Harness) -> None:
     assert {job_id: job.change for job_id, job in jobs.items()} == {
         waiting: Change.CANCELLED,
         kept: Change.CANCELLED,
-        running: Change.ASKED,
+        running: Change.CANCEL_REQUESTED,
     }
     assert (jobs[waiting].span.until, jobs[kept].span.until) == (0, cancel.at + HOUR)
     assert matches(jobs[running], lease)

@@ -151,7 +151,9 @@ class StoreMachine(RuleBasedStateMachine):
         accepted = self.lockstep.model.intake.accepted
         assert sorted(last) == accepted, f"the ledger has {sorted(last)}, accepted were {accepted}"
         running = {
-            job_id for job_id, change in last.items() if change in (Change.CLAIMED, Change.EXTENDED, Change.ASKED)
+            job_id
+            for job_id, change in last.items()
+            if change in (Change.CLAIMED, Change.EXTENDED, Change.CANCEL_REQUESTED)
         }
         held = {item.job.id for item in self.lockstep.model.jobs.in_state(State.RUNNING)}
         assert running == held, f"by the ledger {sorted(running)} run, by the model {sorted(held)}"

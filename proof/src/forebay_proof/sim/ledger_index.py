@@ -52,7 +52,6 @@ class JobHistory(Struct):
     epoch: int = 0
     deliveries: list[Delivery] = []
     ends: list[str] = []
-    asked_to_end: bool = False
     errors: list[Failure] = []
 
 
@@ -112,8 +111,6 @@ class LedgerIndex:
                 history.errors += [OUT_OF_TIME] if each.error is None else []
             case Change.DISMISSED | Change.CANCELLED:
                 history.ends.append("cancelled")
-            case Change.ASKED:
-                history.asked_to_end = True
             case Change.RETRIED:
                 history.due_at = each.until
             case Change.RELEASED:

@@ -131,7 +131,7 @@ def life(moments: Sequence[Moment], now: Instant, running: bool) -> list[Stretch
         parts.append((_RAN.get(moment.change, "ran") if ran else "waited", last, moment.at))
         last = moment.at
         sort = "ran" if moment.change == Change.CLAIMED else "waited" if moment.change in _WAITS_AFTER else "over"
-        if sort == "over" and moment.change == Change.ASKED:
+        if sort == "over" and moment.change == Change.CANCEL_REQUESTED:
             sort = "ran" if ran else "waited"
     if sort != "over":
         parts.append(("ran" if running else sort, last, max(last, now)))

@@ -33,7 +33,7 @@ FLEET = {
     Change.REDRIVEN: ("forebay_jobs_redriven_total", "Dead letters redriven."),
     Change.MERGED: ("forebay_jobs_merged_total", "Drafts merged into a waiting job."),
     Change.PURGED: ("forebay_jobs_purged_total", "Finished jobs purged."),
-    Change.ASKED: ("forebay_jobs_cancel_requested_total", "Running jobs whose cancellation was requested."),
+    Change.CANCEL_REQUESTED: ("forebay_jobs_cancel_requested_total", "Running jobs whose cancellation was requested."),
     Change.EXTENDED: ("forebay_lease_renewals_total", "Leases renewed by their holder."),
     RECLAIMED: ("forebay_lease_reclaims_total", "Jobs reclaimed because their lease expired."),
 }

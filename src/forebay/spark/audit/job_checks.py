@@ -3,8 +3,8 @@
 Plain functions of plain values. `examine` applies them to suspects: on the driver where these are few, in tasks of
 Spark where they are many. Instants are microseconds.
 
-Events that change neither state nor lease (`merged`, `asked`) are left out. Values that a redrive, an expiry or a
-cancel does not carry (delivery, attempts) are taken from the events before it. A job that was accepted before the
+Events that change neither state nor lease (`merged`, `cancel_requested`) are left out. Values that a redrive, an expiry
+or a cancel does not carry (delivery, attempts) are taken from the events before it. A job that was accepted before the
 evidence starts is judged from its second event on.
 
 Rows of receipts or effects that are equal in every column are one: a file that was read twice adds nothing. So an

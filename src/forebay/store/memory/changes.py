@@ -81,7 +81,7 @@ def topics(facts: Facts, change: ChangeSet) -> Iterator[Topic]:
     for each in change.jobs:
         if RULES[each.change].ends:
             yield from each.ids
-        elif each.change == Change.ASKED:
+        elif each.change == Change.CANCEL_REQUESTED:
             yield from {owner for job_id in each.ids if (owner := facts.rows[job_id].owner) is not None}
 
 
@@ -176,7 +176,7 @@ def _cancel(facts: Facts, change: ChangeSet, each: JobChange) -> None:
             _remove(facts, job_id)
 
 
-def _ask(facts: Facts, _: ChangeSet, each: JobChange) -> None:
+def _request_cancel(facts: Facts, _: ChangeSet, each: JobChange) -> None:
     for job_id in each.ids:
         facts.rows[job_id].cancel_requested = True
 
@@ -274,7 +274,7 @@ RULES: Final[Mapping[str, Rule]] = {
     Change.EXPIRED: Rule(_expire, _unheld, ends=True),
     Change.SHED: Rule(_shed, _unheld, ends=True),
     Change.CANCELLED: Rule(_cancel, _unheld, ends=True),
-    Change.ASKED: Rule(_ask, _running),
+    Change.CANCEL_REQUESTED: Rule(_request_cancel, _running),
     Change.REDRIVEN: Rule(_redrive, _unheld),
     Change.PURGED: Rule(_purge, _unheld, ends=True),
 }

@@ -43,7 +43,7 @@ class Index:
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
         self._due: LazyHeap[Row] = LazyHeap()
         self._shedding: set[str] = set()
-        self.asked = {job_id for job_id, row in facts.rows.items() if row.cancel_requested}
+        self.cancel_requested = {job_id for job_id, row in facts.rows.items() if row.cancel_requested}
         running: dict[str, list[Row]] = {}
         for row in facts.rows.values():
             if row.state is _RUNNING:

@@ -233,16 +233,16 @@ class Jobs:
         rows, index = self._facts.rows, self._index
         plan = plan_cancel(ids, {job_id: rows[job_id].state for job_id in ids if job_id in rows})
         ended = [rows[job_id] for job_id in plan.ended]
-        asked = [job_id for job_id in plan.requested if not rows[job_id].cancel_requested]
-        if ended or asked:
+        requested = [job_id for job_id in plan.requested if not rows[job_id].cancel_requested]
+        if ended or requested:
             states = [row.state for row in ended]
             changes = JobChanges()
             for row in ended:
                 stamper = index.queues[row.entry.queue].stamper
                 changes.add(row.entry.id, 0, Change.CANCELLED, stamper.kept_until(now))
-            for job_id in asked:
-                changes.add(job_id, 0, Change.ASKED)
-            index.asked.update(asked)
+            for job_id in requested:
+                changes.add(job_id, 0, Change.CANCEL_REQUESTED)
+            index.cancel_requested.update(requested)
             self.session.commit(ChangeSet(now, "cancel", changes.jobs))
             for row, state in zip(ended, states, strict=True):
                 index.ended(row, state)

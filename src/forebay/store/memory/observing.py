@@ -167,11 +167,11 @@ class Observing:
 
     def _requests(self, owner: str, known: Collection[Fence]) -> list[Fence]:
         """Fences of jobs that this owner runs and whose end is requested; those that ended are forgotten here."""
-        rows, asked, found = self._facts.rows, self._index.asked, []
-        for job_id in list(asked):
+        rows, requested, found = self._facts.rows, self._index.cancel_requested, []
+        for job_id in list(requested):
             row = rows.get(job_id)
             if row is None or not row.cancel_requested or row.state.terminal:
-                asked.discard(job_id)
+                requested.discard(job_id)
             elif row.state is State.RUNNING and row.owner == owner and (job_id, row.delivery) not in known:
                 found.append((job_id, row.delivery))
         return found

@@ -277,7 +277,7 @@ def _request_cancel(unit: UnitOfWork, ids: Sequence[int]) -> set[int]:
         for job in jobs_of_run(row):
             if job.id == job_id and not job.cancel_requested:
                 unit.builder.set_verb("cancel")
-                unit.builder.held(Change.ASKED, job, 0)
+                unit.builder.held(Change.CANCEL_REQUESTED, job, 0)
     if positions:
         packs, each = map(list, zip(*sorted(positions.values()), strict=True))
         holders = {holder for (holder,) in unit.fetch(_REQUEST_CANCEL, (packs, each))}

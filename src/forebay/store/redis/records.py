@@ -99,7 +99,7 @@ def _fields(record: _Record) -> tuple[Any, ...]:
         record.claimed_at or None,
         record.until or None,
         more.get("finished"),
-        more.get("asked", False),
+        more.get("cancel_requested", False),
         tuple(Failure(*error) for error in more.get("errors", ())),
     )
     return record.queue, record.kind, middle, more.get("cost", 1), more.get("home")

@@ -81,8 +81,8 @@ class Session:
 def refuse(reply: Sequence[Any]) -> NoReturn:
     """Raise what a script says of a batch that it refused."""
     match reply:
-        case [b"full", queue, depth, limit, asked]:
-            raise QueueFull(queue.decode(), depth, limit, asked, RETRY_AFTER_SECONDS)
+        case [b"full", queue, depth, limit, requested]:
+            raise QueueFull(queue.decode(), depth, limit, requested, RETRY_AFTER_SECONDS)
         case [b"conflict", queue, key, job_id]:
             raise KeyConflict(queue.decode(), key.decode(), job_id)
         case [b"delivery", kept]:

@@ -20,7 +20,7 @@ from forebay.store.redis.records import packed, sid, sids
 from forebay.store.redis.session import Session
 from forebay.store.waiters import Ready, Waiters
 
-_CHANNELS: Final = ("work", "room", "ended", "asked")
+_CHANNELS: Final = ("work", "room", "ended", "cancel_requested")
 _POLL_DEAF: Final[Duration] = 50_000
 _LISTEN_FOR: Final = 0.2
 _PING_EVERY: Final = 25

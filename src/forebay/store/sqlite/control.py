@@ -272,20 +272,20 @@ def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
     found = _found(unit, ids)
     plan = plan_cancel(ids, {row.id: STATES[row.state] for row in found.values()})
     ended = {job_id: _dismiss(unit, found[job_id]) for job_id in plan.ended}
-    asked = [job_id for job_id in plan.requested if not found[job_id].cancel_requested]
+    requested = [job_id for job_id in plan.requested if not found[job_id].cancel_requested]
     unit.topics.update(ended)
     lines = {row.line: None for job_id in ended if (row := found[job_id]).line is not None and not row.behind}
     if lines:
         unit.expose(lines)
-    if asked:
-        unit.topics.update(owner for (owner,) in unit.connection.execute(_REQUEST_CANCEL, (id_list(asked),)))
-    if ended or asked:
-        _record_cancelled(unit, found, ended, asked)
+    if requested:
+        unit.topics.update(owner for (owner,) in unit.connection.execute(_REQUEST_CANCEL, (id_list(requested),)))
+    if ended or requested:
+        _record_cancelled(unit, found, ended, requested)
     return plan.answers
 
 
 def _record_cancelled(
-    unit: UnitOfWork, found: Mapping[int, Row], ended: Mapping[int, Instant], asked: Iterable[int]
+    unit: UnitOfWork, found: Mapping[int, Row], ended: Mapping[int, Instant], requested: Iterable[int]
 ) -> None:
     if unit.builder is None:
         return
@@ -293,8 +293,8 @@ def _record_cancelled(
     for job_id, kept_until in ended.items():
         row = found[job_id]
         unit.builder.job(Change.CANCELLED, job_id, row.queue, row.kind, 0, 0, 0, 0, 0, 0, kept_until)
-    for job_id in asked:
-        unit.builder.held(Change.ASKED, found[job_id], 0)
+    for job_id in requested:
+        unit.builder.held(Change.CANCEL_REQUESTED, found[job_id], 0)
 
 
 def _dismiss(unit: UnitOfWork, row: Row) -> Instant:

@@ -248,7 +248,7 @@ UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1)
 
 -- name: cancel_requested
 -- Running jobs of an owner whose end is requested.
-SELECT id, delivery FROM job INDEXED BY job_asked WHERE cancel_requested = 1 AND state = 2 AND owner = ?1;
+SELECT id, delivery FROM job INDEXED BY job_cancel_requested WHERE cancel_requested = 1 AND state = 2 AND owner = ?1;
 
 -- name: report
 -- How far a running job is, of the delivery that its holder has.

@@ -209,8 +209,8 @@ class _Claim:
 
 
 def _extend(unit: UnitOfWork, leases: Sequence[Lease], until: Instant) -> list[Lease]:
-    asked = {lease.job.id: lease.job.delivery for lease in leases}
-    fences = dict(unit.connection.execute(_FENCES, (id_list(asked),)).fetchall())
+    deliveries = {lease.job.id: lease.job.delivery for lease in leases}
+    fences = dict(unit.connection.execute(_FENCES, (id_list(deliveries),)).fetchall())
     held = {lease.job.id: None for lease in leases if fences.get(lease.job.id) == lease.job.delivery}
     if not held:
         return []

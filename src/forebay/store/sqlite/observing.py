@@ -175,14 +175,14 @@ class Observing:
         return ended
 
     def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
-        asked: list[Fence] = []
+        requested: list[Fence] = []
 
         def ready(reader: sqlite3.Connection) -> Instant:
-            asked[:] = [fence for fence in reader.execute(_CANCEL_REQUESTED, (owner,)) if fence not in known]
-            return 0 if asked else MAX_INSTANT
+            requested[:] = [fence for fence in reader.execute(_CANCEL_REQUESTED, (owner,)) if fence not in known]
+            return 0 if requested else MAX_INSTANT
 
         self._session.waiters.until_news_of([owner], self._session.now() + span, ready, _LOOK_FOR_REQUESTS)
-        return asked
+        return requested
 
 
 class Growth:

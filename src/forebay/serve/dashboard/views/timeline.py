@@ -261,7 +261,7 @@ def _note(entry: LedgerEntry, span: JobRange) -> str:
 _NOTES: Final[dict[str, str]] = {
     Change.MERGED: "a newer payload took its place",
     Change.CANCELLED: "before it ran",
-    Change.ASKED: "cancel requested; its worker is notified",
+    Change.CANCEL_REQUESTED: "its worker is notified",
     Change.EXPIRED: "it was not claimed in time",
     Change.SHED: "it gave way to newer work in a full queue",
     Change.REDRIVEN: "with all its attempts again",

@@ -30,9 +30,9 @@ for i, sid in ipairs(decode(ARGV[3])) do
     replies[i] = GONE
   elseif r[STATE] == RUNNING then
     replies[i] = REQUESTED
-    if not more(r).asked then
+    if not more(r).cancel_requested then
       local is = edited(r)
-      is[MORE].asked = true
+      is[MORE].cancel_requested = true
       move(sid, r, is)
       ends[#ends + 1] = { sid, r }
       owners[r[OWNER]] = true
@@ -43,7 +43,7 @@ for i, sid in ipairs(decode(ARGV[3])) do
   end
 end
 for _, each in ipairs(ends) do
-  add_held('asked', tonumber(each[1]), 1, each[2], 0)
+  add_held('cancel_requested', tonumber(each[1]), 1, each[2], 0)
 end
 if #builder.spans > 0 then
   set_verb('cancel')
@@ -51,7 +51,7 @@ end
 remember(marks)
 write_all()
 for owner in pairs(owners) do
-  call('SPUBLISH', P .. 'asked', owner)
+  call('SPUBLISH', P .. 'cancel_requested', owner)
 end
 return replies
 
@@ -80,7 +80,7 @@ for _, each in ipairs(found) do
   local m = is[MORE]
   is[STATE], is[QUEUE], is[ATTEMPT], is[DUE] = WAITING, home, 0, now
   is[RANK] = rank_at(m.base or ZERO, r[TIMED], now)
-  m.home, m.kept, m.finished, m.asked, m.expires = nil, nil, nil, nil, nil
+  m.home, m.kept, m.finished, m.cancel_requested, m.expires = nil, nil, nil, nil, nil
   m.sheds = marks_shed(queue_of(home))
   m.behind = m.line and true or nil
   move(sid, r, is)

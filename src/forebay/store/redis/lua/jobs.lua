@@ -4,7 +4,7 @@
 --
 --   more: base priority tenant subject key deadline expires meta cost · gates: names of those of its lane
 --         line, blocks: a dead head shuts it, behind: it waits for the head · merges, sheds
---         keyed: keys that its state holds · asked · mark: its last settle · errors · finished kept home · flow
+--         keyed: keys that its state holds · cancel_requested · mark: its last settle · errors · finished kept home · flow
 -- needs: keys
 
 local STATE, QUEUE, CLS, KIND, RANK, DUE, ENQUEUED, MAX_ATTEMPTS, ATTEMPT, DELIVERY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10

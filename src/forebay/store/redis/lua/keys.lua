@@ -67,9 +67,10 @@
 --   t:<token>          string  what a call answered, for its repetition; it expires
 --   sync               string  in a cluster: what is written before WAIT (cluster.py)
 --   progress           hash    running jobs that say how far they are: delivery, portion, note, when
---   asked:<owner>      set     running jobs of an owner whose end is requested
+--   cancel_requested:<owner>   set of the running jobs of an owner whose cancellation is requested
 --   work, room         channels: queues that may have work, or room
---   ended, asked       channels: jobs that have ended and were not acknowledged and gone; an owner whose jobs are to end
+--   ended              channel: jobs that have ended and were not acknowledged and gone
+--   cancel_requested   channel: an owner of jobs whose cancellation is requested
 
 local P, TOKEN = KEYS[1], ARGV[2]
 local call, pack, decode = redis.call, cmsgpack.pack, cmsgpack.unpack

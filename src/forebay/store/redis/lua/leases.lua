@@ -49,7 +49,7 @@ return replies
 
 -- verb: cancel_requests (reads, needs queues)
 -- Running jobs of an owner whose end is requested, some of them: pairs of an id and a delivery.
-local sids, reply = call('SRANDMEMBER', P .. 'asked:' .. ARGV[3], BATCH), {}
+local sids, reply = call('SRANDMEMBER', P .. 'cancel_requested:' .. ARGV[3], BATCH), {}
 for _, sid in ipairs(sids) do
   local r = fetch_one(sid)
   if r and r[STATE] == RUNNING and r[OWNER] == ARGV[3] then

@@ -153,8 +153,8 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
       touch_lane(q, r)
     elseif state == RUNNING then
       set_score(P .. 'lease', sid, enters and r[UNTIL])
-      if m.asked then
-        call(enters and 'SADD' or 'SREM', P .. 'asked:' .. r[OWNER], sid)
+      if m.cancel_requested then
+        call(enters and 'SADD' or 'SREM', P .. 'cancel_requested:' .. r[OWNER], sid)
       end
       if not enters then
         drop_progress({ sid })

@@ -68,7 +68,7 @@ local settle
       local r = record(blob)
       local m = more(r)
       local held = r[STATE] == RUNNING and r[DELIVERY] == delivery
-      plain = held and not m.line and not m.keyed and not m.asked and not queue_of(r[QUEUE]).rule.keep
+      plain = held and not m.line and not m.keyed and not m.cancel_requested and not queue_of(r[QUEUE]).rule.keep
       known[blob] = plain
     end
     return plain

@@ -69,7 +69,7 @@ CREATE INDEX job_due ON job (due_at) WHERE state = 0 AND behind = 0;
 CREATE INDEX job_line ON job (line) WHERE line IS NOT NULL AND (state < 3 OR state = 4 AND blocks = 1);
 CREATE INDEX job_fallen ON job (line) WHERE line IS NOT NULL AND state = 4 AND blocks = 1;
 CREATE INDEX job_lease ON job (lease_until) WHERE state = 2;
-CREATE INDEX job_asked ON job (owner) WHERE cancel_requested = 1 AND state = 2;
+CREATE INDEX job_cancel_requested ON job (owner) WHERE cancel_requested = 1 AND state = 2;
 CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND state < 2;
 CREATE INDEX job_kept ON job (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX job_finished ON job (state, finished_at) WHERE state > 2;
