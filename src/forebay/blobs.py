@@ -211,31 +211,42 @@ class PayloadCodec:
 
     def __init__(self, vault: "Vault | None", blobs: Blobs | None) -> None:
         self.vault: Final = vault
-        self.blobs: Final = blobs
-        self.max_bytes: Final = PAYLOAD_BYTES if blobs is None else blobs.max_bytes
+        self._blobs = blobs
+
+    @property
+    def blobs(self) -> Blobs | None:
+        return self._blobs
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of the largest payload."""
+        return PAYLOAD_BYTES if self.blobs is None else self.blobs.max_bytes
 
     def draft(self, make: Callable[[Json], Draft], payload: Json) -> Draft:
         """The draft that `make` returns for the payload, sealed and by reference as this app has it."""
-        if self.blobs is None:
+        blobs = self.blobs
+        if blobs is None:
             return self.encoded(make(payload))
-        body = encode_payload(payload, self.max_bytes)
-        return self.encoded(make(payload)) if len(body) <= self.blobs.threshold else self._stored(make(None), body)
+        body = encode_payload(payload, blobs.max_bytes)
+        return self.encoded(make(payload)) if len(body) <= blobs.threshold else self._stored(blobs, make(None), body)
 
     def encoded(self, draft: Draft) -> Draft:
         """A draft that was made elsewhere, sealed and by reference; one that is already so stays as it is."""
         if is_reference(draft.body):
             return draft
-        if self.blobs is not None and len(draft.body) > self.blobs.threshold:
-            return self._stored(draft, draft.body)
+        blobs = self.blobs
+        if blobs is not None and len(draft.body) > blobs.threshold:
+            return self._stored(blobs, draft, draft.body)
         return draft if self.vault is None else self.vault.seal_draft(draft)
 
     def open(self, kind: str, body: bytes) -> bytes:
         """The payload itself; a body that is neither sealed nor a reference is returned unchanged."""
         reference = reference_of(body)
         if reference is not None:
-            if self.blobs is None:
+            blobs = self.blobs
+            if blobs is None:
                 raise BlobMissing(kind, reference.name, "this process has no blob store")
-            body = self.blobs.get(kind, reference)
+            body = blobs.get(kind, reference)
         return body if self.vault is None else self.vault.open(kind, body)
 
     def keep_result(self, kind: str, body: bytes) -> bytes:
@@ -243,18 +254,17 @@ class PayloadCodec:
         blobs = self.blobs
         if blobs is None or len(body) <= blobs.threshold:
             return body if self.vault is None else self.vault.seal(kind, body)
-        sealed = body if self.vault is None else self.vault.seal(kind, body, _SEALED * self.max_bytes)
+        sealed = body if self.vault is None else self.vault.seal(kind, body, _SEALED * blobs.max_bytes)
         return blobs.put_result(kind, sealed)
 
     def open_job(self, job: Job) -> Job:
         """The job with its payload and result unsealed; a reference stays one."""
         return job if self.vault is None else self.vault.open_job(job)
 
-    def _stored(self, draft: Draft, body: bytes) -> Draft:
-        assert self.blobs is not None
+    def _stored(self, blobs: Blobs, draft: Draft, body: bytes) -> Draft:
         if self.vault is not None:
-            body = self.vault.seal_body(draft, body, _SEALED * self.max_bytes)
-        return self.blobs.put(draft, body)
+            body = self.vault.seal_body(draft, body, _SEALED * blobs.max_bytes)
+        return blobs.put(draft, body)
 
 
 class BlobSweeper:

@@ -4,18 +4,21 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.conf import settings
 from django.db import connections, transaction
 from django.test import override_settings
 from django.utils.safestring import mark_safe
 
 from forebay.contrib.django import app
 from forebay.contrib.django.api import AnyResult
-from forebay.core.errors import Unsupported
+from forebay.core.errors import BlobMissing, PayloadInvalid, Unsupported
 from forebay.core.job import State
+from forebay.core.limits import PAYLOAD_BYTES
 from forebay.work.options import Options
 from forebay.work.worker import Worker
 from tests.contrib.shop import tasks
@@ -115,8 +118,27 @@ def test_a_failing_task_is_retried_and_keeps_its_errors() -> None:
 def test_a_result_that_is_not_json_fails_at_once_and_says_why() -> None:
     result = run(tasks.return_function.enqueue())
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 1)
-    assert issubclass(result.errors[0].exception_class, TypeError)
+    assert result.errors[0].exception_class is TypeError
     assert "Unsupported type" in result.errors[0].traceback
+
+
+@BOTH
+def test_large_arguments_and_results_are_kept_in_the_blob_store(
+    where: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    request.getfixturevalue(where)
+    text = "ab" * PAYLOAD_BYTES
+    with pytest.raises(PayloadInvalid):
+        tasks.shout.enqueue(text)
+    with override_settings(FOREBAY=settings.FOREBAY | {"BLOBS": f"file://{tmp_path}/blobs"}):
+        result = run(tasks.shout.enqueue(text))
+        assert (result.status, result.args, result.return_value) == (TaskResultStatus.SUCCESSFUL, [text], text.upper())
+        job = app().get(int(result.id))
+        assert job is not None
+        assert max(len(job.body), len(job.result_body or b"")) < 1_000
+        assert {path.stat().st_size for path in (tmp_path / "blobs").glob("*-*/*")} > {len(text) + 2}
+    with pytest.raises(BlobMissing, match="this process has no blob store"):
+        tasks.shout.get_result(result.id)
 
 
 def test_arguments_are_plain_json_or_refused() -> None:
@@ -221,7 +243,8 @@ def test_a_lost_lease_rolls_the_effect_back(postgres_project: None) -> None:
     store = app().store
     (lease,) = store.claim([Want("default", 1)], "a test", timedelta(seconds=30))
     ctx = Context(lease, None, lambda: store)
-    context = ForebayTaskContext(task_result=result_of(lease.job, tasks.ship, "default"), forebay=ctx)
+    shown = result_of(lease.job, tasks.ship, "default", lease.job.payload)
+    context = ForebayTaskContext(task_result=shown, forebay=ctx)
     store.settle([(lease, Ack())])
     with pytest.raises(LeaseLost), context.atomic():
         Order.objects.create(item=result.id)

@@ -49,6 +49,8 @@ def test_a_sound_project_has_no_findings() -> None:
         ({"DATABASE": "other"}, "forebay.E010: FOREBAY['DATABASE']: 'other' is not in DATABASES; use default"),
         ({"QUEUES": ["mail"]}, "forebay.E010: FOREBAY['QUEUES']: it is not a list of such values"),
         ({"TASK_MODULES": "tasks"}, "forebay.E010: FOREBAY['TASK_MODULES']: it is not a list of such values"),
+        ({"BLOBS": 5}, "forebay.E010: FOREBAY['BLOBS']: int is not a string"),
+        ({"BLOBS": "nowhere://x"}, "forebay.E010: blobs: nowhere: Protocol not known"),
         ({"URL": "memory://"}, "forebay.E011: FOREBAY['URL']: a worker cannot open a store in memory"),
     ],
 )

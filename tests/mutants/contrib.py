@@ -38,6 +38,13 @@ CONTRIB_MUTANTS = [
         (BACKEND, "-k", "not_json"),
     ),
     Mutant(
+        "django: a result is read as the reference to its blob",
+        f"{DJANGO}/backend.py",
+        "decode_payload(fb.codec.open(job.kind, job.result_body))",
+        "job.result",
+        (BACKEND, "-k", "blob_store"),
+    ),
+    Mutant(
         "django: another database is taken for the store's",
         f"{DJANGO}/config.py",
         "_database(self.url) == _database(own)",

@@ -49,7 +49,8 @@ ROOMS = {
     "forebay.__main__": ["forebay.cli"],
     "forebay.cli": ["forebay", "forebay.*"],
     "forebay.contrib": [
-        *("forebay", *FACADE, "forebay.cli", "forebay.client", "forebay.serve", "forebay.transactions", "forebay.work"),
+        *("forebay", *FACADE, "forebay.blobs", "forebay.cli", "forebay.client", "forebay.serve"),
+        *("forebay.transactions", "forebay.work"),
     ],
     "forebay.core": [],
     "forebay.engine": ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.brokers"],

@@ -66,7 +66,6 @@ class Signature:
     ) -> None:
         self._kind = kind
         self._storage = storage
-        self.limit = PAYLOAD_BYTES if storage is None else storage.max_bytes
         self._secrets: dict[bytes, Collection[str]] = {}
         self._signature = inspect.signature(function)
         self.context_name: str | None = None
@@ -158,6 +157,11 @@ class Signature:
     def kept(self, result: bytes) -> bytes:
         """What the job keeps of an encoded result: encrypted if there is a vault, a reference if it is large."""
         return result if self._storage is None else self._storage.keep_result(self._kind, result)
+
+    @property
+    def limit(self) -> int:
+        """Bytes of the largest payload and result."""
+        return PAYLOAD_BYTES if self._storage is None else self._storage.max_bytes
 
     @property
     def has_blobs(self) -> bool:

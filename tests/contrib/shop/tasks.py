@@ -30,6 +30,11 @@ def fail(message: str) -> None:
 
 
 @task()
+def shout(text: str) -> str:
+    return text.upper()
+
+
+@task()
 def return_function() -> Any:
     return lambda: None
 

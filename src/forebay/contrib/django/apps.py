@@ -8,6 +8,7 @@ from django.core import checks
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
+from forebay.blobs import blobs_of
 from forebay.contrib.django.config import config
 from forebay.core.errors import Invalid
 from forebay.store.open import open_store
@@ -30,7 +31,9 @@ class ForebayConfig(AppConfig):
 
 def check_settings(**_: Any) -> Iterable[checks.CheckMessage]:
     try:
-        url = config().url
+        found = config()
+        url = found.url
+        blobs_of(found.BLOBS)
     except Invalid as error:
         return [checks.Error(str(error), id="forebay.E010")]
     if url.startswith("memory:"):

@@ -33,12 +33,12 @@ from forebay.contrib.django.api import (
 )
 from forebay.contrib.django.config import config
 from forebay.contrib.django.project import app
-from forebay.contrib.django.task import STATUSES, ForebayTask, ForebayTaskContext, result_of
+from forebay.contrib.django.task import STATUSES, ForebayTask, ForebayTaskContext, ReturnValueInvalid, result_of
 from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.limits import MAX_ID
 from forebay.core.names import check_name
-from forebay.core.payload import Json
+from forebay.core.payload import Json, decode_payload
 from forebay.work.context import Context
 
 APP: Final = "forebay.contrib.django"
@@ -47,10 +47,6 @@ _OPTIONS: Final = ("max_attempts", "timeout", "result_ttl")
 _PRELIMINARY: Final = "on-commit-"
 
 _tasks: dict[str, AnyTask] = {}
-
-
-class ReturnValueInvalid(TypeError):
-    """A task returned what JSON cannot carry. It is not retried: that would only repeat its effects."""
 
 
 class ForebayBackend(BaseTaskBackend):
@@ -116,15 +112,16 @@ class ForebayBackend(BaseTaskBackend):
         task_enqueued.send(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> AnyResult:
-        number = str(result_id)
+        number, fb = str(result_id), app()
         job = None
         if number.isascii() and number.isdigit() and int(number) <= MAX_ID:
-            job = app().get(int(number))
+            job = fb.get(int(number))
         task = None if job is None else _tasks.get(job.kind)
         if job is None or task is None:
             reason = "its transaction has not committed" if number.startswith(_PRELIMINARY) else "it is not kept"
             raise TaskResultDoesNotExist(f"{number}: {reason}")
-        return result_of(job, task, self.alias)
+        value = None if job.result_body is None else decode_payload(fb.codec.open(job.kind, job.result_body))
+        return result_of(job, task, self.alias, fb.payload(job), value)
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         yield from super().check(**kwargs)
@@ -174,7 +171,7 @@ def _runner(task: AnyTask, sender: type[ForebayBackend]) -> Callable[..., Any]:
         async def arun(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
             # In a context of its own: a connection of the ORM belongs to a thread, and each task gets its own one.
             async with ThreadSensitiveContext():
-                result = await sync_to_async(_begin)(task, ctx, sender)
+                result = await sync_to_async(_begin)(task, ctx, {"args": args, "kwargs": kwargs}, sender)
                 try:
                     value = await task.func(*_leading(result, ctx), *args, **kwargs)
                     return await sync_to_async(_succeed)(result, value, ctx, sender)
@@ -187,7 +184,7 @@ def _runner(task: AnyTask, sender: type[ForebayBackend]) -> Callable[..., Any]:
         return _placed(arun, task)
 
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        result = _begin(task, ctx, sender)
+        result = _begin(task, ctx, {"args": args, "kwargs": kwargs}, sender)
         try:
             return _succeed(result, task.func(*_leading(result, ctx), *args, **kwargs), ctx, sender)
         except BaseException:
@@ -202,8 +199,8 @@ def _placed(run: Callable[..., Any], task: AnyTask) -> Callable[..., Any]:
     return run
 
 
-def _begin(task: AnyTask, ctx: Context, sender: type[ForebayBackend]) -> AnyResult:
-    result = result_of(ctx.job, task, task.backend)
+def _begin(task: AnyTask, ctx: Context, payload: dict[str, Any], sender: type[ForebayBackend]) -> AnyResult:
+    result = result_of(ctx.job, task, task.backend, payload)
     task_started.send(sender, task_result=result)
     return result
 

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import connections
 from msgspec import Struct
 
+from forebay.blobs import Blobs
 from forebay.core.errors import Invalid
 from forebay.core.spec import QueueSpec
 
@@ -40,6 +41,7 @@ class Config(Struct, frozen=True, kw_only=True):
     QUEUES         `QueueSpec` values; a queue of TASKS without one orders its jobs by priority
     TASK_MODULES   modules of installed apps that are imported for their tasks
     DASHBOARD_URL  where the dashboard is, for the link in the admin
+    BLOBS          the blob store of large payloads and results: a URL of fsspec, or `Blobs`
     """
 
     URL: str | None = None
@@ -47,6 +49,7 @@ class Config(Struct, frozen=True, kw_only=True):
     QUEUES: tuple[QueueSpec, ...] = ()
     TASK_MODULES: tuple[str, ...] = ("tasks",)
     DASHBOARD_URL: str | None = None
+    BLOBS: Blobs | str | None = None
 
     @property
     def url(self) -> str:
@@ -88,7 +91,9 @@ def _checked(name: str, value: Any) -> Any:
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, kind) for v in value):
             raise Invalid(field, "it is not a list of such values", f"write [{kind.__name__}, …]")
         return tuple(value)
-    if not isinstance(value, str) and not (value is None and name in ("URL", "DASHBOARD_URL")):
+    if name == "BLOBS" and isinstance(value, Blobs):
+        return value
+    if not isinstance(value, str) and not (value is None and name in ("URL", "DASHBOARD_URL", "BLOBS")):
         raise Invalid(field, f"{type(value).__name__} is not a string", "write a string")
     return value
 

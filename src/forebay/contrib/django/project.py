@@ -12,6 +12,7 @@ The store follows the settings: it is opened when it is first needed, and again 
 
 import asyncio
 from collections.abc import Iterator
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 
@@ -20,6 +21,7 @@ from django.core.signals import setting_changed
 from django.db import close_old_connections
 from django.utils.module_loading import import_string
 
+from forebay.blobs import Blobs, PayloadCodec, blobs_of
 from forebay.client import Forebay
 from forebay.contrib.django.config import config
 from forebay.core.policy import Priority
@@ -30,11 +32,23 @@ _guard = Lock()
 _app: "ProjectForebay | None" = None
 
 
+class ProjectCodec(PayloadCodec):
+    """Keeps large payloads and results in the blob store of the settings."""
+
+    @property
+    def blobs(self) -> Blobs | None:
+        return _blobs_of(config().BLOBS)
+
+
+_blobs_of = lru_cache(maxsize=1)(blobs_of)
+
+
 class ProjectForebay(Forebay):
-    """`Forebay` whose store is the one of the settings, and whose jobs leave no old connection of the ORM behind."""
+    """`Forebay` whose stores are those of the settings, and whose jobs leave no old connection of the ORM behind."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.codec = ProjectCodec(None, None)
         self.around_job(fresh_connections)
 
     @property

@@ -16,6 +16,7 @@ from forebay.core.errors import Unsupported
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.outcome import Failure
+from forebay.core.payload import Json
 from forebay.work.context import Context
 
 STATUSES: Final[dict[State, Any]] = {
@@ -28,6 +29,13 @@ STATUSES: Final[dict[State, Any]] = {
 }
 _UNKNOWN: Final = "unknown"
 """The worker of an earlier attempt: a job names its present one only."""
+
+
+class ReturnValueInvalid(TypeError):
+    """A task returned what JSON cannot carry. It is not retried: that would only repeat its effects."""
+
+
+_INVALID_RETURN: Final = f"{ReturnValueInvalid.__module__}.{ReturnValueInvalid.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +86,11 @@ class ForebayTaskContext(TaskContext):
         committed()
 
 
-def result_of(job: Job, task: AnyTask, alias: str) -> AnyResult:
-    """A job as Django shows it.
+def result_of(job: Job, task: AnyTask, alias: str, payload: Any, value: Json = None) -> AnyResult:
+    """A job as Django shows it, with its payload and its result, which may be in the blob store.
 
     A store keeps no start of an attempt that has ended: its end is used in `started_at` and `last_attempted_at`.
     """
-    payload: Any = job.payload
     ends = [error.at for error in job.errors] + ([job.finished_at] if job.finished_at else [])
     starts = [*ends, job.claimed_at] if job.claimed_at else ends
     attempts = [_UNKNOWN] * (job.attempt - 1) + [job.owner or _UNKNOWN] if job.attempt else []
@@ -101,7 +108,7 @@ def result_of(job: Job, task: AnyTask, alias: str) -> AnyResult:
         errors=[_error(error) for error in job.errors],
         worker_ids=attempts,
     )
-    object.__setattr__(result, "_return_value", job.result)
+    object.__setattr__(result, "_return_value", value)
     return result
 
 
@@ -117,7 +124,9 @@ def _as_enqueued(task: AnyTask, job: Job) -> AnyTask:
 
 
 def _error(error: Failure) -> TaskError:
-    name = error.kind if "." in error.kind else f"builtins.{error.kind}"
+    """The class of a return value that is not JSON is `TypeError`, as in the backends of Django."""
+    kind = "TypeError" if error.kind == _INVALID_RETURN else error.kind
+    name = kind if "." in kind else f"builtins.{kind}"
     return TaskError(exception_class_path=name, traceback=error.trace or f"{error.kind}: {error.message}\n")
 
 
