@@ -8,6 +8,20 @@ _MOVES = ("tests/stores/test_cells_moves.py",)
 
 CELL_MUTANTS = [
     Mutant(
+        "a plan uses the cores of its workers to the last cycle",
+        "src/forebay/cli/capacity.py",
+        "cpu.value / 1e6 / self.demand.headroom)",
+        "cpu.value / 1e6)",
+        ("tests/unit/test_capacity.py", "-k", "computed_exactly"),
+    ),
+    Mutant(
+        "a plan has more cells than ids have room for",
+        "src/forebay/cli/capacity.py",
+        "if self.cells > MAX_CELL + 1:",
+        "if self.cells > 2**20:",
+        ("tests/unit/test_capacity.py", "-k", "more_cells_than_ids or bad_input"),
+    ),
+    Mutant(
         "a partition is found by a hash that differs from process to process",
         f"{_HOME}/cell_map.py",
         "    return crc32(value.encode()) % partitions\n",

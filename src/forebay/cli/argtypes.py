@@ -1,4 +1,4 @@
-"""Parsers of command-line values: durations, times, rates, counts, ids, payloads.
+"""Parsers of command-line values: durations, times, rates, sizes, counts, ids, payloads.
 
 Parsers for argparse raise `ArgumentTypeError` with the remedy; `moment` needs the store's clock and is called later.
 """
@@ -18,6 +18,7 @@ from forebay.core.limits import MAX_DURATION
 from forebay.core.payload import Json
 
 _UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_SIZES: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(d|h|ms|m|s)")
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h))?")
 _CLOCK: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
@@ -49,6 +50,14 @@ def fraction(text: str) -> float:
     if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
         raise ArgumentTypeError(f"{text!r} is not a fraction; write a number above 0 and up to 1, such as 0.2")
     return float(text)
+
+
+def size(text: str) -> int:
+    """ "500M", "2G", "2000" as a number of bytes."""
+    match = re.fullmatch(r"([0-9]+)([KMGT]?)B?", text.upper())
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not a number of bytes; write it like 500M or 2G")
+    return int(match[1]) * _SIZES[match[2]]
 
 
 def directory(text: str) -> Path:

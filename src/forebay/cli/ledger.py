@@ -5,7 +5,7 @@ A journal directory can be read while another process owns it; only the owner ca
 
 import re
 import time
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import asdict, replace
 
-from forebay.cli.argtypes import count, duration
+from forebay.cli.argtypes import count, duration, size
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import OK, USAGE, CommandFailed
 from forebay.cli.resolve_store import connecting, store_path
@@ -24,7 +24,6 @@ from forebay.core.limits import MAX_BATCH
 from forebay.store.open import LedgerReader, open_ledger
 
 _POLL_SECONDS = 0.2
-_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _INSTANTS = ("enqueued_at", "due_at", "claimed_at", "until")
 
 
@@ -126,7 +125,7 @@ def _off(call: Call) -> int:
 
 def _keep_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--days", type=_days, metavar="N", help="how long: 30, or a duration such as 12h")
-    parser.add_argument("--bytes", type=_size, metavar="N", help="how much: 500M or 2G")
+    parser.add_argument("--bytes", type=size, metavar="N", help="how much: 500M or 2G")
 
 
 def _keep(call: Call) -> int:
@@ -154,13 +153,6 @@ def _words(rule: LedgerRule) -> str:
 
 def _days(text: str) -> int:
     return micros(duration(f"{text}d" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text))
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"([0-9]+)([KMGT]?)B?", text.upper())
-    if match is None:
-        raise ArgumentTypeError(f"{text!r} is not a number of bytes; write it like 500M or 2G")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 COMMANDS = (

@@ -14,7 +14,6 @@ from forebay.cli.plugins import all_commands
 
 BEGIN = "<!-- reference: begin -->\n"
 END = "<!-- reference: end -->\n"
-_SHARED = ("--store", "--json", "--help")
 
 
 def reference() -> str:
@@ -34,8 +33,8 @@ def _section(command: Command, name: str, level: str) -> str:
     parser = ArgumentParser(prog=name)
     fill(parser, command)
     actions = [action for action in parser._actions if action.help is not SUPPRESS]
-    own = [action for action in actions if not set(action.option_strings) & set(_SHARED)]
-    shared = [option for option in ("--store", "--json") if any(option in action.option_strings for action in actions)]
+    shared = [*["--store"] * command.takes_store, *["--json"] * command.takes_json]
+    own = [action for action in actions if not {*shared, "--help"} & set(action.option_strings)]
     rows = [f"| `{_escaped(_written(action))}` | {_escaped(action.help or '')} |\n" for action in own]
     table = f"\n| argument | meaning |\n|---|---|\n{''.join(rows)}" if rows else ""
     also = f"\nAlso {' and '.join(f'`{option}`' for option in shared)}.\n" if shared else ""

@@ -1,17 +1,20 @@
-"""`lab headline` and `lab cost`: the long run under kills with its audit, and the CPU cost of one job.
+"""`lab headline`, `lab cost` and `lab bill`: the long run under kills with its audit, and what one job costs.
 
 Exit codes of the headline: 0 PASS · 1 FAIL, a job was lost or doubled · 2 INVALID, it proves nothing.
 """
 
+import statistics
 import tempfile
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forebay.cli.argtypes import count, duration, rate
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, UNREACHABLE, CommandFailed
+from forebay.cli.job_bill import Figure, JobBill
 from forebay.cli.screen import Progress
 from forebay.cli.spark_commands import number
 from forebay_proof.cli.experiments import lab, results_argument
@@ -206,6 +209,47 @@ def _job_cost(call: Call) -> int:
     return OK
 
 
+def _bill_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--on", default="postgres", choices=("postgres", "redis"), help="(default: postgres)")
+    parser.add_argument("--rate", type=rate, default=2_000.0, metavar="N/s", help="jobs a second (default: 2000)")
+    parser.add_argument("--for", type=duration, dest="span", default="20s", metavar="DURATION", help="(default: 20s)")
+    parser.add_argument("--mix", default="s1", help="as of `lab load` (default: s1)")
+    parser.add_argument("--batch", type=count, default=500, metavar="N", help="jobs in a call (default: 500)")
+    parser.add_argument("--processes", type=count, default=2, metavar="M", help="worker processes (default: 2)")
+    parser.add_argument("--concurrency", type=count, default=500, metavar="N", help="jobs at once in each")
+    parser.add_argument("--claim-batch", type=count, default=500, metavar="N", help="jobs in a claim (default: 500)")
+    parser.add_argument("--rounds", type=count, default=2, metavar="N", help="(default: 2)")
+    parser.set_defaults(seed=7, producers=1, lease=timedelta(seconds=10))
+
+
+def _bill(call: Call) -> int:
+    args = call.args
+    with lab(), tempfile.TemporaryDirectory(prefix="forebay-lab-") as directory:
+        from forebay_proof.lab.job_bill import measure_bill
+
+        trial = trial_of(args, args.processes)
+        found = measure_bill(trial, rounds=args.rounds, directory=Path(directory))
+        call.screen.emit(_bill_of(args, found))
+    return OK
+
+
+def _bill_of(args: Namespace, found: dict[str, list[float]]) -> JobBill:
+    """The figures of the rounds, with the command, the day and the machine."""
+    from forebay_proof.lab.job_bill import UNITS
+    from forebay_proof.lab.results import machine
+
+    options = f"--on {args.on} --mix {args.mix} --rate {args.rate:g} --for {args.span.total_seconds():g}s"
+    options += f" --batch {args.batch} --processes {args.processes} --concurrency {args.concurrency}"
+    command = f"forebay lab bill {options} --claim-batch {args.claim_batch} --rounds {args.rounds}"
+    facts = machine()
+    made = (args.rounds, command, f"{datetime.now(UTC):%Y-%m-%d}", f"{facts['cores']} cores, {facts['processor']}")
+    figures: dict[str, Any] = {}
+    for name, values in found.items():
+        low, median, high = (round(each, 3) for each in (min(values), statistics.median(values), max(values)))
+        figures[name] = Figure(median, UNITS[name], (low, high), *made)
+    return JobBill(args.on, args.mix, **figures)
+
+
 COMMANDS = (
     Command(
         "headline",
@@ -226,5 +270,17 @@ forebay lab headline --drain 5_000_000
         "forebay lab cost --on postgres",
         _job_cost_arguments,
         takes_store=False,
+    ),
+    Command(
+        "bill",
+        "measure the bill of a job, one JSON document, for `forebay capacity --bill`",
+        _bill,
+        """
+forebay lab bill --on postgres --mix s1 > bill.json
+forebay capacity --rate 50000 --mix s1 --bill bill.json
+""",
+        _bill_arguments,
+        takes_store=False,
+        takes_json=False,
     ),
 )
