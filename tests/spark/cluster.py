@@ -37,9 +37,9 @@ def free_port() -> int:
 class Cluster:
     """`with Cluster(directory) as cluster:`; it is ready when both workers are."""
 
-    def __init__(self, ground: Path) -> None:
-        self._log = ground / "cluster.log"
-        self._ground = ground
+    def __init__(self, directory: Path) -> None:
+        self._log = directory / "cluster.log"
+        self._directory = directory
         self._page = self.url = ""
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -62,7 +62,7 @@ class Cluster:
             eventually(self._finds_master, "the master is there", details=self._log.read_text)
             for host, cores in HOSTS.items():
                 words = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", str(cores), "--memory", "1g"]
-                self._start("worker.Worker", *words, "--work-dir", str(self._ground / host), self.url)
+                self._start("worker.Worker", *words, "--work-dir", str(self._directory / host), self.url)
             eventually(lambda: self._alive() == len(HOSTS), "both workers are there", details=self._log.read_text)
         except BaseException:
             self._stop()
@@ -76,7 +76,7 @@ class Cluster:
 
     def finished(self) -> list[str]:
         """The states of the applications that ran there."""
-        return [each["state"] for each in self._told()["completedapps"]]
+        return [each["state"] for each in self._status()["completedapps"]]
 
     def _start(self, name: str, *words: str) -> None:
         command = [os.path.join(_find_spark_home(), "bin", "spark-class"), f"org.apache.spark.deploy.{name}", *words]
@@ -96,14 +96,14 @@ class Cluster:
     def _alive(self) -> int:
         """A page that is not whole yet is none."""
         try:
-            return int(self._told()["aliveworkers"])
+            return int(self._status()["aliveworkers"])
         except (OSError, ValueError):
             return 0
 
-    def _told(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         with urlopen(self._page, timeout=PATIENCE) as answer:
-            told: dict[str, Any] = json.load(answer)
-        return told
+            status: dict[str, Any] = json.load(answer)
+        return status
 
     def _stop(self) -> None:
         for process in reversed(self._processes):

@@ -45,11 +45,11 @@ def abfss() -> Iterator[str]:
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from forebay.spark.session import spark_session
 
-    ground = tmp_path_factory.mktemp("spark")
+    directory = tmp_path_factory.mktemp("spark")
     if request.config.getoption("loadgroup", default=False):
         # Fails in a second worker that would start a Java of its own.
         (tmp_path_factory.getbasetemp().parent / "spark-has-started").touch(exist_ok=False)
-    own = {"spark.sql.warehouse.dir": str(ground / "warehouse"), "spark.local.dir": str(ground)}
+    own = {"spark.sql.warehouse.dir": str(directory / "warehouse"), "spark.local.dir": str(directory)}
     with pytest.MonkeyPatch.context() as start:
         start.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         for name, value in ENVIRONMENT.items():

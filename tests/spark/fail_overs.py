@@ -32,7 +32,7 @@ class FailOver:
         receipts = self.store.enqueue([Draft("k", seq) for seq in seqs])
         for seq, receipt in zip(seqs, receipts, strict=True):
             assert receipt.durable is self.durable
-            self.story.told(seq, receipt.id, at=self.store.now())
+            self.story.receipt(seq, receipt.id, at=self.store.now())
         return {seq: receipt.id for seq, receipt in zip(seqs, receipts, strict=True)}
 
     def work(self, count: int) -> list[int]:

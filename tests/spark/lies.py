@@ -19,28 +19,28 @@ MAX_INT = 2**31 - 1
 
 def _receipts_swapped(g: Garden) -> None:
     one, other = g.pair()
-    for life, told in ((one, other), (other, one)):
-        g.story.told(life.seqs[0], told.first)
+    for life, named in ((one, other), (other, one)):
+        g.story.receipt(life.seqs[0], named.first)
         life.claim().ack()
         g.found |= {("duplicated", life.seqs[0], other.first), ("foreign_effect", life.seqs[0], life.first)}
 
 
 def _given_again_a_millisecond_later(g: Garden) -> None:
     life = g.life().accept().claim().ack()
-    g.story.told(g.story.seq(), life.first, at=life.born + MS)
+    g.story.receipt(g.story.seq(), life.first, at=life.born + MS)
     g.expect(life, "lost")
 
 
 def _given_again_at_once(g: Garden) -> None:
     life = g.life().accept().claim().ack()
-    g.story.told(g.story.seq(), life.first, at=life.born)
+    g.story.receipt(g.story.seq(), life.first, at=life.born)
     g.expect(life, "lost")
 
 
-def _told_of_nothing(answer: str) -> Callable[[Garden], None]:
+def _receipt_of_nothing(answer: str) -> Callable[[Garden], None]:
     def plant(g: Garden) -> None:
         seq, job = g.story.seq(), g.story.ids(1)
-        g.story.told(seq, job, answer)
+        g.story.receipt(seq, job, answer)
         g.found.add(("lost", seq, job))
 
     plant.__name__ = f"_{answer}_of_nothing"
@@ -49,7 +49,7 @@ def _told_of_nothing(answer: str) -> Callable[[Garden], None]:
 
 def _lost_at_the_edge(g: Garden) -> None:
     seq, job = next(g.edges), g.story.ids(1)
-    g.story.told(seq, job)
+    g.story.receipt(seq, job)
     g.found.add(("lost", seq, job))
 
 
@@ -57,7 +57,7 @@ def _copies_lost(g: Garden) -> None:
     """What a broker made of one draft: of neither copy is known in which queue it was."""
     seq, jobs = g.story.seq(), [g.story.ids(1), g.story.ids(1)]
     for job in jobs:
-        g.story.told(seq, job)
+        g.story.receipt(seq, job)
         g.found.add(("lost", seq, job))
 
 
@@ -65,8 +65,8 @@ def _sent_again_after_no_reply(g: Garden) -> None:
     """The first try was in, and the second became another job."""
     one, other = g.pair()
     other.seqs = one.seqs
-    g.story.told(one.seqs[0], None, "unknown")
-    g.story.told(one.seqs[0], other.first)
+    g.story.receipt(one.seqs[0], None, "unknown")
+    g.story.receipt(one.seqs[0], other.first)
     for life in (one, other):
         life.claim().ack()
     g.expect(other, "duplicated")
@@ -94,7 +94,7 @@ def _foreign_effect(g: Garden) -> None:
     """One more effect by another job of another queue, whose own effect is there as well."""
     one, other = g.pair(queue="other")
     for life in (one, other):
-        g.story.told(life.seqs[0], life.first)
+        g.story.receipt(life.seqs[0], life.first)
         life.claim().ack()
     g.story.effect(one.seqs[0], other.first, 1, other.at)
     g.found.add(("foreign_effect", one.seqs[0], other.first))
@@ -103,7 +103,7 @@ def _foreign_effect(g: Garden) -> None:
 def _effects_swapped(g: Garden) -> None:
     pair = g.pair(queue="other")
     for life, other in (pair, pair[::-1]):
-        g.story.told(life.seqs[0], life.first)
+        g.story.receipt(life.seqs[0], life.first)
         life.claim().ack(effect=False)
         g.story.effect(life.seqs[0], other.first, 1, life.at)
         g.found.add(("foreign_effect", life.seqs[0], other.first))
@@ -196,7 +196,7 @@ def _claimed_when_purged(g: Garden) -> None:
 
 
 def _born_when_purged(g: Garden) -> None:
-    g.expect(g.life().accept().claim().ack().after(1).purge().after(1).accept(told=False), "born_twice")
+    g.expect(g.life().accept().claim().ack().after(1).purge().after(1).accept(receipt=False), "born_twice")
 
 
 def _purged_twice(g: Garden) -> None:
@@ -398,7 +398,7 @@ def _ran_beside(g: Garden) -> None:
 
 NEW: list[Callable[[Garden], None]] = [
     *(_receipts_swapped, _given_again_a_millisecond_later, _given_again_at_once, _lost_at_the_edge, _copies_lost),
-    *(_told_of_nothing("duplicate"), _told_of_nothing("merged"), _sent_again_after_no_reply, _effect_of_nobody),
+    *(_receipt_of_nothing("duplicate"), _receipt_of_nothing("merged"), _sent_again_after_no_reply, _effect_of_nobody),
     *(_effect_a_millisecond_later, _effect_beside, _foreign_effect, _effects_swapped, _effect_of_a_cancelled_job),
     *(_effect_of_delivery(number) for number in (0, -1, 2, MAX_INT)),
     *(_effect_of_an_expired_job, _undone_at_the_edge, _repeated_at_the_edge, _redelivered_at_the_edge),
@@ -425,18 +425,18 @@ def lawful(g: Garden) -> None:
     edge = g.at_edge().claim().after(SECOND).ack()
     g.story.effects.append(g.story.effects[-1])
     g.story.receipts.append(g.story.receipts[-1])
-    g.story.told(edge.seqs[0], edge.first, "duplicate", edge.at)
+    g.story.receipt(edge.seqs[0], edge.first, "duplicate", edge.at)
     due = g.life(delay=SECOND).accept()
     due.claim(at=due.due).after(LEASE).claim().after(LEASE).retry(0, kind=ABANDONED).claim().after(1).ack()
     extended = g.life().accept().claim().after(MS).extend().after(LEASE).claim().after(1).ack()
-    g.story.told(g.story.seq(), extended.first, "merged")
+    g.story.receipt(g.story.seq(), extended.first, "merged")
     again = g.life(lives=1).accept().claim().after(1).die().after(1).redrive(SECOND)
     again.claim(at=again.due).after(1).ack()
-    g.story.told(extended.seqs[0], None, "refused")
-    g.story.told(g.story.seq(), None, "unknown")
-    keyed = g.life().accept(told=False)
+    g.story.receipt(extended.seqs[0], None, "refused")
+    g.story.receipt(g.story.seq(), None, "unknown")
+    keyed = g.life().accept(receipt=False)
     keyed.seqs = [g.story.seq()]
-    g.story.told(keyed.seqs[0], None, "unknown")
-    g.story.told(g.story.seq(), keyed.first, "duplicate")
+    g.story.receipt(keyed.seqs[0], None, "unknown")
+    g.story.receipt(g.story.seq(), keyed.first, "duplicate")
     keyed.claim().ack()
     g.expect(keyed, "recovered")

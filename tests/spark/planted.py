@@ -73,16 +73,16 @@ class Garden:
 
     def at_edge(self) -> Life:
         """A job whose producer counts it by an extreme seq."""
-        life = self.life().accept(told=False)
+        life = self.life().accept(receipt=False)
         life.seqs = [next(self.edges)]
-        self.story.told(life.seqs[0], life.first, at=life.at)
+        self.story.receipt(life.seqs[0], life.first, at=life.at)
         return life
 
     def pair(self, queue: str = "mail") -> tuple[Life, Life]:
-        """Two jobs, each with a seq of its own that nobody was told of yet; the second one in this queue."""
+        """Two jobs, each with a seq of its own and no receipt yet; the second one in this queue."""
         pair = self.life(), self.life(queue=queue)
         for life in pair:
-            life.accept(told=False).seqs = [self.story.seq()]
+            life.accept(receipt=False).seqs = [self.story.seq()]
         return pair
 
 
@@ -154,16 +154,16 @@ def _random_life(garden: Garden, redrives: bool) -> None:
 
 def _copies(g: Garden) -> None:
     """What a broker makes of one draft: a job in each of its queues."""
-    first, second = g.life().accept(), g.life(queue="copies").accept(told=False)
+    first, second = g.life().accept(), g.life(queue="copies").accept(receipt=False)
     second.seqs = first.seqs
-    g.story.told(first.seqs[0], second.first)
+    g.story.receipt(first.seqs[0], second.first)
     for life in (first, second):
         life.claim().ack()
 
 
 def _lost(g: Garden) -> None:
     seq, job = g.story.seq(), g.story.ids(1)
-    g.story.told(seq, job)
+    g.story.receipt(seq, job)
     g.found.add(("lost", seq, job))
 
 
@@ -171,7 +171,7 @@ def _given_again(g: Garden) -> None:
     """The store forgot the first one, and gave its id to the second."""
     life = g.life().accept().claim().ack()
     seq = g.story.seq()
-    g.story.told(seq, life.first, at=START - SECOND)
+    g.story.receipt(seq, life.first, at=START - SECOND)
     g.found.add(("lost", seq, life.first))
 
 
@@ -184,7 +184,7 @@ def _undone(g: Garden) -> None:
 
 
 def _unsent(g: Garden) -> None:
-    life = g.life().accept(told=False).claim()
+    life = g.life().accept(receipt=False).claim()
     seq = g.story.seq()
     g.story.effect(seq, life.first, 1, life.at)
     life.ack(effect=False)
@@ -192,7 +192,7 @@ def _unsent(g: Garden) -> None:
 
 
 def _other_seq(g: Garden) -> None:
-    """The producer was told of the job under another seq."""
+    """The receipt names the job under another seq."""
     life = g.life().accept().claim()
     seq = g.story.seq()
     g.story.effect(seq, life.first, 1, life.at)
@@ -201,9 +201,9 @@ def _other_seq(g: Garden) -> None:
 
 
 def _refused(g: Garden) -> None:
-    life = g.life().accept(told=False).claim()
+    life = g.life().accept(receipt=False).claim()
     seq = g.story.seq()
-    g.story.told(seq, None, "refused")
+    g.story.receipt(seq, None, "refused")
     g.story.effect(seq, life.first, 1, life.at)
     life.ack(effect=False)
     g.found.add(("unexpected", seq, life.first))
@@ -211,15 +211,15 @@ def _refused(g: Garden) -> None:
 
 def _from_nowhere(g: Garden) -> None:
     seq, job = g.story.seq(), g.story.ids(1)
-    g.story.told(seq, None, "unknown")
+    g.story.receipt(seq, None, "unknown")
     g.story.effect(seq, job, 1, g.moment())
     g.found |= {("unexpected", seq, job), ("recovered", seq, job)}
 
 
 def _duplicated(g: Garden) -> None:
-    first, second = g.life().accept(), g.life().accept(told=False)
+    first, second = g.life().accept(), g.life().accept(receipt=False)
     second.seqs = first.seqs
-    g.story.told(first.seqs[0], second.first)
+    g.story.receipt(first.seqs[0], second.first)
     for life in (first, second):
         life.claim().ack()
     g.expect(second, "duplicated")
@@ -227,7 +227,7 @@ def _duplicated(g: Garden) -> None:
 
 def _duplicated_unseen(g: Garden) -> None:
     """The producer knows of one, handlers saw two."""
-    first, second = g.life().accept(), g.life().accept(told=False)
+    first, second = g.life().accept(), g.life().accept(receipt=False)
     second.seqs = first.seqs
     for life in (first, second):
         life.claim().ack()
@@ -235,9 +235,9 @@ def _duplicated_unseen(g: Garden) -> None:
 
 
 def _recovered(g: Garden) -> None:
-    life = g.life().accept(told=False)
+    life = g.life().accept(receipt=False)
     life.seqs = [g.story.seq()]
-    g.story.told(life.seqs[0], None, "unknown")
+    g.story.receipt(life.seqs[0], None, "unknown")
     life.claim().ack()
     g.expect(life, "recovered")
 
@@ -284,7 +284,7 @@ def _unborn(g: Garden) -> None:
 
 def _born_twice(g: Garden) -> None:
     life = g.life().accept().after(1)
-    life.accept(told=False).after(1).claim().ack()
+    life.accept(receipt=False).after(1).claim().ack()
     g.expect(life, "born_twice")
 
 
@@ -381,11 +381,11 @@ def _shed_twice(g: Garden) -> None:
 
 def _copied_twice(g: Garden) -> None:
     """A broker's draft that became two jobs in one of its queues."""
-    lives = [g.life(queue=queue).accept(told=False) for queue in ("mail", "copies", "copies")]
+    lives = [g.life(queue=queue).accept(receipt=False) for queue in ("mail", "copies", "copies")]
     seq = g.story.seq()
     for life in lives:
         life.seqs = [seq]
-        g.story.told(seq, life.first)
+        g.story.receipt(seq, life.first)
         life.claim().ack()
     g.expect(lives[2], "duplicated")
 

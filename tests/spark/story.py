@@ -1,8 +1,8 @@
 """Histories by hand: lives of jobs, written step by step, mixed by time into records of the ledger and flattened.
 
 A `Life` is one or more neighbours that go through the same. Its verbs keep count (delivery, attempt, due time, clock)
-as a store would; a test that wants a broken life overrides what it likes. `Story` knows what producers were told and
-what handlers did besides. Everything follows from the calls: no clock, no randomness of its own.
+as a store would; a test that wants a broken life overrides what it likes. `Story` also keeps the receipts of producers
+and the effects of handlers. Everything follows from the calls: no clock, no randomness of its own.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Story:
         self.next_id += n + self.id_step
         return first
 
-    def told(self, seq: int, job_id: int | None, answer: str = "accepted", at: int = START) -> None:
+    def receipt(self, seq: int, job_id: int | None, answer: str = "accepted", at: int = START) -> None:
         self.receipts.append((seq, job_id, answer, at))
 
     def effect(self, seq: int, job_id: int, delivery: int, at: int) -> None:
@@ -127,15 +127,15 @@ class Life:
     def ids(self) -> range:
         return range(self.first, self.first + self.n)
 
-    def accept(self, *, told: bool = True, traits: list[Trait | None] | None = None, **fire: Any) -> "Life":
+    def accept(self, *, receipt: bool = True, traits: list[Trait | None] | None = None, **fire: Any) -> "Life":
         """`fire`: name and tick of the schedule that fires it."""
         span = JobRange(Change.ACCEPTED, self.first, self.n, self.queue, self.kind, max_attempts=self.lives)
         span = replace(span, enqueued_at=self.born, due_at=self.due, traits=traits)
         self.story.steps.append(Step(self.at, "fire" if fire else "enqueue", span, **fire))
-        if told and not fire:
+        if receipt and not fire:
             for job_id in self.ids:
                 self.seqs.append(self.story.seq())
-                self.story.told(self.seqs[-1], job_id, at=self.at)
+                self.story.receipt(self.seqs[-1], job_id, at=self.at)
         return self
 
     def after(self, length: int) -> "Life":
@@ -148,31 +148,31 @@ class Life:
         self.delivery = other.pop("delivery", self.delivery + 1)
         self.attempt = other.pop("attempt", self.attempt + 1)
         self.claimed = self.at
-        return self._tell(Change.CLAIMED, "claim", owner=f"w{self.delivery % 3}", until=self.at + LEASE)
+        return self._leased(Change.CLAIMED, "claim", owner=f"w{self.delivery % 3}", until=self.at + LEASE)
 
     def extend(self, **other: Any) -> "Life":
-        return self._tell(Change.EXTENDED, "extend", until=self.at + LEASE, **other)
+        return self._leased(Change.EXTENDED, "extend", until=self.at + LEASE, **other)
 
     def ack(self, *, effect: bool = True, **other: Any) -> "Life":
         if effect:
             self.effect(other.get("delivery", self.delivery))
-        return self._tell(Change.ACKED, "settle", **other)
+        return self._leased(Change.ACKED, "settle", **other)
 
     def retry(self, delay: int = SECOND, error: str = "no answer", kind: str = "Timeout", **other: Any) -> "Life":
-        self._tell(Change.RETRIED, "settle", until=self.at + delay, traits=self._failed(kind, error), **other)
+        self._leased(Change.RETRIED, "settle", until=self.at + delay, traits=self._failed(kind, error), **other)
         self.due = self.at + delay
         return self
 
     def release(self, delay: int = 0, **other: Any) -> "Life":
-        self._tell(Change.RELEASED, "settle", until=self.at + delay, **other)
+        self._leased(Change.RELEASED, "settle", until=self.at + delay, **other)
         self.due, self.attempt = self.at + delay, self.attempt - 1
         return self
 
     def die(self, kind: str = "Timeout", error: str = "no answer", **other: Any) -> "Life":
-        return self._tell(Change.DIED, "settle", traits=self._failed(kind, error), **other)
+        return self._leased(Change.DIED, "settle", traits=self._failed(kind, error), **other)
 
     def dismiss(self, **other: Any) -> "Life":
-        return self._tell(Change.CANCEL_REQUESTED, "cancel")._tell(Change.DISMISSED, "settle", **other)
+        return self._leased(Change.CANCEL_REQUESTED, "cancel")._leased(Change.DISMISSED, "settle", **other)
 
     def redrive(self, delay: int = 0) -> "Life":
         self.due, self.attempt = self.at + delay, 0
@@ -198,7 +198,7 @@ class Life:
     def _failed(self, kind: str, error: str) -> list[Trait | None]:
         return [Trait(error_kind=kind, error=error) for _ in self.ids]
 
-    def _tell(self, change: Change, verb: str, *, owner: str | None = None, **other: Any) -> "Life":
+    def _leased(self, change: Change, verb: str, *, owner: str | None = None, **other: Any) -> "Life":
         """A change of a running job carries what its lease said."""
         span = JobRange(change, self.first, self.n, self.queue, self.kind, self.delivery, self.attempt)
         span = replace(span, enqueued_at=self.born, due_at=self.due, claimed_at=self.claimed, **other)

@@ -12,7 +12,7 @@ import pytest
 
 from forebay.spark.lake import Lake
 from tests.command_result import Run
-from tests.spark.ground import worked
+from tests.spark.sample_stores import worked
 from tests.spark.test_stream_command import missed
 from tests.waiting import eventually
 

@@ -17,9 +17,9 @@ from forebay.spark.landing import write_files
 from forebay.spark.proof import audit_lake, events_to_read
 from tests.command_result import Run
 from tests.spark.cut_rounds import RUNNING, SMALL, cut_faults
-from tests.spark.ground import worked
 from tests.spark.growing import Growing, same
 from tests.spark.planted import Garden, clean
+from tests.spark.sample_stores import worked
 from tests.spark.story import SECOND, START, Life, Story
 
 pytestmark = pytest.mark.timeout(1800)

@@ -14,7 +14,7 @@ from tests.spark.story import SECOND, START, Life, Story
 
 Plant = Callable[[Garden], None]
 NO_JOB = {"_ledger_gap", "_conflict", "_slot_twice", "_out_of_turn", "_given_again"}
-"""They are about records, slots and lines, or about seqs of a job that is told of twice."""
+"""They are about records, slots and lines, or about seqs of a job with two receipts."""
 
 
 def profiled(story: Story, spark: SparkSession, *, drained: bool = True) -> tuple[Profile, set[int]]:
@@ -34,7 +34,7 @@ def test_plain_jobs_are_no_suspects_and_all_others_are(spark: SparkSession) -> N
         Life(story, START).accept().claim(),
         Life(story, START).accept(),
         Life(story, START).accept().claim().after(SECOND).extend().ack(),
-        Life(story, START).accept(told=False).claim().effect(1).ack(),
+        Life(story, START).accept(receipt=False).claim().effect(1).ack(),
     ]
     odd[-1].seqs = [story.seq()]
     odd[-1].effect(1)

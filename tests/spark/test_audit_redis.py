@@ -133,13 +133,15 @@ def assert_losses_are_named(run: Run, pair: Pair) -> None:
     pair.work(10)
     pair.catch_up()
     pair.cut_line()
-    told = pair.put(12)
+    accepted = pair.put(12)
     done_and_forgotten = pair.work(3)
     pair.fail_over()
     lost = pair.lost()
-    assert lost == told.keys(), "so much was acknowledged, and the survivor has none of it"
+    assert lost == accepted.keys(), "so much was acknowledged, and the survivor has none of it"
     again = pair.put(5)
-    assert set(again.values()) < set(told.values()), "its ids are given again: by them alone nothing would be missed"
+    assert set(again.values()) < set(accepted.values()), (
+        "its ids are given again: by them alone nothing would be missed"
+    )
     while pair.work(100):
         pass
     assert pair.audit(run, pair.survivor_url) == {"lost": lost, "repeated_effect": set(done_and_forgotten)}

@@ -91,19 +91,19 @@ class Town:
         for receipt in self.store.enqueue(drafts):
             seq = self.story.seq()
             answer = "duplicate" if receipt.duplicate else "accepted"
-            self.story.told(seq, receipt.id, answer, self.clock.now())
+            self.story.receipt(seq, receipt.id, answer, self.clock.now())
             self.seqs.setdefault(receipt.id, seq)
 
     def announce(self) -> None:
-        """For a queue that sheds, by itself or through a broker, whose copies are told of one by one."""
+        """For a queue that sheds, by itself or through a broker, whose copies have receipts of their own."""
         seq, queue = self.story.seq(), self.rng.choice(["few", "news"])
         try:
             (receipt,) = self.store.enqueue([Draft("work", queue=queue, max_attempts=3)])
         except QueueFull:
-            self.story.told(seq, None, "refused", self.clock.now())
+            self.story.receipt(seq, None, "refused", self.clock.now())
             return
         for job_id in receipt.copies or (receipt.id,):
-            self.story.told(seq, job_id, "accepted", self.clock.now())
+            self.story.receipt(seq, job_id, "accepted", self.clock.now())
             self.seqs[job_id] = seq
 
     def claim(self) -> None:

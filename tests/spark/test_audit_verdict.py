@@ -195,7 +195,7 @@ def test_a_record_that_lost_its_last_places_is_a_gap_if_records_have_sizes(frame
     (gap,) = audit(short, receipts, effects).result("ledger_gap").offenders
     assert (gap.offset, gap.note) == (1, "3 jobs of 5")
     before = with_sizes(short.drop("places"))
-    assert survey(before).ragged == 0, "events from before records told it are read as they were"
+    assert survey(before).ragged == 0, "events of records without it are read unchanged"
     both = before.unionByName(short)
     assert once(both).filter("place = 0").count() == survey(both).records
     assert conflicts(both).isEmpty(), "a copy that does not know the size is a copy"

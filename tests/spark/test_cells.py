@@ -21,7 +21,7 @@ from forebay.store.cells.store import CellsStore
 from forebay.store.open import cell_ledgers
 from forebay.store.protocol import Want
 from tests.command_result import Run
-from tests.spark.ground import opened
+from tests.spark.sample_stores import opened
 
 QUEUES = ("a-jobs", "b-jobs")
 

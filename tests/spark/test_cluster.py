@@ -17,7 +17,7 @@ from forebay.spark.lake import Lake
 from tests.command_result import Run
 from tests.spark.cluster import SLOTS, Cluster
 from tests.spark.fleets import an_app
-from tests.spark.ground import opened, told, worked
+from tests.spark.sample_stores import enqueue_with_receipts, opened, worked
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(1_500)
@@ -84,7 +84,7 @@ def test_a_burst_and_its_proof_on_a_cluster_that_has_only_java(cluster: Cluster,
     (tmp_path / "app_lines" / "__init__.py").write_text(LINES.format(home=str(tmp_path)))
     (tmp_path / "effects").mkdir()
     with opened(url) as store:
-        told(store, [Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)], tmp_path)
+        enqueue_with_receipts(store, [Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)], tmp_path)
     before = len(cluster.finished())
     burst = ("worker", "app:fb", "--on-spark", cluster.url, "--for", "15m", "--store", url, "--json")
     drained = forebay(cluster, tmp_path, *burst)
@@ -159,7 +159,7 @@ def test_a_slow_task_that_spark_runs_twice_is_one_worker_more(cluster: Cluster, 
     url = f"sqlite:///{tmp_path}/forebay.db"
     app = an_app(tmp_path, "time.sleep(0.1)")
     with opened(url) as store:
-        told(store, [Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)], tmp_path)
+        enqueue_with_receipts(store, [Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)], tmp_path)
     words = ["--on-spark", cluster.url, "--tasks", "1", "--concurrency", "2", "--for", "3m", "--json"]
     drained = forebay(cluster, tmp_path, "worker", app, *words, "--store", url, submit=f"{SPECULATING} {SMALL_DATA}")
     assert drained.returncode == 0, drained.stderr

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.command_result import Run
-from tests.spark.ground import opened, worked
+from tests.spark.sample_stores import opened, worked
 
 SRC = Path(__file__).parents[2] / "src"
 JOBS = 50

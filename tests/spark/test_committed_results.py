@@ -1,4 +1,4 @@
-"""The figures of docs/internals/findings.md are those of the results that lie beside it."""
+"""The figures of docs/internals/findings.md are those of the results beside it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,12 +15,12 @@ _RESULTS: Final = _DOCS / "results"
 
 
 def test_findings_agree_with_the_results(spark: "SparkSession") -> None:
-    told = judged(read(spark, _RESULTS / "full"))
-    assert [each.number for each, _ in told] == [each.number for each in EXPERIMENTS]
+    results = judged(read(spark, _RESULTS / "full"))
+    assert [each.number for each, _ in results] == [each.number for each in EXPERIMENTS]
     text = (_DOCS / "internals" / "findings.md").read_text()
-    sentences = [finding.sentence for _, findings in told for finding in findings]
+    sentences = [finding.sentence for _, findings in results for finding in findings]
     assert [sentence for sentence in sentences if f"| {sentence} |" not in text] == []
-    broken = [finding.sentence for _, findings in told for finding in findings if finding.holds is False]
+    broken = [finding.sentence for _, findings in results for finding in findings if finding.holds is False]
     assert [sentence for sentence in broken if f"| **does not hold** | {sentence} |" not in text] == []
 
 

@@ -16,7 +16,7 @@ from forebay.spark.fleet import drain
 from forebay.spark.lake import Lake
 from forebay.work.options import Options
 from tests.spark.fleets import an_app
-from tests.spark.ground import opened, told
+from tests.spark.sample_stores import enqueue_with_receipts, opened
 
 pytestmark = pytest.mark.timeout(1_200)
 KILLED = """
@@ -38,7 +38,7 @@ def test_a_killed_task_is_retried_and_no_job_is_lost(spark: SparkSession, app: s
     spark.sparkContext.addPyFile(str(tmp_path / f"{app.partition(':')[0]}.py"))
     url = f"sqlite:///{tmp_path}/jobs.db"
     with opened(url) as store:
-        told(store, [Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)], tmp_path)
+        enqueue_with_receipts(store, [Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)], tmp_path)
     options = Options(queues=("burst",), lease_for=timedelta(seconds=5), concurrency=4, claim_batch=10)
     shifts = drain(spark, app, url, options, tasks=2, limit=600)
     assert (tmp_path / "killed").exists()

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from forebay.core.errors import Invalid
 from forebay.core.spec import QueueSpec
 from forebay.spark.generate import Seeded, jobs, seed_store
-from tests.spark.ground import every_job, opened
+from tests.spark.sample_stores import every_job, opened
 
 
 def test_the_same_jobs_on_one_partition_or_many(spark: SparkSession) -> None:

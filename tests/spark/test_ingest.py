@@ -16,7 +16,7 @@ from forebay.core.policy import Bounded, InOrder
 from forebay.core.spec import QueueSpec
 from forebay.store.open import open_store
 from forebay.store.protocol import Checkpoint, Query, Tally, Want
-from tests.spark.ground import every_job
+from tests.spark.sample_stores import every_job
 
 ONE, TWO = Checkpoint(0, 3, b"one"), Checkpoint(0, 5, b"two")
 

@@ -22,8 +22,8 @@ from forebay.spark.maintenance import Maintenance, maintain
 from forebay.spark.pipeline import Pipeline
 from forebay.spark.refresh import _Refresh
 from forebay.spark.tables import TABLES
-from tests.spark.ground import busy_day, opened
 from tests.spark.lakes import landed, places, plain
+from tests.spark.sample_stores import busy_day, opened
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from forebay.spark.arrow import flatten
 from forebay.spark.frames import read_events
 from forebay.spark.lake import Lake
 from forebay.spark.schemas import EVENTS
-from tests.spark.ground import busy_day, opened
 from tests.spark.lakes import brought, landed, places
+from tests.spark.sample_stores import busy_day, opened
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def lake(url: str, tmp_path: Path) -> Lake:
     return Lake.of(tmp_path / "lake", url)
 
 
-def told(url: str) -> list[dict[str, Any]]:
+def ledger_rows(url: str) -> list[dict[str, Any]]:
     with opened(url) as store:
         return list(flatten(store.ledger(-1, 1_000), EVENTS).to_pylist())
 
 
 def test_files_agree_with_the_records(spark: SparkSession, url: str, lake: Lake) -> None:
-    rows = told(url)
+    rows = ledger_rows(url)
     end = rows[-1]["offset"] + 1
     files = landed(lake, url, 0, 3) + landed(lake, url, 3, end)
     lake.table("events").commit(files, end)
@@ -51,11 +51,11 @@ def test_files_agree_with_the_records(spark: SparkSession, url: str, lake: Lake)
 
 
 def test_a_task_that_ran_twice_counts_once(url: str, lake: Lake) -> None:
-    end = told(url)[-1]["offset"] + 1
+    end = ledger_rows(url)[-1]["offset"] + 1
     lost = landed(lake, url, 0, end)
     brought(lake, url, end)
     assert not {file.path for file in lost} & {file.path for file in lake.table("events").files}
-    assert len(places(lake)) == lake.table("events").rows == len(told(url))
+    assert len(places(lake)) == lake.table("events").rows == len(ledger_rows(url))
     lake.discard("events", lost)
     assert not any(Path(lake.uri, "events", file.path).exists() for file in lost)
 
@@ -74,9 +74,9 @@ def test_a_task_that_ran_twice_counts_once(url: str, lake: Lake) -> None:
 def test_events_that_lost_something_are_refused(
     url: str, lake: Lake, lost: Any, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [row for row in told(url) if not lost(row)]
+    rows = [row for row in ledger_rows(url) if not lost(row)]
     batch = pa.RecordBatch.from_pylist(rows, flatten([], EVENTS).schema)
-    end = told(url)[-1]["offset"] + 1
+    end = ledger_rows(url)[-1]["offset"] + 1
     monkeypatch.setattr(landing, "read_range", lambda *_: iter([batch]))
     with pytest.raises(ForebayError, match=complaint):
         landed(lake, url, 0, end)

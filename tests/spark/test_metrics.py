@@ -54,8 +54,10 @@ def test_counters_equal_the_tables(
     by_kind = Counter((row["queue"], row["kind"], row["ending"]) for row in rows)
     counts = tally.counts()
     for change in (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED):
-        told = {pair: row[change] for pair, row in counts.items() if row[change]}
-        assert {(queue, kind): n for (queue, kind, ending), n in by_kind.items() if ending == change} == told, change
+        expected = {pair: row[change] for pair, row in counts.items() if row[change]}
+        assert {(queue, kind): n for (queue, kind, ending), n in by_kind.items() if ending == change} == expected, (
+            change
+        )
 
     for measure, column in (("wait", "waited"), ("run", "ran")):
         lengths = [row[column] for row in rows if row[column] is not None]

@@ -19,8 +19,8 @@ from forebay.spark.lake import Lake, holes
 from forebay.spark.pipeline import Pipeline
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Want
-from tests.spark.ground import opened
 from tests.spark.lakes import places, plain
+from tests.spark.sample_stores import opened
 from tests.waiting import eventually
 
 SRC = Path(__file__).parents[2] / "src"

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from forebay.core.errors import ForebayError, Invalid
 from forebay.spark.lake import Conflict, Lake, holes, identity, lake_uri
 from forebay.spark.maintenance import Maintenance, maintain
-from tests.spark.ground import busy_day
 from tests.spark.lakes import brought, landed, places
+from tests.spark.sample_stores import busy_day
 
 URL = "sqlite:////srv/jobs.db"
 

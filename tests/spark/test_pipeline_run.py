@@ -24,8 +24,8 @@ from forebay.spark.sections import check_ledger
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Query, Want
 from tests.command_result import Run
-from tests.spark.ground import busy_day, opened, worked
 from tests.spark.lakes import brought, places, plain
+from tests.spark.sample_stores import busy_day, opened, worked
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ class Begun(Struct):
 
 @pytest.fixture(scope="module")
 def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Begun:
-    ground = tmp_path_factory.mktemp("begun")
-    url = f"sqlite:///{ground}/jobs.db"
+    directory = tmp_path_factory.mktemp("begun")
+    url = f"sqlite:///{directory}/jobs.db"
     busy_day(url)
-    pipeline = Pipeline(spark, Lake.of(ground / "lake", url), url)
-    return Begun(url, ground / "lake", pipeline.run(), pipeline.run())
+    pipeline = Pipeline(spark, Lake.of(directory / "lake", url), url)
+    return Begun(url, directory / "lake", pipeline.run(), pipeline.run())
 
 
 def extent(url: str) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from forebay.spark.reading import split
 from forebay.spark.schemas import EVENTS
 from forebay.spark.source import ForebaySource, register
 from forebay.store.protocol import Query
-from tests.spark.ground import busy_day, every_job, opened, rows
+from tests.spark.sample_stores import busy_day, every_job, opened, rows
 
 
 @pytest.fixture

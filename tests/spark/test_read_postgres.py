@@ -19,7 +19,7 @@ from forebay.spark.jobs import JOBS, id_extent, job_batch
 from forebay.spark.redrive import Redriven, redrive
 from forebay.store.open import open_store
 from forebay.store.protocol import Exporting, Query, Want
-from tests.spark.ground import busy_day, every_job, opened, rows
+from tests.spark.sample_stores import busy_day, every_job, opened, rows
 
 
 def lively(url: str, seed: int) -> None:

@@ -13,7 +13,7 @@ from forebay.core.job import Draft, State
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.spark.redrive import Redriven, redrive
 from forebay.store.protocol import Query, Want
-from tests.spark.ground import every_job, opened
+from tests.spark.sample_stores import every_job, opened
 
 
 @pytest.fixture

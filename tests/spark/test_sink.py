@@ -23,8 +23,8 @@ from forebay.spark.options import Writing
 from forebay.spark.retries import PartitionAttempt
 from forebay.spark.sink import Written, write_rows
 from forebay.store.protocol import Checkpoint
-from tests.spark.ground import every_job, opened
 from tests.spark.killed_query import start
+from tests.spark.sample_stores import every_job, opened
 from tests.waiting import eventually
 
 TRY, AGAIN = b"a" * 16, b"b" * 16

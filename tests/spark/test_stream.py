@@ -21,7 +21,7 @@ from forebay.spark.schemas import EVENTS
 from forebay.spark.streaming import TailStream
 from forebay.spark.tails import LOG
 from forebay.store.protocol import Want
-from tests.spark.ground import opened
+from tests.spark.sample_stores import opened
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def some_work(url: str, calls: int, size: int = 10) -> None:
             store.enqueue([Draft("k", {"n": number}) for number in range(size)])
 
 
-def run(spark: SparkSession, url: str, ground: Path, **options: str) -> list[dict[str, Any]]:
+def run(spark: SparkSession, url: str, directory: Path, **options: str) -> list[dict[str, Any]]:
     """One AvailableNow run on the same checkpoint and table; the progress of its batches."""
     source = spark.readStream.format("forebay").options(url=url, **options).load()
     query = (
         source.writeStream.format("parquet")
-        .option("checkpointLocation", str(ground / "checkpoint"))
-        .option("path", str(ground / "table"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .option("path", str(directory / "table"))
         .trigger(availableNow=True)
         .start()
     )

@@ -14,8 +14,8 @@ import pytest
 from forebay.demo.proof import SMALL_DATA
 from forebay.spark.lake import Lake, holes
 from tests.command_result import Run
-from tests.spark.ground import opened, worked
 from tests.spark.lakes import places
+from tests.spark.sample_stores import opened, worked
 from tests.waiting import PATIENCE, eventually
 
 SRC = Path(__file__).parents[2] / "src"

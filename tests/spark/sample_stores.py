@@ -1,4 +1,4 @@
-"""What the tests of the data source share: a store that has seen something, and rows as plain Python."""
+"""Stores with jobs in many states for the tests of Spark, and rows as plain Python."""
 
 import json
 from collections.abc import Iterator
@@ -68,17 +68,18 @@ def busy_day(url: str, count: int = 40) -> None:
 def worked(url: str, directory: Path, count: int, *, first: int = 0) -> None:
     """Jobs that are done, and what producers and handlers wrote down of them: receipts.ndjson, effects.ndjson."""
     with opened(url) as store:
-        told_of = told(store, [Draft("k", {"seq": seq}) for seq in range(first, first + count)], directory)
+        seqs = enqueue_with_receipts(
+            store, [Draft("k", {"seq": seq}) for seq in range(first, first + count)], directory
+        )
         leases = store.claim([Want("default", count)], "worker", timedelta(seconds=30))
         did = [
-            {"seq": told_of[lease.job.id], "job_id": lease.job.id, "delivery": 1, "effect_at": _now()}
-            for lease in leases
+            {"seq": seqs[lease.job.id], "job_id": lease.job.id, "delivery": 1, "effect_at": _now()} for lease in leases
         ]
         _written(directory / "effects.ndjson", did)
         store.settle([(lease, Ack()) for lease in leases])
 
 
-def told(store: Store, drafts: list[Draft], directory: Path) -> dict[int, int]:
+def enqueue_with_receipts(store: Store, drafts: list[Draft], directory: Path) -> dict[int, int]:
     """Enqueue jobs with a seq each and write down the receipts; the seq of each job."""
     seqs = {receipt.id: draft.payload["seq"] for receipt, draft in zip(store.enqueue(drafts), drafts, strict=True)}
     rows = [{"seq": seq, "job_id": job, "answer": "accepted", "sent_at": _now()} for job, seq in seqs.items()]
