@@ -146,7 +146,7 @@ def test_a_standby_that_may_lack_what_was_acknowledged_is_reported(
         store = PostgresStore(pair.url)
     assert (store.capabilities.unsafe, caplog.messages) == ((), [])
     assert store.vitals().standbys.keys() == {"standby"}
-    (found,) = (each for each in doctor.findings(pair.url) if each.check == "standby")
+    (found,) = (each for each in doctor.diagnoses(pair.url) if each.check == "standby")
     assert (found.status, found.fact.partition(",")[0]) == ("ok", "standby (sync)")
     pair.primary.reconfigure("synchronous_standby_names", "")
     pair.primary.wait_until("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'async'")

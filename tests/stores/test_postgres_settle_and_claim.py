@@ -16,7 +16,7 @@ from forebay.core.policy import AtMost, Priority
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Pipelining
 from forebay.work.options import Options
-from forebay.work.settler import Pipeline, Settler
+from forebay.work.settler import PipelinedClaimer, Settler
 from forebay.work.worker import Worker
 
 TIME = timedelta(seconds=30)
@@ -152,7 +152,7 @@ def test_a_failed_step_brings_the_verdicts_back_to_the_settler(store: PostgresSt
     settler = Settler(store)
     settler.put([(lease, Ack())])
     with pytest.raises(Invalid):
-        Pipeline(store, settler).claim([Want("default", 0)], "me", TIME)
+        PipelinedClaimer(store, settler).claim([Want("default", 0)], "me", TIME)
     assert settler.applied == 0
     settler.step()
     assert settler.empty

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from forebay import Draft, open_store
-from forebay.cli.redis import findings
+from forebay.cli.redis import diagnoses
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.lease import Settled
 from forebay.core.outcome import Ack
@@ -188,15 +188,17 @@ def test_a_slot_that_is_moved_in_one_step_holds_nothing_up(
 
 
 def test_doctor_shows_the_slot_and_what_a_fail_over_loses(redis_cluster: RedisClusterServer) -> None:
-    found = {finding.check: (finding.status, finding.fact) for finding in findings(redis_cluster.url(prefix="foo"))}
+    found = {
+        diagnosis.check: (diagnosis.status, diagnosis.fact) for diagnosis in diagnoses(redis_cluster.url(prefix="foo"))
+    }
     assert found["slot"] == ("ok", "{foo} is slot 12182 of 0 … 16383")
     assert found["fail-over"] == ("ok", "a write is acknowledged when 1 of its replicas has it")
     assert "coverage" not in found
     node = redis_cluster.master_of("foo")
     node.execute("CONFIG", "SET", "cluster-require-full-coverage", "yes")
     try:
-        weaker = findings(redis_cluster.url(prefix="foo", replicas="0"))
-        assert {finding.check for finding in weaker if finding.status == "warn"} >= {"fail-over", "coverage"}
+        weaker = diagnoses(redis_cluster.url(prefix="foo", replicas="0"))
+        assert {diagnosis.check for diagnosis in weaker if diagnosis.status == "warn"} >= {"fail-over", "coverage"}
     finally:
         node.execute("CONFIG", "SET", "cluster-require-full-coverage", "no")
 

@@ -10,7 +10,7 @@ import pytest
 import redis as driver
 
 from forebay import Draft, QueueSpec, open_store
-from forebay.cli.redis import findings
+from forebay.cli.redis import diagnoses
 from forebay.core.errors import Invalid
 from forebay.core.instant import minutes
 from forebay.core.lease import Lease, Settled
@@ -175,9 +175,9 @@ def test_the_first_job_decides_how_a_store_delivers(redis: RedisServer) -> None:
         assert client.xlen(STREAM) == 2
     assert isinstance(follows, Inspecting)
     assert follows.vitals().settings["delivery"] == "streams"
-    reported = {finding.check: finding for finding in findings(redis.url(delivery="sets"))}
+    reported = {diagnosis.check: diagnosis for diagnosis in diagnoses(redis.url(delivery="sets"))}
     assert reported["delivery"].status == "fail"
-    assert [each.fact for each in findings(redis.url()) if each.check == "delivery"] == ["by streams, in exact order"]
+    assert [each.fact for each in diagnoses(redis.url()) if each.check == "delivery"] == ["by streams, in exact order"]
     for store in (by_streams, by_sets, follows):
         store.close()
 

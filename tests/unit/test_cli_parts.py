@@ -17,8 +17,8 @@ from forebay.cli import main
 from forebay.cli.argtypes import duration, moment, rate
 from forebay.cli.axes import AXES
 from forebay.cli.design import resembling, source
+from forebay.cli.diagnosis import Diagnosis
 from forebay.cli.doctor import examine
-from forebay.cli.finding import Finding
 from forebay.cli.reload import changes, home_of, snapshot
 from forebay.cli.resolve_store import masked
 from forebay.cli.screen import Progress, Screen, cut, width_of
@@ -274,8 +274,8 @@ def test_a_design_by_flags_and_by_questions(
     }
 
 
-def statuses(findings: list[Finding]) -> dict[str, str]:
-    return {finding.check: finding.status for finding in findings}
+def statuses(diagnoses: list[Diagnosis]) -> dict[str, str]:
+    return {diagnosis.check: diagnosis.status for diagnosis in diagnoses}
 
 
 class Unwritable(MemoryStore):
@@ -313,11 +313,11 @@ def test_the_doctor_finds_what_is_wrong() -> None:
         "schedules": "ok",
         "schema": "ok",
     }
-    (kinds,) = [finding.fact for finding in found if finding.check == "kinds"]
+    (kinds,) = [diagnosis.fact for diagnosis in found if diagnosis.check == "kinds"]
     assert kinds == "no worker has a handler for kind resize of queue mail: its jobs are released and wait"
-    schedules = [finding for finding in found if finding.check == "schedules"]
-    assert sorted(finding.status for finding in schedules) == ["fail", "ok", "warn", "warn", "warn"]
-    assert all(finding.remedy for finding in found if finding.status != "ok")
+    schedules = [diagnosis for diagnosis in found if diagnosis.check == "schedules"]
+    assert sorted(diagnosis.status for diagnosis in schedules) == ["fail", "ok", "warn", "warn", "warn"]
+    assert all(diagnosis.remedy for diagnosis in found if diagnosis.status != "ok")
 
 
 def test_the_doctor_leaves_nothing_behind_and_says_when_it_cannot_write() -> None:
@@ -333,7 +333,7 @@ def test_doctor_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     capsys.readouterr()
     assert main(["doctor", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {finding["status"] for finding in found} == {"ok"}
+    assert {diagnosis["status"] for diagnosis in found} == {"ok"}
     assert {"versions", "opens", "private", "disk", "clock", "schema", "schedules"} <= {one["check"] for one in found}
     connection = sqlite3.connect("forebay.db")
     assert connection.execute("SELECT count(*) FROM gate").fetchone() == (0,)

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from forebay.cli import postgres as words
-from forebay.cli.finding import Finding
+from forebay.cli.diagnosis import Diagnosis
 from forebay.cli.resolve_store import error_text
 from forebay.core.instant import minutes
 from forebay.core.job import Draft
@@ -135,7 +135,7 @@ def test_a_password_is_not_in_what_a_driver_says() -> None:
         assert "***" in hidden
 
 
-def check(health: Health, name: str) -> Finding:
+def check(health: Health, name: str) -> Diagnosis:
     findings = [
         words._version(health),
         *words._durable(health),

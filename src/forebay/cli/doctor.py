@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from forebay.cli.command import Call, Command
+from forebay.cli.diagnosis import Diagnosis
 from forebay.cli.exits import FAILED, OK, CommandFailed
-from forebay.cli.finding import Finding
 from forebay.cli.logs import standings_of
 from forebay.cli.resolve_store import connecting, error_text, is_postgres, is_redis, masked, store_path
 from forebay.cli.schema import schema_of
@@ -39,19 +39,19 @@ _LAST_PART = 4
 """A group that loses an entry within this part of its window is reported."""
 
 
-def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
+def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Diagnosis]:
     """All checks, each as soon as it is known."""
     versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
-    yield Finding("ok", "versions", versions)
+    yield Diagnosis("ok", "versions", versions)
     try:
         if is_postgres(url) or is_redis(url):
             yield from _server(url)
         store = open_store()
     except CommandFailed as error:
-        yield Finding("fail", "opens", str(error), "see above; FOREBAY_URL or --store selects the store")
+        yield Diagnosis("fail", "opens", str(error), "see above; FOREBAY_URL or --store selects the store")
         return
     try:
-        yield Finding("ok", "opens", f"{masked(url)} ({store.capabilities.name})")
+        yield Diagnosis("ok", "opens", f"{masked(url)} ({store.capabilities.name})")
         yield from _disk(url)
         if not (is_postgres(url) or is_redis(url)):
             yield from _durable(store)
@@ -59,70 +59,70 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
             yield from check(store)
         yield _schema(url)
     except (ForebayError, CommandFailed) as error:
-        yield Finding("fail", "answers", error_text(error, url), "fix the cause and run doctor again")
+        yield Diagnosis("fail", "answers", error_text(error, url), "fix the cause and run doctor again")
     finally:
         store.close()
 
 
-def _server(url: str) -> Iterator[Finding]:
+def _server(url: str) -> Iterator[Diagnosis]:
     """The state of the server, whether its schema is current or not."""
     with connecting(url):
         if is_redis(url):
-            from forebay.cli.redis import findings
+            from forebay.cli.redis import diagnoses
         else:
-            from forebay.cli.postgres import findings
+            from forebay.cli.postgres import diagnoses
 
-        yield from findings(url)
+        yield from diagnoses(url)
 
 
-def _disk(url: str) -> Iterator[Finding]:
+def _disk(url: str) -> Iterator[Diagnosis]:
     file = store_path(url)
     if file is None:
         return
     mode = stat.S_IMODE(os.stat(file).st_mode)
     if mode & 0o077:
-        yield Finding("warn", "private", f"others may read or write it (mode {mode:03o})", f"chmod go-rwx {file}")
+        yield Diagnosis("warn", "private", f"others may read or write it (mode {mode:03o})", f"chmod go-rwx {file}")
     else:
-        yield Finding("ok", "private", f"only its owner may read it (mode {mode:03o})")
+        yield Diagnosis("ok", "private", f"only its owner may read it (mode {mode:03o})")
     room = shutil.disk_usage(file.parent if file.is_file() else file).free
     status = "warn" if room < _MIN_ROOM else "ok"
     remedy = "free some space: a full disk stops every write" if status == "warn" else ""
-    yield Finding(status, "disk", f"{room / 2**30:.1f} GiB free", remedy)
+    yield Diagnosis(status, "disk", f"{room / 2**30:.1f} GiB free", remedy)
 
 
-def _durable(store: Store) -> Iterator[Finding]:
+def _durable(store: Store) -> Iterator[Diagnosis]:
     if store.capabilities.durable:
-        yield Finding("ok", "durable", "accepted jobs survive a crash of the machine")
+        yield Diagnosis("ok", "durable", "accepted jobs survive a crash of the machine")
     else:
-        yield Finding("warn", "durable", "a crash loses every job", "use sqlite:///jobs.db for anything that matters")
+        yield Diagnosis("warn", "durable", "a crash loses every job", "use sqlite:///jobs.db for anything that matters")
 
 
-def _writable(store: Store) -> Iterator[Finding]:
+def _writable(store: Store) -> Iterator[Diagnosis]:
     started = time.monotonic()
     try:
         store.set_gate(_GATE, 1)
         store.set_gate(_GATE, None)
     except ForebayError as error:
-        yield Finding("fail", "writable", str(error), "check this user's permissions and the free disk space")
+        yield Diagnosis("fail", "writable", str(error), "check this user's permissions and the free disk space")
         return
     taken = (time.monotonic() - started) / 2
     slow = taken > _SLOW_WRITE
     remedy = "the disk is slow or another process holds the lock: enqueue in batches" if slow else ""
-    yield Finding(
+    yield Diagnosis(
         "warn" if slow else "ok", "writable", f"a durable write took {format_duration(int(taken * SECOND))}", remedy
     )
 
 
-def _clock(store: Store) -> Iterator[Finding]:
+def _clock(store: Store) -> Iterator[Diagnosis]:
     ahead = store.now() / SECOND - time.time()
     status = "fail" if abs(ahead) > _SKEW_FAIL else "warn" if abs(ahead) > _SKEW_WARN else "ok"
     word = "ahead of" if ahead > 0 else "behind"
     fact = f"the store's clock is {format_duration(int(abs(ahead) * SECOND))} {word} this machine's"
     remedy = "synchronise the clocks by NTP; the store's clock never runs backwards, so it may have to wait"
-    yield Finding(status, "clock", fact, "" if status == "ok" else remedy)
+    yield Diagnosis(status, "clock", fact, "" if status == "ok" else remedy)
 
 
-def _ages(store: Store) -> Iterator[Finding]:
+def _ages(store: Store) -> Iterator[Diagnosis]:
     old = [
         backlog
         for backlog in store.backlog()
@@ -130,49 +130,51 @@ def _ages(store: Store) -> Iterator[Finding]:
     ]
     for backlog in old:
         fact = f"{backlog.queue}: {backlog.ready:,} ready, the oldest for {format_duration(backlog.oldest_age)}"
-        yield Finding("warn", "ready", fact, f"start workers: forebay worker app:fb --queues {backlog.queue}")
+        yield Diagnosis("warn", "ready", fact, f"start workers: forebay worker app:fb --queues {backlog.queue}")
     if not old:
-        yield Finding("ok", "ready", f"no job has been ready for more than {format_duration(_OLD_SECONDS * SECOND)}")
+        yield Diagnosis("ok", "ready", f"no job has been ready for more than {format_duration(_OLD_SECONDS * SECOND)}")
 
 
-def _kinds(store: Store) -> Iterator[Finding]:
+def _kinds(store: Store) -> Iterator[Diagnosis]:
     lacking = unhandled_kinds(store.workers("", MAX_BATCH))
     for queue, kind in lacking[:_KINDS_SHOWN]:
         fact = f"no worker has a handler for kind {kind} of queue {queue}: its jobs are released and wait"
-        yield Finding("warn", "kinds", fact, "start a worker whose app has a handler for it; forebay explain ID of one")
+        yield Diagnosis(
+            "warn", "kinds", fact, "start a worker whose app has a handler for it; forebay explain ID of one"
+        )
     if not lacking:
-        yield Finding("ok", "kinds", "workers have a handler for every kind that they claimed")
+        yield Diagnosis("ok", "kinds", "workers have a handler for every kind that they claimed")
 
 
-def _held(store: Store) -> Iterator[Finding]:
-    """Gates hold jobs by design; a finding only where the oldest ready job has waited too long."""
+def _held(store: Store) -> Iterator[Diagnosis]:
+    """Gates hold jobs by design; a warning only where the oldest ready job has waited too long."""
     held = [each for each in store.backlog() if each.held and each.oldest_age > _OLD_SECONDS * SECOND]
     for backlog in held:
         fact = f"{backlog.queue}: a closed gate holds {many(backlog.held, 'ready job')}"
-        yield Finding("warn", "gates", fact, "forebay gates ls shows which are full, forebay gates set opens one")
+        yield Diagnosis("warn", "gates", fact, "forebay gates ls shows which are full, forebay gates set opens one")
     if not held:
-        yield Finding("ok", "gates", f"no gate has held a job for more than {format_duration(_OLD_SECONDS * SECOND)}")
+        yield Diagnosis("ok", "gates", f"no gate has held a job for more than {format_duration(_OLD_SECONDS * SECOND)}")
 
 
-def _lines(store: Store) -> Iterator[Finding]:
+def _lines(store: Store) -> Iterator[Diagnosis]:
     """Reported only when there are blocked lines: few queues have lines."""
     for backlog in store.backlog():
         if backlog.blocked:
             remedy = f"forebay dlq ls --queue {backlog.queue}, then redrive or purge to unblock the line"
-            yield Finding("warn", "lines", blocked_words(backlog), remedy)
+            yield Diagnosis("warn", "lines", blocked_words(backlog), remedy)
 
 
-def _dead(store: Store) -> Iterator[Finding]:
+def _dead(store: Store) -> Iterator[Diagnosis]:
     dead = {backlog.queue: backlog.dead for backlog in store.backlog() if backlog.dead}
     if not dead:
-        yield Finding("ok", "dead", "no dead letters")
+        yield Diagnosis("ok", "dead", "no dead letters")
         return
     most = sorted(dead, key=lambda queue: -dead[queue])[:5]
     fact = f"{many(sum(dead.values()), 'dead letter')}: " + ", ".join(f"{queue} {dead[queue]:,}" for queue in most)
-    yield Finding("warn", "dead", fact, "forebay dlq ls --group shows the causes, forebay dlq redrive retries them")
+    yield Diagnosis("warn", "dead", fact, "forebay dlq ls --group shows the causes, forebay dlq redrive retries them")
 
 
-def _logs(store: Store) -> Iterator[Finding]:
+def _logs(store: Store) -> Iterator[Diagnosis]:
     """Groups that will lose an entry within the last part of the window."""
     for spec in store.specs():
         retention = spec.retention
@@ -184,66 +186,68 @@ def _logs(store: Store) -> Iterator[Finding]:
             lag = sum(one.lag for one in behind if one.group == group)
             soonest = min(one.loses_at for one in behind if one.group == group and one.loses_at is not None)
             fact = f"{spec.name}: group {group} is {lag:,} behind and loses the next {when(soonest, store.now())}"
-            yield Finding("warn", "log", fact, "run more readers, or increase the log's window")
+            yield Diagnosis("warn", "log", fact, "run more readers, or increase the log's window")
 
 
-def _leases(store: Store) -> Iterator[Finding]:
+def _leases(store: Store) -> Iterator[Diagnosis]:
     late = store.overdue(MAX_BATCH)
     if late:
         number = f"{len(late):,}{' or more' if len(late) == MAX_BATCH else ''}"
         fact = f"{number} leases have expired and their jobs were not reclaimed"
-        yield Finding("warn", "leases", fact, "workers reclaim jobs: start one, on any queue")
+        yield Diagnosis("warn", "leases", fact, "workers reclaim jobs: start one, on any queue")
     else:
-        yield Finding("ok", "leases", "no lease has expired")
+        yield Diagnosis("ok", "leases", "no lease has expired")
 
 
-def _pauses(store: Store) -> Iterator[Finding]:
+def _pauses(store: Store) -> Iterator[Diagnosis]:
     paused: list[Backlog] = [backlog for backlog in store.backlog() if backlog.paused_until is not None]
     for backlog in paused:
         until = backlog.paused_until or 0
         end = "until it is resumed" if until >= MAX_INSTANT else f"until {when(until, store.now())}"
         fact = f"{backlog.queue} is paused {end}"
-        yield Finding("warn", "paused", fact, f"forebay resume {backlog.queue}")
+        yield Diagnosis("warn", "paused", fact, f"forebay resume {backlog.queue}")
     if not paused:
-        yield Finding("ok", "paused", "no queue is paused")
+        yield Diagnosis("ok", "paused", "no queue is paused")
 
 
-def _schedules(store: Store) -> Iterator[Finding]:
+def _schedules(store: Store) -> Iterator[Diagnosis]:
     now, sound = store.now(), 0
     for schedule in store.schedules():
         words = describe_schedule(schedule, now)
         if words.startswith("not understood"):
-            yield Finding("fail", "schedules", f"{schedule.name}: {words}", f"forebay cron put {schedule.name} …")
+            yield Diagnosis("fail", "schedules", f"{schedule.name}: {words}", f"forebay cron put {schedule.name} …")
         elif schedule.paused:
-            yield Finding("warn", "schedules", f"{schedule.name} is paused", f"forebay cron resume {schedule.name}")
+            yield Diagnosis("warn", "schedules", f"{schedule.name} is paused", f"forebay cron resume {schedule.name}")
         elif schedule.next_at >= NEVER:
-            yield Finding("warn", "schedules", f"{schedule.name} never fires again", f"forebay cron rm {schedule.name}")
+            yield Diagnosis(
+                "warn", "schedules", f"{schedule.name} never fires again", f"forebay cron rm {schedule.name}"
+            )
         elif schedule.next_at < now - _LATE_SECONDS * SECOND:
             fact = f"{schedule.name} should have fired {format_duration(now - schedule.next_at)} ago"
-            yield Finding("warn", "schedules", fact, "workers fire schedules: start one, on any queue")
+            yield Diagnosis("warn", "schedules", fact, "workers fire schedules: start one, on any queue")
         else:
             sound += 1
-    yield Finding("ok", "schedules", f"{sound} will fire")
+    yield Diagnosis("ok", "schedules", f"{sound} will fire")
 
 
-def _schema(url: str) -> Finding:
+def _schema(url: str) -> Diagnosis:
     schema = schema_of(url)
-    return Finding("ok" if schema.current else "warn", "schema", schema.words, schema.remedy)
+    return Diagnosis("ok" if schema.current else "warn", "schema", schema.words, schema.remedy)
 
 
 def _doctor(call: Call) -> int:
     worst = OK
-    for finding in examine(call.url, call.open):
-        worst = FAILED if finding.status == "fail" else worst
+    for diagnosis in examine(call.url, call.open):
+        worst = FAILED if diagnosis.status == "fail" else worst
         if call.screen.as_json:
-            call.screen.emit(finding)
+            call.screen.emit(diagnosis)
             continue
         mark = call.screen.paint(
-            f"{finding.status:<4}", {"ok": "green", "warn": "yellow", "fail": "red"}[finding.status]
+            f"{diagnosis.status:<4}", {"ok": "green", "warn": "yellow", "fail": "red"}[diagnosis.status]
         )
-        call.screen.say(f"{mark}  {finding.check:<9}  {finding.fact}")
-        if finding.remedy:
-            call.screen.say(f"{'':<17}→ {finding.remedy}")
+        call.screen.say(f"{mark}  {diagnosis.check:<9}  {diagnosis.fact}")
+        if diagnosis.remedy:
+            call.screen.say(f"{'':<17}→ {diagnosis.remedy}")
     return worst
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from forebay.cli.finding import Finding
+from forebay.cli.diagnosis import Diagnosis
 from forebay.core.humanize import SECOND, format_duration, many
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.health import (
@@ -50,7 +50,7 @@ def apply(url: str, phase: str | None) -> list[Migration]:
         return migrate(server, phase=phase)
 
 
-def findings(url: str) -> Iterator[Finding]:
+def diagnoses(url: str) -> Iterator[Diagnosis]:
     """All checks of the server."""
     with _server(url) as server:
         health = inspect(server)
@@ -62,21 +62,21 @@ def findings(url: str) -> Iterator[Finding]:
         yield from _vacuum(health)
         yield _connections(health)
         if receives_notifications(server):
-            yield Finding("ok", "notifies", "notifications arrive: workers are notified of new jobs at once")
+            yield Diagnosis("ok", "notifies", "notifications arrive: workers are notified of new jobs at once")
         else:
             remedy = "connect to the server itself, or through a pooler in session mode"
             fact = "no notification arrives, as behind a pooler: idle workers poll ten times a second instead"
-            yield Finding("warn", "notifies", fact, remedy)
+            yield Diagnosis("warn", "notifies", fact, remedy)
 
 
-def _version(health: Health) -> Finding:
+def _version(health: Health) -> Diagnosis:
     if health.major < MIN_VERSION:
         fact = f"PostgreSQL {health.version_name} is older than {MIN_VERSION}"
-        return Finding("fail", "server", fact, f"upgrade it to {MIN_VERSION} or newer")
-    return Finding("ok", "server", f"PostgreSQL {health.version_name}")
+        return Diagnosis("fail", "server", fact, f"upgrade it to {MIN_VERSION} or newer")
+    return Diagnosis("ok", "server", f"PostgreSQL {health.version_name}")
 
 
-def _durable(health: Health) -> Iterator[Finding]:
+def _durable(health: Health) -> Iterator[Diagnosis]:
     loose = []
     if not health.fsync:
         loose.append(("fsync", "a power failure can lose or destroy everything"))
@@ -86,38 +86,38 @@ def _durable(health: Health) -> Iterator[Finding]:
         loose.append(("synchronous_commit", "a crash of the server loses the last accepted jobs"))
     for setting, danger in loose:
         remedy = f"ALTER SYSTEM SET {setting} = on; SELECT pg_reload_conf()"
-        yield Finding("warn", "durable", f"{setting} is off: {danger}", remedy)
+        yield Diagnosis("warn", "durable", f"{setting} is off: {danger}", remedy)
     if not loose:
-        yield Finding("ok", "durable", "accepted jobs survive a crash of the machine")
+        yield Diagnosis("ok", "durable", "accepted jobs survive a crash of the machine")
 
 
-def _role(health: Health) -> Iterator[Finding]:
+def _role(health: Health) -> Iterator[Diagnosis]:
     if health.in_recovery:
-        yield Finding("fail", "role", "the server is a standby: it cannot write", "name the primary in the store URL")
+        yield Diagnosis("fail", "role", "the server is a standby: it cannot write", "name the primary in the store URL")
     elif health.read_only:
         remedy = "ALTER SYSTEM SET default_transaction_read_only = off; SELECT pg_reload_conf()"
-        yield Finding("fail", "role", "transactions are read-only here (default_transaction_read_only)", remedy)
+        yield Diagnosis("fail", "role", "transactions are read-only here (default_transaction_read_only)", remedy)
 
 
-def _standbys(health: Health) -> Iterator[Finding]:
+def _standbys(health: Health) -> Iterator[Diagnosis]:
     risk = health.fail_over_risk
     if risk is not None:
         remedy = f"{risk[1]}; SELECT pg_reload_conf()"
-        yield Finding("warn", "standby", f"{risk[0]}: a fail-over can lose acknowledged jobs", remedy)
+        yield Diagnosis("warn", "standby", f"{risk[0]}: a fail-over can lose acknowledged jobs", remedy)
     if health.hosts > 1 and not health.standbys:
         remedy = "start a standby that streams from this server, or name one host"
-        yield Finding("warn", "standby", f"the URL names {health.hosts} hosts, and no standby is connected", remedy)
+        yield Diagnosis("warn", "standby", f"the URL names {health.hosts} hosts, and no standby is connected", remedy)
     for one in health.standbys:
         lag = "lag not visible to this user" if one.behind is None else f"{one.behind:,} bytes behind"
-        yield Finding("ok", "standby", f"{one.name} ({one.sync_state or 'unknown'}), {lag}")
+        yield Diagnosis("ok", "standby", f"{one.name} ({one.sync_state or 'unknown'}), {lag}")
 
 
-def _held(health: Health) -> Iterator[Finding]:
+def _held(health: Health) -> Iterator[Diagnosis]:
     for one in health.held:
-        yield Finding("warn", "held", _held_fact(one), _held_remedy(one))
+        yield Diagnosis("warn", "held", _held_fact(one), _held_remedy(one))
     if not health.held:
         seen = "" if health.sees_others else " of this user, and others are not shown to it (grant pg_read_all_stats)"
-        yield Finding(
+        yield Diagnosis(
             "ok", "held", f"no transaction{seen} has been open for {format_duration(int(HELD_SECONDS * SECOND))}"
         )
 
@@ -136,24 +136,24 @@ def _held_remedy(one: Open) -> str:
     return f"end it: SELECT pg_terminate_backend({one.pid}); idle_in_transaction_session_timeout prevents it"
 
 
-def _vacuum(health: Health) -> Iterator[Finding]:
+def _vacuum(health: Health) -> Iterator[Diagnosis]:
     table = health.table("run")
     if not health.autovacuum:
         remedy = "ALTER SYSTEM SET autovacuum = on, and track_counts = on; SELECT pg_reload_conf()"
-        yield Finding("warn", "vacuum", "autovacuum is off: dead rows pile up and claims slow down", remedy)
+        yield Diagnosis("warn", "vacuum", "autovacuum is off: dead rows pile up and claims slow down", remedy)
     elif table is not None and not table.vacuumed:
         remedy = "ALTER TABLE forebay.run RESET (autovacuum_enabled)"
-        yield Finding("warn", "vacuum", "autovacuum is off for forebay.run: claims slow down", remedy)
+        yield Diagnosis("warn", "vacuum", "autovacuum is off for forebay.run: claims slow down", remedy)
     elif table is not None:
         last = "never yet" if table.cleared is None else f"{format_duration(int(table.cleared * SECOND))} ago"
         fact = f"forebay.run has {many(table.dead, 'dead row')} beside {table.live:,} live ones, cleared {last}"
         many_dead = table.dead > max(_DEAD_ROWS, table.live)
         remedy = "find the open transaction (held); then VACUUM forebay.run" if many_dead else ""
-        yield Finding("warn" if many_dead else "ok", "vacuum", fact, remedy)
+        yield Diagnosis("warn" if many_dead else "ok", "vacuum", fact, remedy)
 
 
-def _connections(health: Health) -> Finding:
+def _connections(health: Health) -> Diagnosis:
     fact = f"{health.connections} of {health.max_connections} connections are in use"
     if health.connections >= health.max_connections * _CONNECTIONS_SHARE:
-        return Finding("warn", "sessions", fact, "raise max_connections, or put a pooler in front")
-    return Finding("ok", "sessions", fact)
+        return Diagnosis("warn", "sessions", fact, "raise max_connections, or put a pooler in front")
+    return Diagnosis("ok", "sessions", fact)

@@ -3,7 +3,7 @@
 A failed write is retried; the handler is not run again. Settles are fenced, so a repeated one has no effect. A STALE
 answer means that the job has another lease by now: the verdict is counted and dropped.
 
-Where the store can settle and claim in one round trip, `Pipeline` sends pending verdicts with the next claim.
+Where the store can settle and claim in one round trip, `PipelinedClaimer` sends pending verdicts with the next claim.
 """
 
 from collections import deque
@@ -157,7 +157,7 @@ class PipelinedStore(Pipelining, Protocol):
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]: ...
 
 
-class Pipeline:
+class PipelinedClaimer:
     """Claims for the claimer, and settles the pending verdicts in the same round trip.
 
     After a failure the verdicts return to the settler; writing one twice has no effect.

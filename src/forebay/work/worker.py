@@ -48,7 +48,7 @@ from forebay.work.process_guards import DescriptorGuard
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.recovery import Recovery
 from forebay.work.role import STALLED_SECONDS, Role, RoleThread, ThrottledLogger
-from forebay.work.settler import GATHER, Pipeline, Settler
+from forebay.work.settler import GATHER, PipelinedClaimer, Settler
 from forebay.work.stall_watch import stall_bound
 from forebay.work.start_marks import StartMarks, marks_directory, marks_of, marks_path, stacks_path
 from forebay.work.ticker import Ticker
@@ -143,7 +143,7 @@ class Worker:
             log=job_log,
             uses_loop=self._hooks.awaited,
         )
-        claim = Pipeline(store, self.settler).claim if isinstance(store, Pipelining) else None
+        claim = PipelinedClaimer(store, self.settler).claim if isinstance(store, Pipelining) else None
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
         self.renewer = Renewer(store, self.pool, options)
         self.reaper = Reaper(

@@ -77,7 +77,7 @@ def create_segment(disk: Disk, directory: str, first: int, salt: int) -> tuple[S
 
 
 class Journal:
-    """One owner, many threads; `snapshot` and `discard` are for one of them at a time. Made by `Recovery.start`."""
+    """One owner, many threads; one thread at a time calls `snapshot` or `discard`. Made by `JournalRecovery.start`."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened

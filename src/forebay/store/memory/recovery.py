@@ -63,12 +63,12 @@ SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _SEGMENT_NAME: Final = re.compile(r"wal-([0-9a-f]{16})\.log")
 
 
-def recover(directory: str, disk: Disk | None = None, segment_bytes: int = SEGMENT_BYTES) -> "Recovery":
+def recover(directory: str, disk: Disk | None = None, segment_bytes: int = SEGMENT_BYTES) -> "JournalRecovery":
     """Takes the lock of `directory`, which is made if need be, and finds out what is there."""
-    return Recovery(directory, RealDisk() if disk is None else disk, segment_bytes)
+    return JournalRecovery(directory, RealDisk() if disk is None else disk, segment_bytes)
 
 
-class Recovery:
+class JournalRecovery:
     """A directory under lock, read and not yet changed."""
 
     def __init__(self, directory: str, disk: Disk, segment_bytes: int) -> None:

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Finding(Struct, frozen=True):
+class Diagnosis(Struct, frozen=True):
     """`status` is ok, warn or fail; `remedy` is empty where nothing needs to be done."""
 
     status: str
