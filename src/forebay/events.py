@@ -8,25 +8,31 @@ its place there. A reader that passes the last id it has handled as `since` cont
 without a repetition. Nothing is kept for a reader but its position, so a slow one costs no memory; one that is behind
 the first record that the store still keeps gets `OffsetGone`. New records are polled for: soon after the last ones, at
 most `MAX_PAUSE` seconds apart.
+
+Several cells have a ledger each. Their events are merged, those of a cell in its order, and an id has the position in
+every cell (`a:41-7,b:57`). A cell that does not answer is left out, and read from the same position when it is back.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from datetime import datetime
+from heapq import merge
 from itertools import islice
 from threading import Event as Signal
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from forebay.core.errors import ForebayError, Invalid, Unsupported
-from forebay.core.instant import Instant, from_datetime
+from forebay.core.errors import ForebayError, Invalid, OffsetGone, StoreFailed, Unsupported
+from forebay.core.instant import Instant, from_datetime, to_datetime
 from forebay.core.ledger import Change, JobRange, LedgerEntry, Record, Trait
 from forebay.core.limits import MAX_BATCH, MAX_ID
 from forebay.core.names import check_name
-from forebay.ledger_reader import offset_at
+from forebay.ledger_reader import ledgers, offset_at
 from forebay.store.protocol import Store
 
+T = TypeVar("T")
 MAX_FILTERED: Final = 100
 """Names in one filter."""
 
@@ -120,11 +126,12 @@ class Position(Struct, frozen=True):
         return cls(offset, index)
 
     def __str__(self) -> str:
-        return f"{self.offset}-{self.index}"
+        """As in an id of several cells, `41` is before the first job of a record."""
+        return f"{self.offset}-{self.index}" if self.index >= 0 else str(self.offset)
 
 
-class EventReader:
-    """Reads events forward from a position. It blocks; it is for one thread at a time."""
+class LedgerEvents:
+    """Reads the events of one ledger forward from a position."""
 
     def __init__(self, store: Store, wanted: EventFilter, since: Since = None) -> None:
         if not store.ledger_rule().on:
@@ -204,6 +211,75 @@ class EventReader:
         )
 
 
+class EventReader:
+    """Reads the events of a store, or of all its cells, forward. It blocks; it is for one thread at a time.
+
+    caught_up  whether all that was there has been read
+    left_out   cells that did not answer the last read
+    """
+
+    def __init__(self, store: Store, wanted: EventFilter, since: Since = None) -> None:
+        self._wanted = wanted
+        self._ledgers: Final = ledgers(store)
+        self._waiting = _since_by_ledger(since, self._ledgers.keys())
+        self._opened: dict[str, LedgerEvents] = {}
+        self._failure: ForebayError | None = None
+        self.left_out: list[str] = []
+        self._each(self._open)
+        if since is None and self._waiting:
+            self._waiting = dict.fromkeys(self._waiting, to_datetime(store.now()))
+
+    @property
+    def caught_up(self) -> bool:
+        return all(events.caught_up for name, events in self._opened.items() if name not in self.left_out)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """By ledger: the record that is read next; -1 for a cell that has not answered yet."""
+        return {name: self._opened[name].position.offset if name in self._opened else -1 for name in self._ledgers}
+
+    def read(self, limit: int = MAX_BATCH) -> list[Event]:
+        """Up to `limit` events. None of them: see `caught_up`, which is False if there may be more to scan."""
+        share = max(1, limit // len(self._ledgers))
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        before = {name: _since_text(since) for name, since in self._waiting.items()}
+        before |= {name: str(events.position) for name, events in self._opened.items()}
+        found = self._each(lambda name: self._open(name).read(share))
+        if "" in found:
+            return found[""]
+        merged = merge(*([(name, event) for event in page] for name, page in found.items()), key=lambda one: one[1].at)
+        return [_placed(name, event, before) for name, event in merged]
+
+    def _open(self, name: str) -> LedgerEvents:
+        if name not in self._opened:
+            self._opened[name] = LedgerEvents(self._ledgers[name], self._wanted, self._waiting[name])
+            del self._waiting[name]
+        elif name:
+            # Within the deadline of the cell, unlike its ledger: a cell that hangs is left out here.
+            self._ledgers[name].ledger_extent()
+        return self._opened[name]
+
+    def _each(self, call: Callable[[str], T]) -> dict[str, T]:
+        """By ledger, without the cells that do not answer. Another error is kept until what was found is returned."""
+        found: dict[str, T] = {}
+        down: dict[str, StoreFailed] = {}
+        for name in self._ledgers:
+            try:
+                found[name] = call(name)
+            except StoreFailed as error:
+                down[name] = error
+            except ForebayError as error:
+                self._failure = _named(name, error)
+                break
+        self.left_out = list(down)
+        if not found:
+            failure, self._failure = self._failure or next(iter(down.values())), None
+            raise failure
+        return found
+
+
 class EventStream:
     """Events from a position on, for `for` and for `async for`. `follow=False`: it ends where the ledger does."""
 
@@ -211,6 +287,11 @@ class EventStream:
         self._reader = reader
         self._follow = follow
         self._closed = Signal()
+
+    @property
+    def left_out(self) -> list[str]:
+        """The cells that did not answer the last read; their events follow when they do."""
+        return list(self._reader.left_out)
 
     def close(self) -> None:
         """End the iteration, from any thread, after the events that were read already."""
@@ -261,6 +342,46 @@ def _resolve(store: Store, since: Since) -> Position:
     if position.offset > (end := store.ledger_extent()[1]):
         raise Invalid("since", f"{since!r} is behind the end of this ledger, {end}", "is it the id of another store?")
     return position
+
+
+def _since_by_ledger(since: Since, names: Collection[str]) -> dict[str, Since]:
+    """Where each ledger is read from. A cell that the id of an event lacks is newer than that event: from its start."""
+    if "" in names or since is None or since == START or isinstance(since, datetime):
+        return dict.fromkeys(names, since)
+    remedy = "pass an event's id, a time or 'start'"
+    if not isinstance(since, str):
+        raise Invalid("since", f"{since!r:.40} is an offset, and each of {len(names)} cells has its own", remedy)
+    parts = dict(part.rpartition(":")[::2] for part in since.split(","))
+    if not parts.keys() & set(names):
+        raise Invalid("since", f"{since!r:.40} has no position in the cells {', '.join(sorted(names)):.80}", remedy)
+    return {name: _parse_since(parts[name]) if name in parts else START for name in names}
+
+
+def _parse_since(text: str) -> Since:
+    """The position in one cell: `41-7`, `41`, or `@` and the instant from which a cell is read that did not answer."""
+    instant = text.startswith("@")
+    if (digits := text.removeprefix("@")).isascii() and digits.isdigit() and len(digits) < 18:
+        return to_datetime(int(digits)) if instant else int(digits) - 1
+    return str(Position.parse(text))
+
+
+def _since_text(since: Since) -> str:
+    """As `_parse_since` reads it."""
+    if isinstance(since, datetime):
+        return f"@{from_datetime(since)}"
+    return "@0" if since is None or since == START else str(since + 1 if isinstance(since, int) else since)
+
+
+def _placed(name: str, event: Event, positions: dict[str, str]) -> Event:
+    """With an id that has the positions in all cells; that of its own is moved behind it."""
+    positions[name] = event.id
+    return replace(event, id=",".join(f"{cell}:{position}" for cell, position in positions.items()))
+
+
+def _named(cell: str, error: ForebayError) -> ForebayError:
+    if cell and isinstance(error, OffsetGone):
+        return OffsetGone(f"ledger of cell {cell}", error.partition, error.requested, error.first)
+    return error
 
 
 def _names(field: str, given: str | Collection[str] | None) -> frozenset[str]:

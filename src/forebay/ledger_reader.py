@@ -1,19 +1,21 @@
 """Reading a ledger of any length in few steps: an offset by its time, a range up to a bound.
 
 Records are in the order of commits. Their instants follow that order up to the duration of a transaction, so a search
-for an instant covers `SLACK` around it.
+for an instant covers `SLACK` around it. Several cells have a ledger each: `ledgers` has them all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from forebay.core.errors import OffsetGone
+from forebay.core.errors import OffsetGone, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry
 from forebay.core.limits import MAX_BATCH
-from forebay.store.protocol import Store
+from forebay.store.protocol import Cellular, Store
+
+T = TypeVar("T")
 
 SLACK: Final = 2_000_000
 _MIN_PAGE: Final = 1
@@ -21,6 +23,30 @@ _FAST_SECONDS: Final = 0.005
 _MAX_KNOWN: Final = 10_000
 _KNOWN: Final[WeakKeyDictionary[Store, dict[int, Instant]]] = WeakKeyDictionary()
 """By store and offset: when the record was written."""
+
+
+def ledgers(store: Store) -> dict[str, Store]:
+    """Stores with one ledger each, by the name of the cell; "" for a store that has one itself."""
+    return store.cells() if isinstance(store, Cellular) else {"": store}
+
+
+def of_each_ledger(store: Store, call: Callable[[str, Store], T]) -> dict[str, T]:
+    """The result for each ledger. A cell that does not answer is left out; the error is raised if none does."""
+    found: dict[str, T] = {}
+    failure: StoreFailed | None = None
+    for name, ledger in ledgers(store).items():
+        try:
+            found[name] = call(name, ledger)
+        except StoreFailed as error:
+            failure = error
+    if failure is not None and not found:
+        raise failure
+    return found
+
+
+def ledger_of(store: Store, job_id: int) -> Store:
+    """The store whose ledger has the records of a job."""
+    return (store.home(job_id) or store) if isinstance(store, Cellular) else store
 
 
 def offset_at(store: Store, at: Instant, extent: tuple[int, int] | None = None) -> int:

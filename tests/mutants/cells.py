@@ -4,6 +4,7 @@ from tests.mutants.guards import Mutant
 
 _HOME = "src/forebay/store/cells"
 _TESTS = ("tests/stores/test_cells.py",)
+_EVENTS = ("tests/stores/test_cells_events.py",)
 _MOVES = ("tests/stores/test_cells_moves.py",)
 
 CELL_MUTANTS = [
@@ -120,11 +121,46 @@ CELL_MUTANTS = [
         ("tests/serve/test_cells.py",),
     ),
     Mutant(
-        "the ledger of several cells is said to be empty",
+        "a change of the ledger's rule switches the ledgers of cells off",
         "src/forebay/cli/ledger.py",
-        '    if scheme == "cells" or (',
-        "    if (",
-        ("tests/unit/test_cli_cells.py", "-k", "ledger"),
+        "        for cell, ledger in ledgers(store).items():\n",
+        '        for cell, ledger in {"": store}.items():\n',
+        (*_EVENTS, "-k", "command"),
+    ),
+    Mutant(
+        "the position in the cell of an event is not moved behind it",
+        "src/forebay/events.py",
+        "    positions[name] = event.id\n",
+        "",
+        (*_EVENTS, "-k", "from_any"),
+    ),
+    Mutant(
+        "a cell that is down at the start is forgotten in the id of an event",
+        "src/forebay/events.py",
+        "        before = {name: _since_text(since) for name, since in self._waiting.items()}\n",
+        "        before: dict[str, str] = {}\n",
+        (*_EVENTS, "-k", "down_at_the_start"),
+    ),
+    Mutant(
+        "a dead cell holds up the events of the others",
+        "src/forebay/events.py",
+        "                down[name] = error\n",
+        "                raise\n",
+        (*_EVENTS, "-k", "dead_cell"),
+    ),
+    Mutant(
+        "records of a cell have the ids of its own store",
+        f"{_HOME}/ids.py",
+        "        spans = [replace(span, first=self.outside(span.first)) for span in entry.record.spans]\n",
+        "        spans = entry.record.spans\n",
+        (*_EVENTS, "-k", "from_any"),
+    ),
+    Mutant(
+        "a timeline is read from the ledger of the whole",
+        "src/forebay/ledger_reader.py",
+        "    return (store.home(job_id) or store) if isinstance(store, Cellular) else store\n",
+        "    return store\n",
+        ("tests/serve/test_cells.py", "-k", "timelines"),
     ),
     Mutant(
         "a schedule that moves to another cell stays in its old one",

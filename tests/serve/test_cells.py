@@ -1,16 +1,36 @@
-"""One server over several cells: the API and the dashboard show jobs of all of them, without a ledger of the whole."""
+"""One server over several cells: jobs, timelines, rates, counters and events of all of them, also while one is down."""
 
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from forebay.core.errors import StoreFailed
 from forebay.core.instant import minutes
 from forebay.core.job import Draft
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.serve.actor import Role
+from forebay.serve.dashboard.views.rates import RateTracker
+from forebay.serve.dashboard.views.timeline import timeline_of, timeline_of_gone, was_given
+from forebay.serve.metrics import history
+from forebay.serve.metrics.server_metrics import Metrics
+from forebay.serve.recent_runs import RecentRuns
 from forebay.store.cells.ids import cell_of
 from forebay.store.protocol import Want
 from tests.serve.site import Serving
 from tests.serve.visitor import visitor
 from tests.stores import openers
+from tests.stores.breakable_cells import QUEUES, Fleet
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(tmp_path)
+    yield made
+    made.store.close()
 
 
 def test_the_pages_and_the_api_show_jobs_of_all_cells(tmp_path: Path, serve_on: Serving) -> None:
@@ -36,3 +56,118 @@ def test_the_pages_and_the_api_show_jobs_of_all_cells(tmp_path: Path, serve_on: 
         for page in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/queues/mail", *(f"/ui/jobs/{job_id}" for job_id in ids)):
             assert admin.client.get(page).status_code == 200, page
     store.close()
+
+
+def test_rates_timelines_counters_and_runs_are_those_of_all_cells(fleet: Fleet) -> None:
+    ids = [*fleet.work("a", 3), *fleet.work("b", 2)]
+    tracker = RateTracker(fleet.store)
+    tracker.refresh()
+    assert tracker.known
+    assert tracker.busy() == {"a-jobs": 6, "b-jobs": 4}
+    runs = RecentRuns().refresh(fleet.store)
+    assert {queue: count for queue, (count, _) in runs.ran.items()} == {"a-jobs": 3, "b-jobs": 2}
+    for job_id in ids:
+        timeline = timeline_of_gone(fleet.store, job_id)
+        assert timeline is not None
+        assert timeline.queue == QUEUES["ab"[cell_of(job_id)]]
+        assert [moment.change for moment in timeline.moments] == ["accepted", "claimed", "acked"]
+        assert was_given(fleet.store, job_id)
+        assert not was_given(fleet.store, job_id + 1_000)
+    for receipt in fleet.store.enqueue([Draft("work", queue=queue) for queue in QUEUES.values()]):
+        (job,) = fleet.store.get([receipt.id])
+        assert job is not None
+        assert [moment.change for moment in timeline_of(fleet.store, job).moments] == ["accepted"]
+
+
+def test_a_dead_cell_holds_up_no_counter_and_is_counted_when_it_is_back(fleet: Fleet) -> None:
+    metrics = Metrics(fleet.store, whole=True)
+    tracker = RateTracker(fleet.store)
+    fleet.work("a", 1)
+    fleet.work("b", 1)
+
+    def counted() -> dict[str, float]:
+        for follower in metrics.followers.values():
+            with suppress(StoreFailed):
+                follower.step()
+        return {
+            labels["queue"]: value
+            for family in metrics.families()
+            if family.name == "forebay_jobs_acked_total"
+            for labels, value in ((dict(pairs), value) for pairs, value in family.samples)
+        }
+
+    assert counted() == {"a-jobs": 1, "b-jobs": 1}
+    fleet.work("b", 1)
+    fleet.stop("b")
+    fleet.work("a", 2)
+    assert counted() == {"a-jobs": 3, "b-jobs": 1}
+    tracker.refresh()
+    assert tracker.busy() == {"a-jobs": 6}
+    fleet.start("b")
+    assert counted() == {"a-jobs": 3, "b-jobs": 2}
+    tracker._read()
+    assert tracker.busy() == {"a-jobs": 6, "b-jobs": 4}
+    position = {name: follower.offset for name, follower in metrics.followers.items()}
+    assert position == {name: cell.ledger_extent()[1] for name, cell in fleet.store.cells().items()}
+
+
+def test_the_history_of_a_day_counts_all_cells_and_waits_for_none_that_is_down(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.work("a", 2)
+    fleet.work("b", 3)
+    later = fleet.store.now() + history.STEP
+    metrics = Metrics(fleet.store)
+    for follower in metrics.followers.values():
+        follower.step()
+    metrics.history.step()
+    assert metrics.history.day(later).done == 5
+    fleet.stop("b")
+    metrics = Metrics(fleet.store)
+    metrics.followers["a"].step()
+    assert metrics.history.step() < 1.0
+    monkeypatch.setattr(metrics.history, "_started", 0.0)
+    metrics.history.step()
+    assert metrics.history.day(later).done == 2
+
+
+def test_event_streams_merge_cells_and_name_the_one_that_is_down(fleet: Fleet, serve_on: Serving) -> None:
+    site = serve_on(fleet.store)
+    fleet.work("a", 1)
+    fleet.work("b", 1)
+    with site.client(Role.ADMIN) as client:
+
+        def streamed(since: str) -> list[dict[str, Any]]:
+            text = client.get("/events", params={"since": since, "follow": "false"}).text
+            return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+
+        *seen, end = streamed("start")
+        assert (len(seen), end["reason"], end["detail"]) == (6, "caught-up", "there are no further events")
+        assert len({event["id"] for event in seen}) == 6
+        assert [len(streamed(event["id"])) - 1 for event in seen] == [5, 4, 3, 2, 1, 0]
+        fleet.work("b", 1)
+        fleet.stop("b")
+        fleet.work("a", 1)
+        *seen, end = streamed(seen[-1]["id"])
+        assert {event["queue"] for event in seen} == {"a-jobs"}
+        assert end["detail"] == "there are no further events; cells that do not answer: b"
+        fleet.start("b")
+        *late, _ = streamed(seen[-1]["id"])
+        assert [event["queue"] for event in late] == ["b-jobs"] * 3
+        assert client.get("/events", params={"since": "41-7"}).status_code == 422
+        text = client.get("/metrics").text
+        assert 'forebay_ledger_followed{cell="a"} 1' in text
+
+
+def test_a_stream_that_follows_gets_the_events_of_a_cell_that_is_back(fleet: Fleet, serve_on: Serving) -> None:
+    site = serve_on(fleet.store)
+    fleet.stop("b")
+    with site.client(Role.ADMIN) as client, client.stream("GET", "/events", timeout=30) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("retry")
+        fleet.work("a", 1)
+        assert [next(line for line in lines if line.startswith("event: ")) for _ in range(3)][-1] == "event: acked"
+        fleet.start("b")
+        fleet.work("b", 1)
+        queues = [json.loads(next(line for line in lines if line.startswith("data: "))[6:])["queue"] for _ in range(4)]
+        assert queues == ["a-jobs", "b-jobs", "b-jobs", "b-jobs"]

@@ -102,7 +102,7 @@ def test_work_that_nobody_claims_is_no_progress(
     client, metrics = site.with_key(None), site.context.metrics
     durable.enqueue([Draft("send", n, "mail") for n in range(3)])
     (lease,) = durable.claim([Want("mail", 1)], "dead", seconds(30))
-    metrics.follower.step()
+    metrics.followers[""].step()
     metrics.poller.poll(slowly=False)
     assert ready(client) == (200, [])
     assert becomes(client, lambda status, _: status == 503) == ["no-progress"]

@@ -43,7 +43,7 @@ def server(store: Store) -> Metrics:
 
 
 def look(metrics: Metrics) -> None:
-    metrics.follower.step()
+    metrics.followers[""].step()
     metrics.history.step()
 
 

@@ -53,7 +53,7 @@ def scraped(client: httpx.Client) -> Series:
 def settled(site: Site) -> None:
     """All roles have looked once after what was done last."""
     metrics = site.context.metrics
-    while metrics.follower.step() < 1.0:
+    while metrics.followers[""].step() < 1.0:
         pass
     metrics.poller.poll(slowly=True)
 

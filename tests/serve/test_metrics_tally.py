@@ -154,7 +154,7 @@ def test_a_ledger_that_is_off_says_so(tmp_path: Path) -> None:
     store.put_ledger_rule(LedgerRule(on=False))
     follower = followed(store, Tally(LabelNames()))
     assert follower.written is False
-    first, *_ = ledger_position(follower)
+    first, *_ = ledger_position([follower])
     assert [value for _, value in first.samples] == [0.0]
     store.close()
 

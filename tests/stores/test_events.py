@@ -14,7 +14,7 @@ from forebay.core.instant import seconds, to_datetime
 from forebay.core.job import Draft
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.outcome import Ack
-from forebay.events import Event, EventFilter, EventReader, Position
+from forebay.events import Event, EventFilter, EventReader
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 
@@ -65,7 +65,7 @@ def test_a_filter_skips_and_still_moves_on(fb: Forebay) -> None:
     reader = EventReader(fb.store, EventFilter.of(["none"], None, ()), "start")
     assert reader.read() == []
     assert reader.caught_up
-    assert reader.position == Position(fb.store.ledger_extent()[1], -1)
+    assert reader.offsets == {"": fb.store.ledger_extent()[1]}
 
 
 def test_pieces_of_any_size_are_the_whole(fb: Forebay) -> None:

@@ -54,11 +54,6 @@ def test_commands_see_all_cells(command: list[str], shown: str, capsys: pytest.C
     assert shown in capsys.readouterr().out
 
 
-def test_the_ledger_of_all_cells_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ledger", "status"]) != 0
-    assert "give the URL of one cell" in capsys.readouterr().err
-
-
 def test_a_queue_moves_with_progress_and_its_jobs_finish_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cells", "move", "mail", "--from", "b", "--to", "a", "--no-wait"]) == 0
     assert capsys.readouterr().out == "mail b → a: draining, 3 jobs unfinished and 0 kept in b\n"

@@ -167,7 +167,7 @@ COMMANDS = (
                 _ls,
                 """
 forebay cells ls --store cells:cells.toml
-forebay cells ls --json | jq 'select(.down != "")'
+forebay cells ls --store cells:cells.toml --json | jq 'select(.down != "")'
 """,
             ),
             Command(

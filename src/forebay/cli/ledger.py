@@ -1,13 +1,14 @@
 """`ledger`: the store's own record of every state change.
 
-A journal directory can be read while another process owns it; only the owner can change the ledger's settings.
+A journal directory can be read while another process owns it; only the owner can change the ledger's settings. Each
+cell has a ledger of its own: records and states have the name of theirs, and settings are made in all of them.
 """
 
 import re
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,8 @@ from forebay.core.humanize import format_duration, iso
 from forebay.core.instant import micros
 from forebay.core.ledger import JobRange, LedgerEntry, LedgerRule, Trait
 from forebay.core.limits import MAX_BATCH
-from forebay.store.open import LedgerReader, open_ledger
+from forebay.ledger_reader import ledgers
+from forebay.store.open import LedgerReader, cell_ledgers, open_cell_ledger, open_ledger
 
 _POLL_SECONDS = 0.2
 _INSTANTS = ("enqueued_at", "due_at", "claimed_at", "until")
@@ -48,36 +50,66 @@ def _trait_json(trait: Trait) -> dict[str, Any]:
 
 
 @contextmanager
-def _reader(call: Call) -> Iterator[LedgerReader]:
-    """A reader of the ledger; an existing journal is read without opening its store, and cells have no common one."""
+def _readers(call: Call) -> Iterator[dict[str, LedgerReader]]:
+    """By cell, or one with the name "". A cell that does not answer is named, and left out.
+
+    An existing journal is read without opening its store.
+    """
+    with connecting(call.url):
+        cells = cell_ledgers(call.url)
+    only = getattr(call.args, "cell", None)
+    if only is not None and only not in (names := [cell.name for cell in cells]):
+        raise CommandFailed(f"--cell: there is no cell {only!r}; the cells are {', '.join(names) or 'none'}", USAGE)
+    readers: dict[str, LedgerReader] = {}
+    failed: CommandFailed | None = None
+    with ExitStack() as stack:
+        for cell in cells:
+            if only in (None, cell.name):
+                try:
+                    with connecting(cell.url):
+                        readers[cell.name] = open_cell_ledger(cell)
+                except CommandFailed as error:
+                    failed = CommandFailed(f"cell {cell.name}: {error}", error.code)
+                    call.screen.note(str(failed))
+        if not cells:
+            readers[""] = _reader(call)
+        for reader in readers.values():
+            stack.callback(reader.close)
+        if failed is not None and not readers:
+            raise failed
+        yield readers
+
+
+def _reader(call: Call) -> LedgerReader:
     file = store_path(call.url)
     if call.url == "memory://":
         raise CommandFailed("memory:// keeps no ledger; use a store that does, such as sqlite:///jobs.db", USAGE)
-    scheme = urlsplit(call.url).scheme
-    if scheme == "cells" or (scheme == "memory" and file is not None and file.exists()):
+    if urlsplit(call.url).scheme == "memory" and file is not None and file.exists():
         with connecting(call.url):
-            reader = open_ledger(call.url)
-    else:
-        reader = call.open()
-    try:
-        yield reader
-    finally:
-        reader.close()
+            return open_ledger(call.url)
+    return call.open()
 
 
 def _status(call: Call) -> int:
-    with _reader(call) as reader:
-        first, following = reader.ledger_extent()
-        rule = reader.ledger_rule()
-        ends = [reader.ledger(after, 1)[0] for after in (first - 1, following - 2)] if first < following else []
+    with _readers(call) as readers:
+        for name, reader in readers.items():
+            _show_status(call, name, reader)
+    return OK
+
+
+def _show_status(call: Call, cell: str, reader: LedgerReader) -> None:
+    first, following = reader.ledger_extent()
+    rule = reader.ledger_rule()
+    ends = [reader.ledger(after, 1)[0] for after in (first - 1, following - 2)] if first < following else []
     since, last = [iso(entry.record.at) for entry in ends] or (None, None)
     if call.screen.as_json:
         shown = {"on": rule.on, "first": first, "next": following, "since": since, "last": last}
-        call.screen.emit({**shown, "keep_seconds": rule.keep / 1_000_000, "keep_bytes": rule.keep_bytes})
-        return OK
+        call.screen.emit(_in_cell(cell, {**shown, **_kept_json(rule)}))
+        return
     kept = f"{following - first:,} records, offsets {first} to {following - 1}" if following > first else "no records"
     call.screen.facts(
         [
+            *([("cell", cell)] if cell else []),
             ("ledger", "on" if rule.on else "off"),
             ("holds", kept),
             ("since", since),
@@ -85,33 +117,45 @@ def _status(call: Call) -> int:
             ("keeps", f"{format_duration(rule.keep)}, {rule.keep_bytes:,} bytes"),
         ]
     )
-    return OK
 
 
 def _read_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--after", type=int, metavar="OFFSET", help="records after this offset (default: all that are kept)"
     )
+    parser.add_argument("--cell", metavar="NAME", help="only the ledger of this cell (default: all cells in turn)")
     parser.add_argument("--limit", type=count, metavar="N", help="at most N")
     parser.add_argument("--follow", action="store_true", help="continue with new records until ctrl-c")
 
 
 def _read(call: Call) -> int:
+    """Of several cells page by page in turn; each record has the name of its cell."""
     args = call.args
-    with _reader(call) as reader:
-        after = reader.ledger_extent()[0] - 1 if args.after is None else args.after
+    with _readers(call) as readers:
+        if args.after is not None and len(readers) > 1:
+            raise CommandFailed("--after is an offset in one ledger, and each cell has its own; add --cell NAME", USAGE)
+        after = {
+            name: reader.ledger_extent()[0] - 1 if args.after is None else args.after
+            for name, reader in readers.items()
+        }
         left = args.limit
         while left is None or left > 0:
-            page = reader.ledger(after, min(left or MAX_BATCH, MAX_BATCH))
-            for entry in page:
-                call.screen.emit(entry_json(entry))
-            if page:
-                after, left = page[-1].offset, None if left is None else left - len(page)
-            elif args.follow:
-                call.screen.write("")
-                time.sleep(_POLL_SECONDS)
-            else:
+            found = 0
+            for name, reader in readers.items():
+                page = reader.ledger(after[name], MAX_BATCH if left is None else min(left - found, MAX_BATCH))
+                for entry in page:
+                    call.screen.emit(_in_cell(name, entry_json(entry)))
+                if page:
+                    after[name], found = page[-1].offset, found + len(page)
+                if found == left:
+                    break
+            left = None if left is None else left - found
+            if found:
+                continue
+            if not args.follow:
                 break
+            call.screen.write("")
+            time.sleep(_POLL_SECONDS)
     return OK
 
 
@@ -138,13 +182,22 @@ def _keep(call: Call) -> int:
 
 def _put(call: Call, **changes: Any) -> int:
     with call.store() as store:
-        rule = replace(store.ledger_rule(), **changes)
-        store.put_ledger_rule(rule)
-    if call.screen.as_json:
-        call.screen.emit({"on": rule.on, "keep_seconds": rule.keep / 1_000_000, "keep_bytes": rule.keep_bytes})
-    else:
-        call.screen.say(f"the ledger is {_words(rule)}")
+        for cell, ledger in ledgers(store).items():
+            rule = replace(ledger.ledger_rule(), **changes)
+            ledger.put_ledger_rule(rule)
+            if call.screen.as_json:
+                call.screen.emit(_in_cell(cell, {"on": rule.on, **_kept_json(rule)}))
+            else:
+                call.screen.say(f"the ledger {f'of cell {cell} ' if cell else ''}is {_words(rule)}")
     return OK
+
+
+def _in_cell(cell: str, shown: dict[str, Any]) -> dict[str, Any]:
+    return {"cell": cell, **shown} if cell else shown
+
+
+def _kept_json(rule: LedgerRule) -> dict[str, Any]:
+    return {"keep_seconds": rule.keep / 1_000_000, "keep_bytes": rule.keep_bytes}
 
 
 def _words(rule: LedgerRule) -> str:
@@ -173,6 +226,7 @@ COMMANDS = (
                 """
 forebay ledger read --limit 10
 forebay ledger read --after 41 --follow
+forebay ledger read --cell a --after 41 --store cells:cells.toml
 forebay ledger read | jq 'select(.verb == "settle")'
 """,
                 _read_arguments,

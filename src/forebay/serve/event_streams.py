@@ -1,8 +1,8 @@
 """Event streams of one server: how many there are, when there is something to read, and what each caller sees.
 
-One task polls the end of the ledger while there are streams and wakes those that have not read so far; each stream then
-reads its own events on the thread pool. A stream holds its position and no events, so a slow reader costs no memory.
-There are at most `max_event_streams`.
+One task polls the ends of the ledgers while there are streams and wakes those that have not read so far; each stream
+then reads its own events on the thread pool. A stream holds its position and no events, so a slow reader costs no
+memory. There are at most `max_event_streams`.
 
 A record of the ledger names the tenant of a job when it is accepted, and not afterwards. A key with a tenant therefore
 sees later changes of jobs that its stream has shown before, or that still exist.
@@ -10,13 +10,14 @@ sees later changes of jobs that its stream has shown before, or that still exist
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from forebay.core.limits import MAX_BATCH
 from forebay.events import MAX_PAUSE, MIN_PAUSE, Event, EventReader
+from forebay.ledger_reader import of_each_ledger
 from forebay.serve.actor import Actor
 from forebay.serve.problems import Problem
 from forebay.serve.security.redact import redact_text
@@ -37,7 +38,7 @@ class EventStreams:
 
     def __init__(self, context: "ServerContext") -> None:
         self._context = context
-        self._end = -1
+        self._ends: dict[str, int] = {}
         self._grown = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.streams = 0
@@ -57,10 +58,13 @@ class EventStreams:
     def closed(self) -> None:
         self.streams -= 1
 
-    async def wait_beyond(self, offset: int, seconds: float) -> None:
-        """Returns once the ledger has a record at this offset, when the server stops, or after so many seconds."""
+    async def wait_beyond(self, offsets: Mapping[str, int], seconds: float) -> None:
+        """Returns once a ledger has a record at its offset, when the server stops, or after so many seconds."""
         ends = asyncio.get_running_loop().time() + seconds
-        while self._end <= offset and not self._context.leaving.is_set():
+        while (
+            all(self._ends.get(name, -1) <= offset for name, offset in offsets.items())
+            and not self._context.leaving.is_set()
+        ):
             left = ends - asyncio.get_running_loop().time()
             if left <= 0:
                 return
@@ -74,13 +78,13 @@ class EventStreams:
         try:
             while self.streams and not self._context.leaving.is_set():
                 try:
-                    end = (await self._context.call(self._context.store.ledger_extent))[1]
+                    found = await self._context.call(ledger_ends, self._context.store)
                 except Exception as error:
                     # A failure of the store must not end the task: its streams would never be woken.
                     self._context.throttled_log.log_failure("events", error)
-                    end = self._end
-                if end != self._end:
-                    self._end, pause = end, MIN_PAUSE
+                    found = self._ends
+                if found != self._ends:
+                    self._ends, pause = found, MIN_PAUSE
                     self._wake()
                 await asyncio.sleep(pause)
                 pause = min(MAX_PAUSE, pause * 1.5)
@@ -98,6 +102,11 @@ class EventStreams:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
+def ledger_ends(store: Store) -> dict[str, int]:
+    """The end of each ledger, without those of cells that do not answer."""
+    return of_each_ledger(store, lambda _, ledger: ledger.ledger_extent()[1])
+
+
 class VisibleEvents:
     """The events of a reader that one actor may see. It blocks."""
 
@@ -112,9 +121,14 @@ class VisibleEvents:
         return self._reader.caught_up
 
     @property
-    def offset(self) -> int:
-        """The record that is read next."""
-        return self._reader.position.offset
+    def offsets(self) -> dict[str, int]:
+        """By ledger: the record that is read next."""
+        return self._reader.offsets
+
+    @property
+    def left_out(self) -> list[str]:
+        """The cells that did not answer the last read."""
+        return self._reader.left_out
 
     def read(self) -> list[Event]:
         events = [event for event in self._reader.read(READ_AT_ONCE) if self._actor.reaches(event.queue)]

@@ -1,6 +1,6 @@
 """Attempts and run times of recently ended jobs, by queue.
 
-They come from the tail of the ledger, its last `TAIL` records or `MAX_SPANS` job ranges, read at most every few
+They come from the tail of each ledger, its last `TAIL` records or `MAX_SPANS` job ranges, read at most every few
 seconds. Where the ledger is off, they come from a bounded sample of the stored jobs; `source` names it.
 """
 
@@ -13,6 +13,7 @@ from typing import Final
 
 from forebay.core.ledger import Change
 from forebay.core.limits import MAX_BATCH
+from forebay.ledger_reader import of_each_ledger
 from forebay.store.protocol import Query, Store
 
 TAIL: Final = MAX_BATCH
@@ -39,14 +40,16 @@ class RecentRuns:
         with self._guard:
             if monotonic() - self._read_at > _EVERY:
                 self.attempts, self.ran = {}, {}
-                if store.ledger_rule().on:
-                    self._from_ledger(store)
+                if any(of_each_ledger(store, lambda _, ledger: ledger.ledger_rule().on).values()):
+                    read = sum(of_each_ledger(store, lambda _, ledger: self._from_ledger(ledger)).values())
+                    self.source = f"the last {read} records of the ledger"
                 else:
                     self._from_jobs(store)
                 self._read_at = monotonic()
         return self
 
-    def _from_ledger(self, store: Store) -> None:
+    def _from_ledger(self, store: Store) -> int:
+        """How many records were read; `TAIL` if there are no more."""
         first, end = store.ledger_extent()
         read = spans = 0
         while end > first and read < TAIL and spans < MAX_SPANS:
@@ -61,7 +64,7 @@ class RecentRuns:
                             took = (entry.record.at - span.claimed_at) * span.n
                             self.ran[span.queue] = (count + span.n, total + took)
             read, end = read + end - begin, begin
-        self.source = f"the last {TAIL if end <= first else read} records of the ledger"
+        return TAIL if end <= first else read
 
     def _from_jobs(self, store: Store) -> None:
         self.source = f"a sample of {MAX_BATCH} stored jobs: the ledger is off"

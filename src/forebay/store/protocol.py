@@ -518,6 +518,9 @@ class Cellular(Protocol):
 
     def cells(self) -> dict[str, Store]: ...
 
+    def home(self, job_id: int) -> Store | None:
+        """The cell of a job; None: no cell has such ids."""
+
 
 OPTIONAL: Final = (Streaming, Pipelining, Inspecting, Transacting, Exporting, Beating, Cellular)
 """The optional parts of the contract. Their callers work without them, too."""

@@ -4,7 +4,8 @@
     event: acked
     data: {"id":"41-7","at":"2026-11-18T05:00:00Z","change":"acked","job_id":12,"queue":"mail","kind":"send"}
 
-A client that reconnects with `Last-Event-ID` continues behind that event, without a gap. A comment is sent every
+A client that reconnects with `Last-Event-ID` continues behind that event, without a gap. Of several cells, those that
+do not answer are named by a comment; their events follow when they do. A comment is sent every
 `HEARTBEAT_SECONDS`, so that proxies keep the connection and dead clients are noticed. The last event of a stream is
 `end`, with its reason: `slow` (the client read nothing for `SLOW_SECONDS`), `unauthorized` (its key was revoked),
 `offset-gone`, `store-failed`, `stopping`, or `caught-up` where `follow` is false. A client that reads nothing for
@@ -25,7 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 from forebay.core.errors import ForebayError, OffsetGone, Unsupported
 from forebay.core.humanize import iso
 from forebay.core.ledger import Change
-from forebay.events import MAX_FILTERED, Event, EventFilter, EventReader
+from forebay.events import MAX_FILTERED, MIN_PAUSE, Event, EventFilter, EventReader
 from forebay.serve.api.requests import NAME_PATTERN
 from forebay.serve.api.routing import Context, Viewer, api_router
 from forebay.serve.api.schema import problems
@@ -39,7 +40,10 @@ SLOW_SECONDS: Final = 20.0
 STALLED_SECONDS: Final = 60.0
 _RETRY_MS: Final = 2_000
 _INSTANTS: Final = ("at", "enqueued_at", "due_at", "claimed_at", "until")
-_SINCE: Final = r"^([0-9]{1,19}-[0-9]{1,19}|[0-9]{1,18}|start)$"
+_SINCE: Final = r"^([0-9]{1,19}-[0-9]{1,19}|[0-9]{1,18}|start|[A-Za-z0-9_.:@,-]+:@?[0-9][0-9-]*)$"
+"""An event's id, of a store or of several cells; an offset; or the first record."""
+
+_MAX_SINCE: Final = 64_000
 _EXAMPLE: Final = 'id: 41-7\nevent: acked\ndata: {"id":"41-7","change":"acked","job_id":12,"queue":"mail"}\n\n'
 
 EndReason = Literal["caught-up", "offset-gone", "slow", "stopping", "store-failed", "unauthorized"]
@@ -61,9 +65,9 @@ async def events(
     queue: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
     kind: Names = [],  # noqa: B006
     change: Annotated[list[Change], Query(max_length=len(Change))] = [],  # noqa: B006
-    since: Annotated[str | None, Query(pattern=_SINCE)] = None,
+    since: Annotated[str | None, Query(pattern=_SINCE, max_length=_MAX_SINCE)] = None,
     follow: bool = True,
-    last_event_id: Annotated[str | None, Header(pattern=_SINCE)] = None,
+    last_event_id: Annotated[str | None, Header(pattern=_SINCE, max_length=_MAX_SINCE)] = None,
 ) -> Response:
     """What happens to jobs, as server-sent events: from now on, or behind `Last-Event-ID` or `since`."""
     if queue is not None and not actor.reaches(queue):
@@ -121,7 +125,8 @@ async def _stream(
                     yield _end("slow", f"no data was read for {SLOW_SECONDS:g} s")
                     return
             elif seen.caught_up and not follow:
-                yield _end("caught-up", "there are no further events")
+                missing = f"; cells that do not answer: {', '.join(seen.left_out)}" if seen.left_out else ""
+                yield _end("caught-up", f"there are no further events{missing}")
                 return
             elif monotonic() - sent_at >= HEARTBEAT_SECONDS:
                 sent_at = monotonic()
@@ -130,15 +135,21 @@ async def _stream(
                 yield _end(*reason)
                 return
             if not found and seen.caught_up:
-                await streams.wait_beyond(seen.offset, HEARTBEAT_SECONDS)
+                if seen.left_out:
+                    # Until the watcher has noticed that they are down, it would not wait.
+                    await asyncio.sleep(MIN_PAUSE)
+                await streams.wait_beyond(seen.offsets, HEARTBEAT_SECONDS)
+            left_out = seen.left_out
             try:
                 found = await context.call(seen.read)
             except OffsetGone as gone:
-                yield _end("offset-gone", f"the ledger begins at {gone.first} by now")
+                yield _end("offset-gone", f"the {gone.log} begins at {gone.first} by now")
                 return
             except (ForebayError, Problem):
                 yield _end("store-failed", "the store does not answer; reconnect")
                 return
+            if seen.left_out != left_out:
+                yield f": cells that do not answer: {', '.join(seen.left_out) or 'none'}\n\n".encode()
     finally:
         streams.closed()
 

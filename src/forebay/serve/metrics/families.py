@@ -5,7 +5,7 @@ on one store count the same ledger, each for itself: aggregate metrics with the 
 and those of a process by `sum`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -60,16 +60,21 @@ def fleet(tally: Tally) -> Iterator[Family]:
         yield histogram(name, f"{text} From the ledger.", known)
 
 
-def ledger_position(follower: LedgerFollower) -> Iterator[Family]:
-    """How far the ledger has been counted."""
+def ledger_position(followers: Collection[LedgerFollower]) -> Iterator[Family]:
+    """How far the ledger has been counted, or that of each cell."""
+
+    def series(value: Callable[[LedgerFollower], float]) -> list[Sample]:
+        return [((("cell", each.cell),) if each.cell else (), value(each)) for each in followers]
+
     yield gauge(
         "forebay_ledger_followed",
         "1: the fleet counters come from the ledger. 0: the ledger is off, and only this process is counted.",
-        [((), float(follower.written))],
+        series(lambda each: float(each.written)),
     )
-    yield counter("forebay_ledger_gap_records_total", "Records trimmed before they were counted.", [((), follower.gap)])
-    yield gauge("forebay_ledger_behind_records", "Records not yet counted.", [((), follower.behind)])
-    yield gauge("forebay_ledger_offset", "The next record to be counted.", [((), follower.offset)])
+    gaps = series(lambda each: each.gap)
+    yield counter("forebay_ledger_gap_records_total", "Records trimmed before they were counted.", gaps)
+    yield gauge("forebay_ledger_behind_records", "Records not yet counted.", series(lambda each: each.behind))
+    yield gauge("forebay_ledger_offset", "The next record to be counted.", series(lambda each: each.offset))
 
 
 def queues(poller: StorePoller, label: Callable[[str], str]) -> Iterator[Family]:

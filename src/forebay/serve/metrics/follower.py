@@ -27,8 +27,6 @@ class LedgerFollower:
     written  whether the store writes records: its ledger may be off
     """
 
-    name = "follower"
-
     def __init__(
         self,
         store: Store,
@@ -36,8 +34,14 @@ class LedgerFollower:
         *,
         whole: bool = False,
         also: Callable[[list[LedgerEntry]], object] = lambda _: None,
+        cell: str = "",
     ) -> None:
-        """`whole`: start at the first kept record, else at the next one. `also` is called with each page."""
+        """`whole`: start at the first kept record, else at the next one. `also` is called with each page.
+
+        `cell` is the cell whose ledger it is, where the store has several.
+        """
+        self.cell: Final = cell
+        self.name: Final = f"follower {cell}" if cell else "follower"
         self._store = store
         self._tally = tally
         self._whole = whole

@@ -4,11 +4,12 @@ The follower's records are counted as they are read. A completed step is appende
 `forebay.history`, whose window is a little longer than a day, so that the history survives a restart and is shared by
 all servers of a store: a step that another server has written is not written again. What happened while no server ran
 is backfilled from the ledger at start, up to `MAX_BACKFILL` records. A step that is not fully counted is unknown, not
-zero.
+zero. Ledgers of several cells are added up; those of a cell that is down are not waited for.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
+from time import monotonic
 from typing import Final, Protocol
 
 import msgspec
@@ -18,7 +19,7 @@ from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant, hours
 from forebay.core.ledger import Change, LedgerEntry
 from forebay.core.limits import MAX_BATCH
-from forebay.ledger_reader import offset_at, read_range
+from forebay.ledger_reader import of_each_ledger, offset_at, read_range
 from forebay.serve.security.keys import ensure_log
 from forebay.store.protocol import Store
 
@@ -100,18 +101,19 @@ class History:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._guard = Lock()
-        self._first: int | None = None
+        self._started = monotonic()
+        self._first: dict[str, int] = {}
         self._whole_from: Instant | None = None
         self._counted: dict[int, Counts] = {}
         self._written: dict[int, Counts] = {}
         self._after = -1
-        self.followed: Followed | None = None
+        self.followed: Mapping[str, Followed] = {}
 
-    def take(self, entries: Iterable[LedgerEntry]) -> None:
+    def take(self, ledger: str, entries: Iterable[LedgerEntry]) -> None:
+        """Count records of one of the ledgers; "": a single store has one."""
         with self._guard:
             for entry in entries:
-                if self._first is None:
-                    self._first = entry.offset
+                self._first.setdefault(ledger, entry.offset)
                 self._count(entry)
 
     def step(self) -> float:
@@ -119,7 +121,8 @@ class History:
         now = self._store.now()
         self._read_log(now)
         if self._whole_from is None:
-            if self.followed is None or self.followed.offset < 0:
+            begun = [each.offset >= 0 for each in self.followed.values()]
+            if not any(begun) or (not all(begun) and monotonic() < self._started + _EVERY):
                 return _SOON
             self._backfill(now)
         assert self._whole_from is not None
@@ -163,15 +166,20 @@ class History:
                 counts.setdefault(name, [0, 0, 0, 0])[column] += span.n
 
     def _backfill(self, now: Instant) -> None:
-        """Count the records before the follower's first one, from the last step of the log on."""
-        with self._guard:
-            start = self._first if self._first is not None else self.followed.offset if self.followed else 0
+        """Count the records before the followers' first ones, from the last step of the log on."""
         since = max((now // STEP - STEPS) * STEP, (max(self._written, default=0) + 1) * STEP)
-        kept, _ = self._store.ledger_extent()
-        offset = offset_at(self._store, since)
+        whole = of_each_ledger(self._store, lambda name, ledger: self._backfill_from(name, ledger, since))
+        self._whole_from = max(now if each is None else each for each in whole.values())
+
+    def _backfill_from(self, name: str, ledger: Store, since: Instant) -> Instant | None:
+        """From when on everything in this ledger is counted; None: from now on."""
+        with self._guard:
+            start = max(0, self._first.get(name, self.followed[name].offset))
+        kept, _ = ledger.ledger_extent()
+        offset = offset_at(ledger, since)
         first = max(offset, start - MAX_BACKFILL)
         whole_from = since if kept < offset == first else None
-        for entry in read_range(self._store, first, max(0, start - first)):
+        for entry in read_range(ledger, first, max(0, start - first)):
             with self._guard:
                 if whole_from is None:
                     # Nothing precedes the first record of a ledger; what precedes a later one is unknown.
@@ -179,7 +187,7 @@ class History:
                     whole_from = at // STEP * STEP if entry.offset == 0 else at + 1
                 if entry.record.at >= since:
                     self._count(entry)
-        self._whole_from = whole_from or now
+        return whole_from
 
     def _read_log(self, now: Instant) -> None:
         """Read the steps that any server has written since the last call."""

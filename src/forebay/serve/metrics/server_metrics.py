@@ -1,10 +1,12 @@
 """`Metrics`: all metrics of one server, and the part that a caller may see."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 from msgspec.structs import replace
 
+from forebay.ledger_reader import ledgers
 from forebay.serve.actor import Actor
 from forebay.serve.metrics import families, gates
 from forebay.serve.metrics.follower import LedgerFollower
@@ -28,21 +30,25 @@ class Metrics:
         self.meters = Meters(self._names)
         self.tally = Tally(self._names)
         self.history = History(store)
-        self.follower = LedgerFollower(store, self.tally, whole=whole, also=self.history.take)
-        self.history.followed = self.follower
+        self.followers = {
+            name: LedgerFollower(ledger, self.tally, whole=whole, also=partial(self.history.take, name), cell=name)
+            for name, ledger in ledgers(store).items()
+        }
+        self.history.followed = self.followers
         self.poller = StorePoller(store, self.tally)
         self.readiness = Readiness(store, self.poller)
 
     @property
     def roles(self) -> list[Role]:
-        return [self.follower, self.poller, self.history]
+        return [*self.followers.values(), self.poller, self.history]
 
     def families(self) -> Iterator[Family]:
         """All families, without a store call."""
-        counted = families.fleet(self.tally) if self.follower.written or self.tally.records else ()
+        written = any(follower.written for follower in self.followers.values())
+        counted = families.fleet(self.tally) if written or self.tally.records else ()
         return chain(
             counted,
-            families.ledger_position(self.follower),
+            families.ledger_position(self.followers.values()),
             families.queues(self.poller, self._names.queue),
             families.logs(self.poller, self._names.queue),
             families.cells(self.poller),

@@ -5,7 +5,7 @@ What is atomic in one store is atomic in one cell. A call whose items live in se
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from forebay.core.errors import Invalid, StoreFailed
@@ -69,6 +69,15 @@ class CellsStore(Shell[CellsBackend]):
 
     def cells(self) -> dict[str, Store]:
         """Each cell as a store by itself, with the ids that all cells use."""
+        return dict(self._cells)
+
+    def home(self, job_id: int) -> Store | None:
+        """The cell of a job, likewise; None: no cell has such ids."""
+        cell = self.backend.group.home(job_id)
+        return None if cell is None else self._cells[cell.name]
+
+    @cached_property
+    def _cells(self) -> dict[str, Store]:
         return {cell.name: Shell(cell) for cell in self.backend.group.cells}
 
 

@@ -3,7 +3,7 @@
 The tracker remembers its offset, so a refresh costs what happened since the last one. It reads for up to
 `READ_SECONDS` and continues with the next refresh; until then the rates lag behind. When more than `MAX_READ` records
 are missing, only the newest are counted, and the earlier steps are unknown: a gap in the chart, not a zero. Without a
-ledger there are no rates.
+ledger there are no rates. Those of several cells are added up, without a cell that does not answer.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from msgspec import Struct
 from forebay.core.humanize import SECOND
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change, LedgerEntry
-from forebay.ledger_reader import offset_at, read_range
+from forebay.ledger_reader import of_each_ledger, offset_at, read_range
 from forebay.store.protocol import Store
 
 STEP: Final = 5 * SECOND
@@ -63,7 +63,7 @@ class RateTracker:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reading = Lock()
-        self._after: int | None = None
+        self._after: dict[str, int] = {}
         self._known_from: Instant = 0
         self._steps: dict[int, dict[tuple[str, str], int]] = {}
         self._claims: dict[str, tuple[Instant, int]] = {}
@@ -127,31 +127,36 @@ class RateTracker:
     def _read(self) -> None:
         now = self._store.now()
         since = now - STEPS * STEP
-        _, following = self._store.ledger_extent()
-        self.known = following > 0 or self._store.ledger_rule().on
-        if self._after is None or self._now < since:
-            self._after = offset_at(self._store, since) - 1
-            self._known_from, self._steps, self._claims = since, {}, {}
-        cut = following - 1 - self._after > MAX_READ
-        if cut:
-            self._after = following - 1 - MAX_READ
-            self._steps.clear()
-        until, seen = monotonic() + READ_SECONDS, now
-        for entry in read_range(self._store, self._after + 1, MAX_READ):
-            if cut:
-                self._known_from, cut = entry.record.at, False
-            self._take(entry)
-            if monotonic() >= until and entry.offset + 1 < following:
-                seen = min(now, entry.record.at)
-                break
-        self._now = seen
+        if self._now < since:
+            self._known_from, self._steps, self._claims, self._after = since, {}, {}, {}
+        read = of_each_ledger(self._store, lambda name, ledger: self._read_ledger(name, ledger, now, since))
+        self.known = any(known for known, _ in read.values())
+        self._now = min(seen for _, seen in read.values())
         for step in [step for step in self._steps if (step + 1) * STEP <= since]:
             del self._steps[step]
         self._claims = {owner: last for owner, last in self._claims.items() if last[0] >= since}
 
+    def _read_ledger(self, name: str, ledger: Store, now: Instant, since: Instant) -> tuple[bool, Instant]:
+        """Count the new records of one ledger: whether there is one, and up to when it is counted."""
+        _, following = ledger.ledger_extent()
+        known = following > 0 or ledger.ledger_rule().on
+        if name not in self._after:
+            self._after[name] = offset_at(ledger, since) - 1
+        cut = following - 1 - self._after[name] > MAX_READ
+        if cut:
+            self._after[name] = following - 1 - MAX_READ
+        until = monotonic() + READ_SECONDS
+        for entry in read_range(ledger, self._after[name] + 1, MAX_READ):
+            if cut:
+                self._known_from, cut = max(self._known_from, entry.record.at), False
+            self._after[name] = entry.offset
+            self._take(entry)
+            if monotonic() >= until and entry.offset + 1 < following:
+                return known, min(now, entry.record.at)
+        return known, now
+
     def _take(self, entry: LedgerEntry) -> None:
         record = entry.record
-        self._after = entry.offset
         counts = self._steps.setdefault(record.at // STEP, {})
         for span in record.spans:
             if (name := _SHOWN.get(span.change)) is not None:

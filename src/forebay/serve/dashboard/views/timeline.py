@@ -16,7 +16,7 @@ from forebay.core.humanize import format_duration as length
 from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.ledger import Change, JobRange, LedgerEntry
-from forebay.ledger_reader import SLACK, offset_at, read_range
+from forebay.ledger_reader import SLACK, ledger_of, offset_at, read_range
 from forebay.store.protocol import Query, Store
 
 MAX_READ: Final = 5_000
@@ -80,6 +80,7 @@ OFF: Final = "The ledger is off or was trimmed: it has no record of this job."
 
 def timeline_of(store: Store, job: Job) -> Timeline:
     """The timeline of a stored job."""
+    store = ledger_of(store, job.id)
     extent, until = store.ledger_extent(), monotonic() + READ_SECONDS
     if not extent[1]:
         return Timeline([], NO_LEDGER)
@@ -107,6 +108,7 @@ def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tu
 
 def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
     """The timeline of a removed job; None when the ledger has no record of it."""
+    store = ledger_of(store, job_id)
     born = _birth(store, job_id)
     if born is None:
         return None
@@ -197,6 +199,7 @@ def _ids_from(store: Store, offset: int) -> tuple[int | None, int]:
 
 def was_given(store: Store, job_id: int) -> bool:
     """Whether the id was ever assigned: a later job exists, or the end of the ledger mentions it or a later one."""
+    store = ledger_of(store, job_id)
     page = store.browse(Query(), job_id - 1, 1)
     if page.jobs or page.next is not None:
         return True
