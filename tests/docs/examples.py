@@ -51,6 +51,7 @@ REFUSED: Final = {
     "forebay cancel 41": "already ended",
     "forebay cancel 41 42 43 --json": "gone",
     "forebay dlq purge 41 42": "needs a confirmation",
+    "forebay cells add c --store cells:cells.toml": "it is in the agreed map",
     "forebay keys revoke 357ceb21e585": "is unknown",
     "forebay design": "What is the queue's name?",
     "forebay migrate --store postgresql://app@db.example/app --phase pre": "cannot open",
@@ -77,9 +78,11 @@ def prepare(directory: Path) -> None:
     (directory / "app.py").write_text(APP)
     (directory / "jobs.ndjson").write_text('{"kind": "resize", "payload": {"image": 7}}\n')
     (directory / "mail.json").write_text('{"name": "mail"}')
-    (directory / "cells.toml").write_text(
-        'version = 1\n[cells.a]\nnumber = 0\nurl = "sqlite:///a.db"\n[queues]\n"*" = "a"\n'
+    cells = "".join(
+        f'[cells.{name}]\nnumber = {place}\nurl = "sqlite:///{name}.db"\n' for place, name in enumerate("abc")
     )
+    orders = 'orders = { partitions = 8, by = "id", cells = ["a", "b"] }'
+    (directory / "cells.toml").write_text(f'version = 1\n{cells}[queues]\n"*" = "a"\n{orders}\n')
     open_store("cells:cells.toml").close()
     with closing(open_store("sqlite:///forebay.db")) as store:
         mail = AtMost(10) & Rate(100, seconds(1), shared="payments") & Until("checked-in") & Until("paid", per="tenant")
