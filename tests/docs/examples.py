@@ -52,6 +52,7 @@ REFUSED: Final = {
     "forebay cancel 41 42 43 --json": "gone",
     "forebay dlq purge 41 42": "needs a confirmation",
     "forebay cells add c --store cells:cells.toml": "it is in the agreed map",
+    "forebay capacity --rate 50000 --mix s1 --bill bill.json": "make one: forebay lab bill",
     "forebay keys revoke 357ceb21e585": "is unknown",
     "forebay design": "What is the queue's name?",
     "forebay migrate --store postgresql://app@db.example/app --phase pre": "cannot open",
