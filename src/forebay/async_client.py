@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import Any, Final, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from forebay.async_calls import AsyncCalls, AsyncEnqueue
+from forebay.blobs import PayloadCodec
 from forebay.core.instant import from_seconds
 from forebay.core.job import Draft, Job
 from forebay.core.limits import MAX_BATCH
-from forebay.store.protocol import CancelAnswer, Page, Query, Receipt
+from forebay.store.protocol import CancelAnswer, Page, Query, Receipt, Store
 
 _MAX_THREADS: Final = 64
 _WAIT_SLICE: Final = 1.0
@@ -24,13 +27,15 @@ T = TypeVar("T")
 
 
 class BlockingClient(Protocol):
-    """The calls that block, of an application."""
+    """What coroutines call of an application, in threads."""
 
-    def enqueue_all(self, drafts: Sequence[Draft]) -> list[Receipt]: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def codec(self) -> PayloadCodec: ...
     def enqueue_many(self, drafts: Iterable[Draft], progress: Callable[[int], object] | None = None) -> int: ...
     def get_all(self, ids: Sequence[int]) -> list[Job | None]: ...
     def cancel_all(self, ids: Sequence[int]) -> list[CancelAnswer]: ...
-    def page(self, query: Query, after: int) -> Page: ...
     def wait_for(self, job_id: int, timeout: float) -> Job | None: ...
 
 
@@ -39,7 +44,7 @@ class AsyncCaller:
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
-        self.enqueue = AsyncEnqueue(client.enqueue_all).put
+        self.enqueue = AsyncEnqueue(self._enqueue).put
         self.get = AsyncCalls(client.get_all).put
         self.cancel = AsyncCalls(client.cancel_all).put
         self._threads: ThreadPoolExecutor | None = None
@@ -63,10 +68,18 @@ class AsyncCaller:
     async def jobs(self, query: Query) -> AsyncIterator[Job]:
         after: int | None = 0
         while after is not None:
-            page = await self._call(self._client.page, query, after)
+            page = await self._call(self._page, query, after)
             for job in page.jobs:
                 yield job
             after = page.next
+
+    def _enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """On the store as it is then: this may open it, and it may have been replaced."""
+        return self._client.store.enqueue(drafts)
+
+    def _page(self, query: Query, after: int) -> Page:
+        page = self._client.store.browse(query, after, MAX_BATCH)
+        return replace(page, jobs=[self._client.codec.open_job(job) for job in page.jobs])
 
     async def enqueue_many(
         self, drafts: Iterable[Draft] | AsyncIterable[Draft], progress: Callable[[int], object] | None

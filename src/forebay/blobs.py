@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +35,8 @@ from forebay.store.protocol import Query, Store
 
 if TYPE_CHECKING:
     from forebay.vault import Vault
+
+T = TypeVar("T")
 
 THRESHOLD: Final = 64 * 1024
 """Bytes up to which a payload stays in its job, unless the app says otherwise."""
@@ -229,6 +231,12 @@ class PayloadCodec:
             return self.encoded(make(payload))
         body = encode_payload(payload, blobs.max_bytes)
         return self.encoded(make(payload)) if len(body) <= blobs.threshold else self._stored(blobs, make(None), body)
+
+    async def prepare(self, make: Callable[[], T]) -> T:
+        """What `make` returns, in a thread where it may use a blob store."""
+        import asyncio
+
+        return make() if self.blobs is None else await asyncio.to_thread(make)
 
     def encoded(self, draft: Draft) -> Draft:
         """A draft that was made elsewhere, sealed and by reference; one that is already so stays as it is."""

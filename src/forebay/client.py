@@ -28,7 +28,7 @@ from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -46,7 +46,7 @@ from forebay.core.spec import QueueSpec
 from forebay.enqueue_options import EnqueueOptions, Settings, settings_of
 from forebay.explain import explain
 from forebay.store.open import open_store
-from forebay.store.protocol import Backlog, CancelAnswer, Page, Query, Receipt, Store
+from forebay.store.protocol import Backlog, CancelAnswer, Query, Receipt, Store
 from forebay.store.streams import enqueue_stream
 from forebay.transactions import aenqueue_in, check_url, enqueue_in
 from forebay.vault import Vault
@@ -54,7 +54,7 @@ from forebay.work.batches import Call, gathered
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.declare import declare
 from forebay.work.handler import Handler
-from forebay.work.hooks import Hooks
+from forebay.work.hooks import Hooked
 from forebay.work.role import Role
 from forebay.work.signature import Signature
 from forebay.work.versions import with_version
@@ -68,10 +68,23 @@ DEFAULT_URL = "sqlite:///forebay.db"
 RESULT_WAIT: Final = 30.0
 """Seconds for which a result is waited for, unless the caller says otherwise."""
 
+_STATES: Final = frozenset(State)
+
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+
+
+class JobFields(TypedDict, total=False):
+    """Fields of a `Query`; a state also by its name."""
+
+    queue: str | None
+    state: State | str | None
+    kind: str | None
+    tenant: str | None
+    subject: str | None
+    suspect: bool | None
 
 
 class JobReceipt(Receipt, frozen=True):
@@ -119,18 +132,18 @@ class Bound(Generic[P]):
         return self._app.make_draft(self._handler.kind, payload, self._settings)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
-        return self._app.take_in(self.draft(*args, **kwargs))
+        return self._app.enqueue_draft(self.draft(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
-        return await self._app.atake_in(await self._app.made(partial(self.draft, *args, **kwargs)))
+        return await self._app.aenqueue_draft(await self._app.codec.prepare(partial(self.draft, *args, **kwargs)))
 
     def enqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue in your own transaction: the job is there when it commits. See docs/guides/transactions.md."""
-        return self._app.take_in_transaction(connection, self.draft(*args, **kwargs), notify=self._settings.notify)
+        return self._app.enqueue_draft_in(connection, self.draft(*args, **kwargs), notify=self._settings.notify)
 
     async def aenqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        draft = await self._app.made(partial(self.draft, *args, **kwargs))
-        return await self._app.atake_in_transaction(connection, draft, notify=self._settings.notify)
+        draft = await self._app.codec.prepare(partial(self.draft, *args, **kwargs))
+        return await self._app.aenqueue_draft_in(connection, draft, notify=self._settings.notify)
 
 
 class JobType(Bound[P], Generic[P, R]):
@@ -158,7 +171,7 @@ class JobType(Bound[P], Generic[P, R]):
         return decorate
 
 
-class Forebay(Hooks):
+class Forebay(Hooked):
     """An application: its store, its handlers, its queues, its schedules and its hooks."""
 
     def __init__(
@@ -331,38 +344,38 @@ class Forebay(Hooks):
 
     def enqueue(self, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]) -> JobReceipt:
         """The plain form: any kind, any JSON payload."""
-        return self.take_in(self.make_draft(kind, payload, settings_of(kind, settings)))
+        return self.enqueue_draft(self.make_draft(kind, payload, settings_of(kind, settings)))
 
-    def take_in(self, draft: Draft) -> JobReceipt:
+    def enqueue_draft(self, draft: Draft) -> JobReceipt:
         """Enqueue one draft, inside the layers of `around_enqueue`."""
         with ExitStack() as stack:
-            draft = self.passed(stack, draft)
+            draft = self.hooks.enter_enqueue(stack, draft)
             (taken,) = self.store.enqueue([draft])
             return self._receipt(taken, draft)
         raise _suppressed()
 
     async def aenqueue(self, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]) -> JobReceipt:
         given = settings_of(kind, settings)
-        return await self.atake_in(await self.made(partial(self.make_draft, kind, payload, given)))
+        return await self.aenqueue_draft(await self.codec.prepare(partial(self.make_draft, kind, payload, given)))
 
-    async def atake_in(self, draft: Draft) -> JobReceipt:
-        """As `take_in`, for coroutines: those that call at the same time share one call of the store."""
+    async def aenqueue_draft(self, draft: Draft) -> JobReceipt:
+        """As `enqueue_draft`, for coroutines: those that call at the same time share one call of the store."""
         with ExitStack() as stack:
-            draft = self.passed(stack, draft)
+            draft = self.hooks.enter_enqueue(stack, draft)
             return self._receipt(await self._async().enqueue(draft), draft)
         raise _suppressed()
 
-    def take_in_transaction(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
-        """As `take_in`, in your own transaction; the job's id."""
+    def enqueue_draft_in(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
+        """As `enqueue_draft`, in your own transaction; the job's id."""
         check_url(self.url)
         with ExitStack() as stack:
-            return enqueue_in(connection, [self.passed(stack, draft)], notify=notify)[0]
+            return enqueue_in(connection, [self.hooks.enter_enqueue(stack, draft)], notify=notify)[0]
         raise _suppressed()
 
-    async def atake_in_transaction(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
+    async def aenqueue_draft_in(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
         check_url(self.url)
         with ExitStack() as stack:
-            return (await aenqueue_in(connection, [self.passed(stack, draft)], notify=notify))[0]
+            return (await aenqueue_in(connection, [self.hooks.enter_enqueue(stack, draft)], notify=notify))[0]
         raise _suppressed()
 
     def enqueue_in(
@@ -370,14 +383,14 @@ class Forebay(Hooks):
     ) -> int:
         """The plain form, in your own transaction: the job's id; the job is there when that commits."""
         given = settings_of(kind, settings)
-        return self.take_in_transaction(connection, self.make_draft(kind, payload, given), notify=given.notify)
+        return self.enqueue_draft_in(connection, self.make_draft(kind, payload, given), notify=given.notify)
 
     async def aenqueue_in(
         self, connection: object, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]
     ) -> int:
         given = settings_of(kind, settings)
-        draft = await self.made(partial(self.make_draft, kind, payload, given))
-        return await self.atake_in_transaction(connection, draft, notify=given.notify)
+        draft = await self.codec.prepare(partial(self.make_draft, kind, payload, given))
+        return await self.aenqueue_draft_in(connection, draft, notify=given.notify)
 
     def enqueue_many(self, drafts: Iterable[Draft], progress: Callable[[int], object] | None = None) -> int:
         """Any number of drafts, from any iterator, in bounded memory; how many were taken.
@@ -390,11 +403,11 @@ class Forebay(Hooks):
     def _prepared(self, drafts: Iterable[Draft]) -> Iterable[Draft]:
         """Encoded, and through the layers of `around_enqueue`, which end before the drafts are stored."""
         encoded = map(self.codec.encoded, drafts)
-        return map(self._through_layers, encoded) if self.enqueue_layers else encoded
+        return map(self._through_layers, encoded) if self.hooks.enqueue_layers else encoded
 
     def _through_layers(self, draft: Draft) -> Draft:
         with ExitStack() as stack:
-            return self.passed(stack, draft)
+            return self.hooks.enter_enqueue(stack, draft)
         raise _suppressed()
 
     async def aenqueue_many(
@@ -441,7 +454,7 @@ class Forebay(Hooks):
     async def aresult(self, job_id: int, timeout: float = RESULT_WAIT) -> Any:  # noqa: ASYNC109
         """As `result`, for coroutines."""
         job = await self.await_for(job_id, timeout)
-        return await self.made(partial(self._result, job_id, job, timeout))
+        return await self.codec.prepare(partial(self._result, job_id, job, timeout))
 
     def _result(self, job_id: int, job: Job | None, timeout: float) -> Any:
         if job is None:
@@ -459,9 +472,9 @@ class Forebay(Hooks):
         body = self.codec.open(job.kind, job.result_body)
         return decode_payload(body) if handler is None or handler.result is None else handler.result.decode(body)
 
-    def jobs(self, query: Query = Query()) -> Iterator[Job]:  # noqa: B008
-        """All jobs that match, page by page."""
-        return map(self.codec.open_job, self._found(query))
+    def jobs(self, query: Query = Query(), **fields: Unpack[JobFields]) -> Iterator[Job]:  # noqa: B008
+        """All jobs that match, page by page: `fb.jobs(queue="mail", state="dead")`, or by a `Query`."""
+        return map(self.codec.open_job, self._found(_narrowed(query, fields)))
 
     def _found(self, query: Query) -> Iterator[Job]:
         """As the store keeps them, sealed ones too."""
@@ -471,14 +484,9 @@ class Forebay(Hooks):
             yield from page.jobs
             after = page.next
 
-    def page(self, query: Query, after: int) -> Page:
-        """The next jobs that match, behind this id."""
-        page = self.store.browse(query, after, MAX_BATCH)
-        return replace(page, jobs=[self.codec.open_job(job) for job in page.jobs])
-
-    def ajobs(self, query: Query = Query()) -> AsyncIterator[Job]:  # noqa: B008
+    def ajobs(self, query: Query = Query(), **fields: Unpack[JobFields]) -> AsyncIterator[Job]:  # noqa: B008
         """As `jobs`, for `async for`."""
-        return self._async().jobs(query)
+        return self._async().jobs(_narrowed(query, fields))
 
     def events(
         self,
@@ -520,10 +528,6 @@ class Forebay(Hooks):
     def _receipt(self, taken: Receipt, draft: Draft) -> JobReceipt:
         return JobReceipt(taken.id, taken.durable, taken.duplicate, taken.merged, taken.copies, draft.kind, self)
 
-    def enqueue_all(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Enqueue drafts as they are, on the store as it is then: it may be opened by this, or anew."""
-        return self.store.enqueue(drafts)
-
     def _async(self) -> "AsyncCaller":
         with self._opening:
             if self._caller is None:
@@ -541,19 +545,13 @@ class Forebay(Hooks):
         settings = settings if version == 1 else replace(settings, meta=with_version(settings.meta, version))
         return self.codec.draft(lambda given: settings.draft(kind, given, queue, lives, cost), payload)
 
-    async def made(self, make: Callable[[], T]) -> T:
-        """What `make` returns, in a thread where it may use a blob store."""
-        import asyncio
-
-        return make() if self.codec.blobs is None else await asyncio.to_thread(make)
-
     def _register(self, function: Callable[..., Any], options: dict[str, Any]) -> JobType[..., Any]:
         kind = check_name("kind", options.pop("kind", None) or getattr(function, "__name__", "?"))
         known = self.registry.get(kind)
         if known is not None and _place(known.function) != _place(function):
             raise Invalid(kind, "another function has this kind already", "give one of them kind=…")
         decorated, function = function, function if "batch" not in options else gathered(kind, function, options)
-        signature = Signature(kind, function, self.codec, self.providers, options.pop("version", 1))
+        signature = Signature(kind, function, self.codec, self.hooks.providers, options.pop("version", 1))
         handler = declare(kind, function, signature, options)
         self.registry[kind] = handler
         return JobType(self, handler, decorated)
@@ -570,8 +568,17 @@ class Forebay(Hooks):
             if was is None or was.rule != timetable.rule or was.zone != cron.zone:
                 first = cron.next_after(store.now()) or NEVER
                 store.put_schedule(Schedule(name, timetable.rule, first, draft, cron.zone))
-            elif _told(was.draft) != _told(draft):
+            elif _fields(was.draft) != _fields(draft):
                 store.put_schedule(replace(was, draft=draft))
+
+
+def _narrowed(query: Query, fields: JobFields) -> Query:
+    state = fields.get("state")
+    given: Any = {**fields, "state": State(state)} if state in _STATES else fields
+    try:
+        return replace(query, **given)
+    except TypeError as error:
+        raise Invalid("jobs", str(error), f"use {', '.join(JobFields.__annotations__)}, or a Query") from None
 
 
 def _suppressed() -> Invalid:
@@ -583,6 +590,6 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def _told(draft: Draft) -> list[object]:
-    """Everything a draft says; the payload by its bytes."""
+def _fields(draft: Draft) -> list[object]:
+    """Everything that a draft has; the payload by its bytes."""
     return [getattr(draft, name) for name in Draft.__struct_fields__ if name != "payload"]

@@ -163,7 +163,7 @@ APPLICATION_MUTANTS = [
     Mutant(
         "hooks: idle children are killed before their shutdown hooks",
         "src/forebay/work/worker.py",
-        "        if self._hooks.ends:\n            self.pool.hang_up()\n",
+        "        if self._hooks.needs_shutdown:\n            self.pool.hang_up()\n",
         "",
         (HOOKS, "-k", "child_processes"),
     ),
@@ -205,15 +205,15 @@ APPLICATION_MUTANTS = [
     Mutant(
         "layers: schedules of a worker pass by them",
         "src/forebay/work/worker.py",
-        "Ticker(store, layers=self._hooks.layers_for(app.registry))",
+        "Ticker(store, layers=self._hooks.enqueue_layers_for(app.registry))",
         "Ticker(store)",
         (LAYERS, "-k", "worker_ticker"),
     ),
     Mutant(
         "layers: an app changes the schedules of another",
         "src/forebay/work/hooks.py",
-        "self.passed(stack, draft) if draft.kind in kinds else draft",
-        "self.passed(stack, draft)",
+        "self.enter_enqueue(stack, draft) if draft.kind in kinds else draft",
+        "self.enter_enqueue(stack, draft)",
         (LAYERS, "-k", "no_other"),
     ),
     Mutant(

@@ -222,8 +222,8 @@ PAYLOAD_MUTANTS = [
     Mutant(
         "enqueue: a payload from the command line is not sealed",
         "src/forebay/cli/enqueue.py",
-        "app.take_in(app.codec.encoded(draft))",
-        "app.take_in(draft)",
+        "app.enqueue_draft(app.codec.encoded(draft))",
+        "app.enqueue_draft(draft)",
         tests("command_line_is_sealed"),
     ),
     Mutant(

@@ -419,6 +419,13 @@ def test_all_jobs_come_page_by_page(fb: Forebay) -> None:
     assert [job.payload for job in fb.jobs()] == list(range(2_500))
     assert [job.payload for job in fb.jobs(Query(kind="odd"))] == list(range(1, 2_500, 2))
     assert list(fb.jobs(Query(queue="elsewhere"))) == []
+    assert list(fb.jobs(kind="odd", state="ready")) == list(fb.jobs(Query(kind="odd")))
+    assert list(fb.jobs(state=State.DONE)) == []
+    assert list(fb.jobs(Query(kind="odd"), state="done")) == []
+    with pytest.raises(Invalid, match="use waiting"):
+        fb.jobs(state="lost")
+    with pytest.raises(Invalid, match="use queue"):
+        fb.jobs(colour="red")  # type: ignore[call-arg]
 
 
 def test_a_cancelled_job_does_not_run_and_a_running_one_is_asked(fb: Forebay) -> None:

@@ -71,7 +71,7 @@ def worker_ticker(fb: Forebay) -> Ticker:
 
 
 def server_ticker(fb: Forebay) -> Ticker:
-    app = create_app(fb.store, ServeSettings(), layers=fb.layers_for(fb.registry))
+    app = create_app(fb.store, ServeSettings(), layers=fb.hooks.enqueue_layers_for(fb.registry))
     (ticker,) = (role for role in app.state.context._roles if isinstance(role, Ticker))
     return ticker
 

@@ -56,7 +56,7 @@ ROOMS = {
     "forebay.engine": ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.brokers"],
     "forebay.async_calls": ["forebay.core", "forebay.store.protocol"],
     "forebay.blobs": [*CONTRACT, "forebay.vault"],
-    "forebay.async_client": ["forebay.async_calls", "forebay.core", "forebay.store.protocol"],
+    "forebay.async_client": ["forebay.async_calls", "forebay.blobs", "forebay.core", "forebay.store.protocol"],
     "forebay.client": [
         "forebay.async_client",
         "forebay.blobs",

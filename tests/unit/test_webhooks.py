@@ -342,7 +342,7 @@ def test_so_may_one_that_runs_in_a_process_of_its_own() -> None:
     job_id = busy.enqueue(1).id
     (lease,) = store.claim([Want("default", 1)], "me", timedelta(minutes=1))
     with asyncio.Runner() as runner:
-        lifespan = Lifespan(app, runner.run)
+        lifespan = Lifespan(app.hooks, runner.run)
         outcome = _run_job(app.registry["busy"], lifespan, Context(lease), runner).outcome(0)
     assert lease.job.id == job_id
     assert isinstance(outcome, Failed)

@@ -58,7 +58,7 @@ def _enqueue(call: Call) -> int:
     try:
         draft = _draft(args, payload, handler, opened_by(app).now())
         handler.signature.unpack(draft.body)
-        receipt = app.take_in(app.codec.encoded(draft))
+        receipt = app.enqueue_draft(app.codec.encoded(draft))
     except PayloadMismatch as error:
         raise Invalid(error.field, error.reason, f"give what {args.kind} takes") from None
     except ForebayError:

@@ -144,7 +144,7 @@ def _serve(call: Call) -> int:
             settings,
             authenticator=authenticator,
             registry=None if app is None else app.registry,
-            layers=None if app is None else app.layers_for(app.registry),
+            layers=None if app is None else app.hooks.enqueue_layers_for(app.registry),
         )
         if args.parent:
             watch_parent(args.parent)

@@ -74,7 +74,7 @@ class Dashboard:
 
     def _created(self) -> Any:
         fb = self._fb
-        layers = fb.layers_for(fb.registry)
+        layers = fb.hooks.enqueue_layers_for(fb.registry)
         return create_app(fb.store, self._settings, registry=fb.registry, host=self._authenticate, layers=layers)
 
 

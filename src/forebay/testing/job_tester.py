@@ -107,9 +107,9 @@ class JobTester:
         self._running = RLock()
         self._depth = 0
         self.store: Final = _RecordingStore(self.clock, self)
-        self._ticker = Ticker(self.store, self._draw, app.layers_for(app.registry))
+        self._ticker = Ticker(self.store, self._draw, app.hooks.enqueue_layers_for(app.registry))
         self._loop = VirtualRunner(self.clock)
-        self._lifespan = Lifespan(app, self._loop.run, provided)
+        self._lifespan = Lifespan(app.hooks, self._loop.run, provided)
         self._before = app.replace_store(self.store)
 
     def __enter__(self) -> Self:

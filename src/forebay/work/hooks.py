@@ -57,63 +57,17 @@ class Hooks:
         self.providers: dict[Any, Injected] = {}
 
     @property
-    def awaited(self) -> bool:
-        """Whether any of them needs an event loop."""
+    def needs_loop(self) -> bool:
+        """Whether any of them is awaited."""
         every = (*self.startup, *self.shutdown, *self.job_layers, *self.providers.values())
         return any(each.awaited for each in every)
 
     @property
-    def ends(self) -> bool:
+    def needs_shutdown(self) -> bool:
         """Whether a process that ends has something to close."""
         return bool(self.shutdown or self.providers)
 
-    def on_startup(self, hook: F) -> F:
-        """Call the function once in each process that runs handlers, before its first job.
-
-        It may be async, and may take provided values of the process. If it raises, the worker exits.
-        """
-        self.startup.append(self._injected(hook, "on_startup", yields=False))
-        return hook
-
-    def on_shutdown(self, hook: F) -> F:
-        """Call the function once when such a process ends, after the drain; the last one declared is called first."""
-        self.shutdown.append(self._injected(hook, "on_shutdown", yields=False))
-        return hook
-
-    def around_job(self, layer: F) -> F:
-        """Run the generator function around each run of a handler; the first one declared is the outermost.
-
-        A plain one surrounds plain and async handlers alike; an async one runs on the event loop. Its parameters are a
-        `Context` and provided values. What the handler raises is raised at its `yield`.
-        """
-        self.job_layers.append(self._injected(layer, "around_job", yields=True, scope="job"))
-        return layer
-
-    def around_enqueue(self, layer: F) -> F:
-        """Run the generator function around each enqueue of this app; it receives the draft, and may yield another."""
-        name = _name(layer)
-        if not inspect.isgeneratorfunction(inspect.unwrap(layer)):
-            remedy = "write def with a bare yield: enqueues are plain calls too"
-            raise Invalid(f"around_enqueue of {name}", "it is not a plain generator function", remedy)
-        self.enqueue_layers.append(layer if layer is not inspect.unwrap(layer) else contextmanager(layer))
-        return layer
-
-    def provide(self, kind: type[T], factory: Callable[..., Any], *, scope: Scope = "process") -> None:
-        """Inject what the factory returns, or yields, into parameters annotated with this type.
-
-        scope  "process": made once in a process, before its first job that needs it, and closed at shutdown;
-               "job": made for each run and closed after it, and may take the `Context`
-        """
-        name = type_name(kind)
-        if scope not in ("process", "job"):
-            raise Invalid(f"provide({name})", f"the scope is {scope!r}", 'use "process" or "job"')
-        if getattr(kind, "__module__", None) in ("builtins", "typing", "types") and not inspect.isroutine(kind):
-            raise Invalid(f"provide({name})", "parameters of this type are payload", "make a class of your own for it")
-        if kind in self.providers:
-            raise Invalid(f"provide({name})", "it is provided already", "provide a type once")
-        self.providers[kind] = self._injected(factory, f"provide({name})", scope=scope)
-
-    def passed(self, stack: ExitStack, draft: Draft) -> Draft:
+    def enter_enqueue(self, stack: ExitStack, draft: Draft) -> Draft:
         """Enter every layer around an enqueue; the draft as they leave it."""
         for layer in self.enqueue_layers:
             changed = stack.enter_context(layer(draft))
@@ -125,11 +79,11 @@ class Hooks:
             draft = draft if changed is None else changed
         return draft
 
-    def layers_for(self, kinds: Container[str]) -> Callable[[ExitStack, Draft], Draft]:
-        """As `passed`, for drafts of these kinds; others belong to another app of the store."""
-        return lambda stack, draft: self.passed(stack, draft) if draft.kind in kinds else draft
+    def enqueue_layers_for(self, kinds: Container[str]) -> Callable[[ExitStack, Draft], Draft]:
+        """As `enter_enqueue`, for drafts of these kinds; others belong to another app of the store."""
+        return lambda stack, draft: self.enter_enqueue(stack, draft) if draft.kind in kinds else draft
 
-    def _injected(
+    def injected(
         self, function: Callable[..., Any], what: str, *, yields: bool | None = None, scope: Scope = "process"
     ) -> Injected:
         if not callable(function):
@@ -156,6 +110,59 @@ class Hooks:
             remedy = 'use scope="job"' if label.startswith("provide") else "take values of the process only"
             raise Invalid(label, f"its parameter {name!r} belongs to a job, and there is none yet", remedy)
         return kind
+
+
+class Hooked:
+    """The decorators by which an application declares its hooks."""
+
+    def __init__(self) -> None:
+        self.hooks = Hooks()
+
+    def on_startup(self, hook: F) -> F:
+        """Call the function once in each process that runs handlers, before its first job.
+
+        It may be async, and may take provided values of the process. If it raises, the worker exits.
+        """
+        self.hooks.startup.append(self.hooks.injected(hook, "on_startup", yields=False))
+        return hook
+
+    def on_shutdown(self, hook: F) -> F:
+        """Call the function once when such a process ends, after the drain; the last one declared is called first."""
+        self.hooks.shutdown.append(self.hooks.injected(hook, "on_shutdown", yields=False))
+        return hook
+
+    def around_job(self, layer: F) -> F:
+        """Run the generator function around each run of a handler; the first one declared is the outermost.
+
+        A plain one surrounds plain and async handlers alike; an async one runs on the event loop. Its parameters are a
+        `Context` and provided values. What the handler raises is raised at its `yield`.
+        """
+        self.hooks.job_layers.append(self.hooks.injected(layer, "around_job", yields=True, scope="job"))
+        return layer
+
+    def around_enqueue(self, layer: F) -> F:
+        """Run the generator function around each enqueue of this app; it receives the draft, and may yield another."""
+        name = _name(layer)
+        if not inspect.isgeneratorfunction(inspect.unwrap(layer)):
+            remedy = "write def with a bare yield: enqueues are plain calls too"
+            raise Invalid(f"around_enqueue of {name}", "it is not a plain generator function", remedy)
+        self.hooks.enqueue_layers.append(layer if layer is not inspect.unwrap(layer) else contextmanager(layer))
+        return layer
+
+    def provide(self, kind: type[T], factory: Callable[..., Any], *, scope: Scope = "process") -> None:
+        """Inject what the factory returns, or yields, into parameters annotated with this type.
+
+        scope  "process": made once in a process, before its first job that needs it, and closed at shutdown;
+               "job": made for each run and closed after it, and may take the `Context`
+        """
+        name = type_name(kind)
+        if scope not in ("process", "job"):
+            raise Invalid(f"provide({name})", f"the scope is {scope!r}", 'use "process" or "job"')
+        if getattr(kind, "__module__", None) in ("builtins", "typing", "types") and not inspect.isroutine(kind):
+            raise Invalid(f"provide({name})", "parameters of this type are payload", "make a class of your own for it")
+        if kind in self.hooks.providers:
+            raise Invalid(f"provide({name})", "it is provided already", "provide a type once")
+        self.hooks.providers[kind] = self.hooks.injected(factory, f"provide({name})", scope=scope)
 
 
 def _name(function: Any) -> str:

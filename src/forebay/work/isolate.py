@@ -37,7 +37,7 @@ from forebay.work.app import find_app
 from forebay.work.context import Context
 from forebay.work.exit_status import CANNOT_START, describe_exit
 from forebay.work.handler import Handler, traced
-from forebay.work.hooks import Hooks
+from forebay.work.hooks import Hooked, Hooks
 from forebay.work.lifespan import Lifespan, StartupFailed
 from forebay.work.log_setup import configure_logging
 from forebay.work.redacting import RunningJob, running_job
@@ -222,7 +222,7 @@ def _serve(target: str) -> None:
         # One event loop for all jobs, as in a worker: objects bound to the loop can be reused by the next job.
         asyncio.Runner() as runner,
     ):
-        lifespan = Lifespan(app if isinstance(app, Hooks) else Hooks(), runner.run)
+        lifespan = Lifespan(app.hooks if isinstance(app, Hooked) else Hooks(), runner.run)
         try:
             lifespan.start()
         except StartupFailed as error:

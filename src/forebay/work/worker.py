@@ -38,7 +38,7 @@ from forebay.work.app import App, find_app
 from forebay.work.claimer import Claimer
 from forebay.work.exit_status import BROKEN, CANNOT_START
 from forebay.work.heartbeat import Announcer, CancelListener, ProgressReporter, Renewer
-from forebay.work.hooks import Hooks
+from forebay.work.hooks import Hooked, Hooks
 from forebay.work.job_log import JobLog
 from forebay.work.lifespan import Lifespan, StartupFailed
 from forebay.work.log_setup import configure_logging
@@ -127,7 +127,7 @@ class Worker:
             between=_PIPELINE_WAIT if pipelined else 0.0,
         )
         self._descriptors = DescriptorGuard()
-        self._hooks = app if isinstance(app, Hooks) else Hooks()
+        self._hooks = app.hooks if isinstance(app, Hooked) else Hooks()
         self._lifespan = Lifespan(self._hooks, self._run_on_loop)
         self.pool = Pool(
             self._lifespan.wired(app.registry),
@@ -141,7 +141,7 @@ class Worker:
             marks=marks,
             descriptors=self._descriptors if self._supervised else None,
             log=job_log,
-            uses_loop=self._hooks.awaited,
+            uses_loop=self._hooks.needs_loop,
         )
         claim = PipelinedClaimer(store, self.settler).claim if isinstance(store, Pipelining) else None
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
@@ -150,7 +150,7 @@ class Worker:
             store, routing, after_outage=True, log=job_log, marks=partial(marks_of, directory), owner=self.owner
         )
         self.promoter = Promoter(store)
-        self.ticker = Ticker(store, layers=self._hooks.layers_for(app.registry))
+        self.ticker = Ticker(store, layers=self._hooks.enqueue_layers_for(app.registry))
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
         reporter = ProgressReporter(store, self.pool)
         maintaining: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker, reporter]
@@ -240,7 +240,7 @@ class Worker:
         self._withdraw()
         shutdown = self.options.shutdown_timeout.total_seconds()
         ends_by = monotonic() + shutdown
-        if self._hooks.ends:
+        if self._hooks.needs_shutdown:
             self.pool.hang_up()
         self._lifespan.stop_within(shutdown)
         self.pool.close(ends_by)
