@@ -62,7 +62,9 @@ def _create(call: Call) -> int:
         call.screen.emit({"id": key.id, "key": text, "name": key.name, "roles": key.roles})
     else:
         call.screen.say(text)
-        call.screen.note("the key is shown only once; send it as `Authorization: Bearer …`")
+        call.screen.note(
+            "shown only once; send it as `Authorization: Bearer …`; running servers accept it within a second"
+        )
     return OK
 
 
