@@ -17,7 +17,7 @@ from forebay.core.policy import Aging, AtMost, Bounded, Exponential, Fair, InOrd
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.serve.metrics.history import HISTORY_LOG, STEPS, Step
+from forebay.serve.metrics.history import HISTORY_LOG, STEPS, HistoryStep
 from forebay.serve.metrics.history import STEP as HISTORY_STEP
 from forebay.serve.security.keys import ensure_log
 from forebay.store.clock import SystemClock
@@ -140,7 +140,7 @@ def _day(store: Store, rng: random.Random) -> None:
         done = int(6_000 * swell * rng.uniform(0.85, 1.15))
         failed = rng.randrange(40) if ago % 9 else done // 12
         counts = {"mail": [done, done - failed, failed, 0], "media": [done // 3, done // 3, 0, failed // 9]}
-        store.append(HISTORY_LOG, [msgspec.json.encode(Step(newest - ago, counts))])
+        store.append(HISTORY_LOG, [msgspec.json.encode(HistoryStep(newest - ago, counts))])
 
 
 def _present(store: Store) -> None:

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from forebay.serve.actor import Role
 from forebay.serve.app import create_app
 from forebay.serve.context import ServerContext
-from forebay.serve.run import Server
+from forebay.serve.run import HttpServer
 from forebay.serve.security.keys import Key, mint
 from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
@@ -22,7 +22,7 @@ _CONTEXT = ssl.create_default_context()
 """Made once: every client that makes its own reads all certificates of the machine."""
 
 
-class _QuickStopServer(Server):
+class _QuickStopServer(HttpServer):
     """Looks more often whether it is to stop: there are many tests."""
 
     async def main_loop(self) -> None:

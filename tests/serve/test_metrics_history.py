@@ -10,7 +10,7 @@ from forebay.core.job import Draft
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry
 from forebay.serve.actor import Role
 from forebay.serve.metrics import history
-from forebay.serve.metrics.history import HISTORY_LOG, STEP, STEPS, History
+from forebay.serve.metrics.history import HISTORY_LOG, STEP, STEPS, RateHistory
 from forebay.serve.metrics.server_metrics import Metrics
 from forebay.serve.settings import ServeSettings
 from forebay.store.clock import SystemClock
@@ -148,7 +148,7 @@ def test_a_day_is_all_that_is_held(store: Store, clock: ManualClock) -> None:
         look(metrics)
     day = metrics.history.day(store.now())
     assert (day.done, day.known) == (0, STEPS)
-    assert isinstance(metrics.history, History)
+    assert isinstance(metrics.history, RateHistory)
     store.promote(1_000)
     ((first, following),) = store.extent(HISTORY_LOG)
     assert following - first <= STEPS + 15

@@ -13,7 +13,7 @@ from forebay.core.outcome import ABANDONED
 from forebay.serve.metrics.families import ledger_position
 from forebay.serve.metrics.follower import LedgerFollower
 from forebay.serve.metrics.labels import OTHER, LabelNames
-from forebay.serve.metrics.tally import COUNTED, LEASED, RECLAIMED, Tally
+from forebay.serve.metrics.tally import COUNTED, LEASED, RECLAIMED, EventTally
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay.testing.clock import ManualClock
@@ -66,7 +66,7 @@ def lengths(entries: list[LedgerEntry]) -> dict[str, list[int]]:
     return found
 
 
-def followed(store: Store, tally: Tally, *, whole: bool = True) -> LedgerFollower:
+def followed(store: Store, tally: EventTally, *, whole: bool = True) -> LedgerFollower:
     follower = LedgerFollower(store, tally, whole=whole)
     while follower.step() < 1.0:
         pass
@@ -90,7 +90,7 @@ def test_a_story_of_every_change_is_counted_as_a_plain_count_does(url: str) -> N
     store = open_store(url, clock=clock)
     live(store, clock)
     entries = read(store)
-    tally = Tally(LabelNames())
+    tally = EventTally(LabelNames())
     followed(store, tally)
     counts = tally.counts()
     assert counts == plainly(entries)
@@ -113,7 +113,7 @@ def test_what_came_before_is_not_counted_unless_asked_for(tmp_path: Path) -> Non
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
     live(store, clock)
     before = len(read(store))
-    tally = Tally(LabelNames())
+    tally = EventTally(LabelNames())
     follower = followed(store, tally, whole=False)
     assert (tally.records, follower.offset) == (0, before)
     live(store, clock)
@@ -128,7 +128,7 @@ def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None
     clock = ManualClock()
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
     book = store
-    tally = Tally(LabelNames())
+    tally = EventTally(LabelNames())
     live(store, clock)
     follower = followed(book, tally)
     seen = follower.offset
@@ -152,7 +152,7 @@ def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None
 def test_a_ledger_that_is_off_says_so(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db")
     store.put_ledger_rule(LedgerRule(on=False))
-    follower = followed(store, Tally(LabelNames()))
+    follower = followed(store, EventTally(LabelNames()))
     assert follower.written is False
     first, *_ = ledger_position([follower])
     assert [value for _, value in first.samples] == [0.0]
@@ -166,7 +166,7 @@ def test_a_server_that_goes_away_costs_no_record(postgres: PostgresServer, postg
     store.enqueue([Draft("send")])
     with Proxy(postgres.host, postgres.port) as proxy:
         through = open_store(proxy.url(postgres_url))
-        tally = Tally(LabelNames())
+        tally = EventTally(LabelNames())
         follower = LedgerFollower(through, tally, whole=True)
         follower.step()
         live(store, clock)
@@ -187,7 +187,7 @@ def one(queue: str, kind: str, n: int = 1, change: Change = Change.ACCEPTED) -> 
 
 
 def test_names_beyond_the_cap_are_counted_together() -> None:
-    tally = Tally(LabelNames(queues=3, pairs=5))
+    tally = EventTally(LabelNames(queues=3, pairs=5))
     tally.take([one(f"q{n % 10}", f"k{n % 4}") for n in range(400)])
     counts = tally.counts()
     assert len(counts) <= 5 + 3 + 1
@@ -200,7 +200,7 @@ def test_names_beyond_the_cap_are_counted_together() -> None:
 def test_kinds_that_share_a_span_are_told_apart() -> None:
     traits = [None, Trait(kind="b"), Trait(kind="b", error_kind=ABANDONED), Trait(error_kind="Oops")]
     span = JobRange(Change.RETRIED, 1, 4, "q", "a", 1, 1, 0, 1, 1, 1, 5, traits)
-    tally = Tally(LabelNames())
+    tally = EventTally(LabelNames())
     tally.take([LedgerEntry(0, Record(3_000_001, "settle", [span]))])
     counts = tally.counts()
     assert {pair: (row[Change.RETRIED], row[RECLAIMED]) for pair, row in counts.items()} == {
@@ -210,12 +210,12 @@ def test_kinds_that_share_a_span_are_told_apart() -> None:
 
 
 def test_a_change_that_this_version_does_not_know_is_left_out() -> None:
-    tally = Tally(LabelNames())
+    tally = EventTally(LabelNames())
     tally.take([LedgerEntry(0, Record(1, "novel", [JobRange("invented", 1, 3, "q", "a")]))])
     assert all(not any(row.values()) for row in tally.counts().values())
 
 
 def test_a_length_below_zero_counts_as_none() -> None:
-    tally = Tally(LabelNames())
+    tally = EventTally(LabelNames())
     tally.take([LedgerEntry(0, Record(5, "claim", [JobRange(Change.CLAIMED, 1, 1, "q", "a", due_at=9)]))])
     assert tally.durations()["wait"][0][1] == Distribution((1,) * (len(BUCKETS) + 1), 0)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from forebay.core.ledger import Change
 from forebay.serve.metrics.labels import LabelNames
-from forebay.serve.metrics.tally import Tally
+from forebay.serve.metrics.tally import EventTally
 from forebay.spark.arrow import flatten
 from forebay.spark.schemas import EVENTS
 from forebay.spark.tables.attempts import attempts
@@ -36,7 +36,7 @@ def test_counters_equal_the_tables(
     store = open_store(url, clock=clock)
     for _ in range(3):
         live(store, clock)
-    tally = Tally(LabelNames())
+    tally = EventTally(LabelNames())
     followed(store, tally)
     events = spark.createDataFrame(pa.Table.from_batches([flatten(read(store), EVENTS)]))
     store.close()

@@ -35,7 +35,7 @@ _GC_MIDDLE: Final = 2
 """Young collections before one of the middle generation, which takes about ten milliseconds."""
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """One server; `ready` is called with its address when it listens."""
 
     def __init__(self, app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] | None = None) -> None:
@@ -114,7 +114,7 @@ def listener(settings: ServeSettings) -> socket:
 
 def run(app: FastAPI, settings: ServeSettings, ready: Callable[[str], None]) -> int:
     """Serve until a signal arrives; the exit code."""
-    server = Server(app, settings, ready)
+    server = HttpServer(app, settings, ready)
     sys.setswitchinterval(_SWITCH_EVERY)
     tune_collector()
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:

@@ -25,7 +25,7 @@ from forebay.serve.metrics import Metrics
 from forebay.serve.metrics.exposition import exposition
 from forebay.serve.metrics.follower import LedgerFollower
 from forebay.serve.metrics.labels import MAX_PAIRS, MAX_QUEUES, LabelNames
-from forebay.serve.metrics.tally import Tally
+from forebay.serve.metrics.tally import EventTally
 from forebay.serve.security.redact import redact
 from forebay.tracing import carried, spans
 from forebay.work.handler import Handler
@@ -84,7 +84,7 @@ def counted(jobs: int) -> float:
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
         store = open_store(f"sqlite:///{directory}/jobs.db")
         cycle(store, jobs, BATCH)
-        tally = Tally(LabelNames())
+        tally = EventTally(LabelNames())
         follower = LedgerFollower(store, tally, whole=True)
         began = time.perf_counter()
         while follower.step() < 1.0:

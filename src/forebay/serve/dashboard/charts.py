@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change
-from forebay.serve.dashboard.views.queue import Axis
+from forebay.serve.dashboard.views.queue import AxisRow
 from forebay.serve.dashboard.views.timeline import Moment
 
 WIDTH: Final = 120
@@ -77,7 +77,7 @@ class Star(Struct, frozen=True):
     rings: list[str]
 
 
-def star(axes: Sequence[Axis], radius: float = 92.0) -> Star:
+def star(axes: Sequence[AxisRow], radius: float = 92.0) -> Star:
     """The plainest queue has the smallest shape: the first point of an axis is nearest to the centre."""
     spokes = []
     for number, axis in enumerate(axes):

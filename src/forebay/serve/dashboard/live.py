@@ -15,13 +15,13 @@ from fastapi.responses import Response, StreamingResponse
 
 from forebay.core.errors import ForebayError
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.render import Page, live_part, render_page
+from forebay.serve.dashboard.render import HtmlPage, live_part, render_page
 from forebay.serve.dashboard.view_cache import MAX_STREAMS, ViewCache
 from forebay.serve.problems import Problem
 from forebay.serve.security.mounting import HOST_ACTOR, host_actor
 from forebay.serve.security.sessions import session_of
 
-Make: TypeAlias = Callable[[], Awaitable[Page]]
+Make: TypeAlias = Callable[[], Awaitable[HtmlPage]]
 
 EVERY_SECONDS: Final = 1.0
 KEEP_ALIVE_SECONDS: Final = 15.0

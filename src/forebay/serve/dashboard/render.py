@@ -1,6 +1,6 @@
 """Rendering pages. Everything is escaped; no template marks anything as safe.
 
-A `Page` is a template and its values. Its block `live` is what the event stream of an open page sends.
+An `HtmlPage` is a template and its values. Its block `live` is what the event stream of an open page sends.
 """
 
 from hashlib import blake2b
@@ -50,7 +50,7 @@ NAV: Final = (
 """Name, path below /ui, title, required role, and whether the page shows more than one tenant."""
 
 
-class Page(Struct, frozen=True):
+class HtmlPage(Struct, frozen=True):
     """A template and its values. `live`: the page updates itself while it is open."""
 
     template: str
@@ -130,7 +130,7 @@ def _environment() -> Environment:
 _ENVIRONMENT: Final = _environment()
 
 
-def _common(request: Request, actor: Actor | None, sheet: Page) -> dict[str, Any]:
+def _common(request: Request, actor: Actor | None, sheet: HtmlPage) -> dict[str, Any]:
     """The values of every page; they need no store call."""
     shown = [each for each in NAV if actor is not None and actor.has(each[3]) and (actor.tenant is None or not each[4])]
     return {
@@ -146,27 +146,27 @@ def _common(request: Request, actor: Actor | None, sheet: Page) -> dict[str, Any
     }
 
 
-def render_without_store(request: Request, actor: Actor | None, sheet: Page) -> HTMLResponse:
+def render_without_store(request: Request, actor: Actor | None, sheet: HtmlPage) -> HTMLResponse:
     """A page that needs no store call, so that it can be shown while the store is unavailable."""
     values = _common(request, actor, sheet) | sheet.values
     return HTMLResponse(_ENVIRONMENT.get_template(sheet.template).render(values), sheet.status)
 
 
-async def render_page(request: Request, actor: Actor, sheet: Page) -> HTMLResponse:
+async def render_page(request: Request, actor: Actor, sheet: HtmlPage) -> HTMLResponse:
     """A page, rendered on the thread pool because it reads the store's clock."""
     context = request.app.state.context
     text = await context.call(_rendered, context.store, sheet, _common(request, actor, sheet))
     return HTMLResponse(text, sheet.status)
 
 
-async def live_part(request: Request, actor: Actor, sheet: Page) -> str:
+async def live_part(request: Request, actor: Actor, sheet: HtmlPage) -> str:
     """The block `live` alone."""
     context = request.app.state.context
     part: str = await context.call(_rendered, context.store, sheet, _common(request, actor, sheet), "live")
     return part
 
 
-def _rendered(store: Store, sheet: Page, common: dict[str, Any], block: str | None = None) -> str:
+def _rendered(store: Store, sheet: HtmlPage, common: dict[str, Any], block: str | None = None) -> str:
     template = _ENVIRONMENT.get_template(sheet.template)
     values = {**common, "now": store.now(), **sheet.values}
     if block is None:

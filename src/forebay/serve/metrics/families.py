@@ -15,7 +15,7 @@ from forebay.serve.metrics.follower import LedgerFollower
 from forebay.serve.metrics.labels import OTHER
 from forebay.serve.metrics.meters import Meters
 from forebay.serve.metrics.poller import StorePoller
-from forebay.serve.metrics.tally import RECLAIMED, Tally
+from forebay.serve.metrics.tally import RECLAIMED, EventTally
 from forebay.store.protocol import Capabilities, Vitals
 from forebay.work.metrics import Family, Labels, Sample, counter, gauge, histogram
 
@@ -46,7 +46,7 @@ DURATIONS = {
 STATES = ("waiting", "ready", "running", "done", "dead", "cancelled")
 
 
-def fleet(tally: Tally) -> Iterator[Family]:
+def fleet(tally: EventTally) -> Iterator[Family]:
     """Counts from the ledger, whichever process made the change."""
     counts = tally.counts()
     for change, (name, text) in FLEET.items():

@@ -13,7 +13,7 @@ from typing import Final
 from forebay.core.errors import OffsetGone
 from forebay.core.ledger import LedgerEntry
 from forebay.core.limits import MAX_BATCH
-from forebay.serve.metrics.tally import Tally
+from forebay.serve.metrics.tally import EventTally
 from forebay.store.protocol import Store
 
 _EVERY: Final = 1.0
@@ -30,7 +30,7 @@ class LedgerFollower:
     def __init__(
         self,
         store: Store,
-        tally: Tally,
+        tally: EventTally,
         *,
         whole: bool = False,
         also: Callable[[list[LedgerEntry]], object] = lambda _: None,

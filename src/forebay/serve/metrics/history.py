@@ -50,7 +50,7 @@ Counts = dict[str, list[int]]
 """By queue: accepted, done, retried, dead."""
 
 
-class Step(Struct, frozen=True):
+class HistoryStep(Struct, frozen=True):
     """One entry of the log: `step` counts from 1970."""
 
     step: int
@@ -89,11 +89,11 @@ class Followed(Protocol):
     def offset(self) -> int: ...
 
 
-_decode: Final = msgspec.json.Decoder(Step).decode
+_decode: Final = msgspec.json.Decoder(HistoryStep).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class History:
+class RateHistory:
     """A role (`forebay.work.role`). The follower calls `take` with each page; any thread may call `day`."""
 
     name = "history"
@@ -131,7 +131,7 @@ class History:
         for step in over:
             with self._guard:
                 counts = self._counted.pop(step, {})
-            self._write(Step(step, counts))
+            self._write(HistoryStep(step, counts))
         self._forget(now)
         return _EVERY
 
@@ -204,7 +204,7 @@ class History:
         except OffsetGone as gone:
             self._after = gone.first - 1
 
-    def _write(self, step: Step) -> None:
+    def _write(self, step: HistoryStep) -> None:
         ensure_log(self._store, HISTORY_LOG, _WINDOW)
         self._store.append(HISTORY_LOG, [_encode(step)])
         with self._guard:

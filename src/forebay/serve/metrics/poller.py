@@ -23,7 +23,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.core.names import is_reserved
 from forebay.core.presence import unhandled_kinds
 from forebay.serve.metrics.gates import GateSums, sum_gates
-from forebay.serve.metrics.tally import Tally
+from forebay.serve.metrics.tally import EventTally
 from forebay.store.log import Standing
 from forebay.store.protocol import Backlog, Cellular, Inspecting, Query, Store, Totals, Vitals
 
@@ -104,7 +104,7 @@ class StorePoller:
 
     name = "poller"
 
-    def __init__(self, store: Store, tally: Tally) -> None:
+    def __init__(self, store: Store, tally: EventTally) -> None:
         self._store = store
         self._tally = tally
         self._stalls = Stalls()

@@ -10,12 +10,12 @@ from forebay.ledger_reader import ledgers
 from forebay.serve.actor import Actor
 from forebay.serve.metrics import families, gates
 from forebay.serve.metrics.follower import LedgerFollower
-from forebay.serve.metrics.history import History
+from forebay.serve.metrics.history import RateHistory
 from forebay.serve.metrics.labels import OTHER, LabelNames
 from forebay.serve.metrics.meters import Meters
 from forebay.serve.metrics.poller import StorePoller
 from forebay.serve.metrics.readiness import Readiness
-from forebay.serve.metrics.tally import Tally
+from forebay.serve.metrics.tally import EventTally
 from forebay.store.protocol import Store
 from forebay.work.metrics import Family, Labels
 from forebay.work.role import Role
@@ -28,8 +28,8 @@ class Metrics:
         self._store = store
         self._names = names or LabelNames()
         self.meters = Meters(self._names)
-        self.tally = Tally(self._names)
-        self.history = History(store)
+        self.tally = EventTally(self._names)
+        self.history = RateHistory(store)
         self.followers = {
             name: LedgerFollower(ledger, self.tally, whole=whole, also=partial(self.history.take, name), cell=name)
             for name, ledger in ledgers(store).items()

@@ -30,7 +30,7 @@ ENDED: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CA
 _FAILED: Final = frozenset((Change.RETRIED, Change.DIED))
 
 
-class Row:
+class TallyRow:
     """One queue and kind."""
 
     __slots__ = ("counts", "run", "wait")
@@ -52,12 +52,12 @@ class QueueRow:
         self.claimed_at: Instant = 0
 
 
-class Tally:
+class EventTally:
     """One thread calls `take`, any thread the rest; a reader sees whole batches."""
 
     def __init__(self, names: LabelNames) -> None:
         self._names = names
-        self._rows: dict[Pair, Row] = {}
+        self._rows: dict[Pair, TallyRow] = {}
         self._queues: dict[str, QueueRow] = {}
         self._guard = Lock()
         self.records = 0
@@ -102,12 +102,12 @@ class Tally:
             if trait is not None and trait.error_kind == ABANDONED and span.change in _FAILED:
                 row.counts[RECLAIMED] += 1
 
-    def _jobs(self, span: JobRange, kind: str, n: int, at: Instant) -> Row:
+    def _jobs(self, span: JobRange, kind: str, n: int, at: Instant) -> TallyRow:
         """Count `n` jobs of one kind with the same change."""
         queue, kind = self._names.pair(span.queue, kind)
         row = self._rows.get((queue, kind))
         if row is None:
-            row = self._rows[queue, kind] = Row()
+            row = self._rows[queue, kind] = TallyRow()
         whole = self._queues.get(queue)
         if whole is None:
             whole = self._queues[queue] = QueueRow()

@@ -34,7 +34,7 @@ _AUTHORIZATION: Final = re.compile(rb"\r\nauthorization[ \t]*:", re.IGNORECASE)
 _PUBLIC: Final = re.compile(rb"[A-Z]{1,10} (?:/(?:health|ready|openapi\.json)?(?:[? ]|$)|/ui(?:[/? ]|$))")
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """The part of a connection that is used here."""
 
     def drop(self) -> None: ...
@@ -53,15 +53,15 @@ class Connections:
         self._limit = limit
         self._max_anonymous = min(anonymous, limit)
         self._per_address = min(per_address, self._max_anonymous)
-        self._authenticated: set[Connection] = set()
-        self._anonymous: OrderedDict[Connection, str] = OrderedDict()
-        self._by_address: dict[str, OrderedDict[Connection, None]] = {}
+        self._authenticated: set[ClientConnection] = set()
+        self._anonymous: OrderedDict[ClientConnection, str] = OrderedDict()
+        self._by_address: dict[str, OrderedDict[ClientConnection, None]] = {}
         self._dropped = dropped
 
     def __len__(self) -> int:
         return len(self._authenticated) + len(self._anonymous)
 
-    def add(self, connection: Connection, address: str) -> None:
+    def add(self, connection: ClientConnection, address: str) -> None:
         """Register a new connection; the oldest anonymous one is closed for it, or itself where there is none."""
         own = self._by_address.setdefault(address, OrderedDict())
         if len(own) >= self._per_address:
@@ -73,12 +73,12 @@ class Connections:
         if len(self) > self._limit:
             self._drop(connection)
 
-    def mark_authenticated(self, connection: Connection) -> None:
+    def mark_authenticated(self, connection: ClientConnection) -> None:
         if connection in self._anonymous:
             self.remove(connection)
             self._authenticated.add(connection)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         self._authenticated.discard(connection)
         address = self._anonymous.pop(connection, None)
         if address is not None:
@@ -87,7 +87,7 @@ class Connections:
             if not own:
                 del self._by_address[address]
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: ClientConnection) -> None:
         self.remove(connection)
         self._dropped()
         connection.drop()

@@ -45,7 +45,7 @@ CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
 
 
-class Session:
+class BrowserSession:
     """One logged-in browser."""
 
     __slots__ = ("credentials", "csrf", "opened_at", "used_at")
@@ -63,7 +63,7 @@ class Sessions:
     def __init__(self, authenticator: Authenticator, now: Callable[[], float] = monotonic) -> None:
         self._authenticator = authenticator
         self._now = now
-        self._open: OrderedDict[str, Session] = OrderedDict()
+        self._open: OrderedDict[str, BrowserSession] = OrderedDict()
         self._one_time: dict[str, tuple[Credentials, float]] = {}
 
     def __len__(self) -> int:
@@ -84,12 +84,12 @@ class Sessions:
         if credentials is None:
             return None
         cookie = secrets.token_urlsafe(32)
-        self._open[cookie] = Session(credentials, self._now())
+        self._open[cookie] = BrowserSession(credentials, self._now())
         if len(self._open) > MAX_SESSIONS:
             self._open.popitem(last=False)
         return cookie
 
-    def find(self, cookie: str, touch: bool = True) -> Session | None:
+    def find(self, cookie: str, touch: bool = True) -> BrowserSession | None:
         """The session. Without `touch` the lookup does not count as use, so that the session can still become idle."""
         session, now = self._open.get(cookie), self._now()
         if session is None:
@@ -158,7 +158,7 @@ def log_out(request: Request, response: Response) -> None:
     response.delete_cookie(name, path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict")
 
 
-def _session(request: Request, touch: bool = True) -> Session | None:
+def _session(request: Request, touch: bool = True) -> BrowserSession | None:
     return sessions(request).find(request.cookies.get(cookie_name(request), ""), touch)
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from forebay.serve.actor import Role
 from forebay.serve.dashboard.live import view_cache
 from forebay.serve.dashboard.pages.routing import Admin, Before, back, form_of_type, pages
-from forebay.serve.dashboard.render import STATIC, Page, link, render_page, render_without_store
+from forebay.serve.dashboard.render import STATIC, HtmlPage, link, render_page, render_without_store
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import read_actions, record_action
 from forebay.serve.security.sessions import check_origin, log_in, log_out, require_session, session_of
@@ -49,11 +49,11 @@ async def login_form(request: Request, token: str = "") -> Response:
         if await log_in(request, response, token):
             return response
         return render_without_store(
-            request, None, Page("login.html", "Log in", {"wrong": "That token is used, or too old."})
+            request, None, HtmlPage("login.html", "Log in", {"wrong": "That token is used, or too old."})
         )
     if session_of(request) is not None:
         return back(link())
-    return render_without_store(request, None, Page("login.html", "Log in", {"wrong": ""}))
+    return render_without_store(request, None, HtmlPage("login.html", "Log in", {"wrong": ""}))
 
 
 @router.post("/ui/login")
@@ -62,7 +62,7 @@ async def login(request: Request, form: Annotated[LoginForm, form_of_type(LoginF
     response = back(link())
     if await log_in(request, response, form.key):
         return response
-    sheet = Page("login.html", "Log in", {"wrong": "That key is unknown, revoked or expired."}, status=401)
+    sheet = HtmlPage("login.html", "Log in", {"wrong": "That key is unknown, revoked or expired."}, status=401)
     return render_without_store(request, None, sheet)
 
 
@@ -82,14 +82,14 @@ async def operators(request: Request, actor: Admin, before: Before) -> Response:
     cache = view_cache(request)
     shown, following = await cache.context.call(read_actions, cache.store, before, _ACTIONS_SHOWN)
     values = {"actions": shown, "next": following, "first": before is None}
-    return await render_page(request, actor, Page("operators.html", "Operator log", values, "operators"))
+    return await render_page(request, actor, HtmlPage("operators.html", "Operator log", values, "operators"))
 
 
 @router.get("/ui/keys")
 async def keys(request: Request, actor: Admin) -> Response:
     known = sorted(view_cache(request).context.authenticator.keyring.all(), key=lambda key: -key.created_at)
     values = {"keys": known[:_KEYS_SHOWN], "more": max(0, len(known) - _KEYS_SHOWN)}
-    return await render_page(request, actor, Page("keys.html", "Keys", values, "keys"))
+    return await render_page(request, actor, HtmlPage("keys.html", "Keys", values, "keys"))
 
 
 @router.post("/ui/keys/{key_id}/revoke")

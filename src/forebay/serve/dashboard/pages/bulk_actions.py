@@ -16,7 +16,7 @@ from forebay.serve.actor import Actor
 from forebay.serve.dashboard.bulk_actions import MAX_CHOSEN, MAX_RATE, ActionKind, BulkAction
 from forebay.serve.dashboard.live import answer, view_cache
 from forebay.serve.dashboard.pages.routing import Operator, back, decode_fields, form_of_type, pages
-from forebay.serve.dashboard.render import Page, link, render_page
+from forebay.serve.dashboard.render import HtmlPage, link, render_page
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.search import Filter
 from forebay.serve.problems import not_found
@@ -74,7 +74,7 @@ async def new(request: Request, actor: Operator) -> Response:
     if wanted.state in (State.DONE, State.CANCELLED):
         raise Invalid("state", f"{wanted.state} jobs have ended for good", "choose jobs that are dead, or not ended")
     values = {"wanted": wanted, "act": act, "rate": RATE, "most": MAX_CHOSEN, "texts": TEXTS[act]}
-    return await render_page(request, actor, Page("bulk_action_new.html", _TITLES[act], values, _nav(act)))
+    return await render_page(request, actor, HtmlPage("bulk_action_new.html", _TITLES[act], values, _nav(act)))
 
 
 @router.post("/ui/bulk")
@@ -97,12 +97,12 @@ async def action(request: Request, action_id: str, actor: Operator) -> Response:
     return await answer(request, actor, partial(_sheet, _mine(cache, actor, action_id)))
 
 
-async def _sheet(action: BulkAction) -> Page:
+async def _sheet(action: BulkAction) -> HtmlPage:
     # A copy: the page is rendered later, when the action may have progressed.
     found = copy(action)
     previews = [(job, patched(job.payload, found.patch) if found.patch else None) for job in found.sample]
     values = {"action": found, "previews": previews, "texts": TEXTS[found.act]}
-    return Page("bulk_action.html", _TITLES[found.act], values, _nav(found.act), live=True)
+    return HtmlPage("bulk_action.html", _TITLES[found.act], values, _nav(found.act), live=True)
 
 
 @router.post("/ui/bulk/{action_id}/go")

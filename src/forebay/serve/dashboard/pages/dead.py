@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.live import answer, view_cache
 from forebay.serve.dashboard.pages.routing import Viewer, pages
-from forebay.serve.dashboard.render import Page
+from forebay.serve.dashboard.render import HtmlPage
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.causes import Cause
 from forebay.serve.security.redact import redact_text, secrets_of
@@ -27,8 +27,10 @@ async def dead(request: Request, actor: Viewer, queue: str = "") -> Response:
     return await answer(request, actor, partial(_sheet, view_cache(request), actor, queue))
 
 
-async def _sheet(cache: ViewCache, actor: Actor, queue: str) -> Page:
-    return Page("dead.html", "Dead letters", await cache.context.call(_values, cache, actor, queue), "dead", live=True)
+async def _sheet(cache: ViewCache, actor: Actor, queue: str) -> HtmlPage:
+    return HtmlPage(
+        "dead.html", "Dead letters", await cache.context.call(_values, cache, actor, queue), "dead", live=True
+    )
 
 
 def _values(cache: ViewCache, actor: Actor, queue: str) -> dict[str, Any]:

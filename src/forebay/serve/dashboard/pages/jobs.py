@@ -14,9 +14,9 @@ from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import life
 from forebay.serve.dashboard.live import answer, view_cache
 from forebay.serve.dashboard.pages.routing import MAX_ID, Before, Operator, Viewer, back, decode_fields, pages, parse_id
-from forebay.serve.dashboard.render import Page, link, render_page
+from forebay.serve.dashboard.render import HtmlPage, link, render_page
 from forebay.serve.dashboard.view_cache import ViewCache
-from forebay.serve.dashboard.views.search import Filter, Found, find_newest
+from forebay.serve.dashboard.views.search import Filter, SearchPage, find_newest
 from forebay.serve.dashboard.views.timeline import (
     ENDED,
     FORGOTTEN,
@@ -52,11 +52,11 @@ async def jobs(request: Request, actor: Viewer, before: Before, text: str = "") 
     values |= {"wanted": wanted, "states": list(State), "first": before is None}
     values["queues"] = await cache.context.call(_queue_names, cache, actor)
     return await render_page(
-        request, actor, Page("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
+        request, actor, HtmlPage("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
     )
 
 
-def _newest(cache: ViewCache, actor: Actor, wanted: Filter, before: int | None) -> Found:
+def _newest(cache: ViewCache, actor: Actor, wanted: Filter, before: int | None) -> SearchPage:
     return find_newest(cache.store, actor, wanted, cache.newest.find() + 1 if before is None else before)
 
 
@@ -73,11 +73,11 @@ async def job(request: Request, job_id: int, actor: Viewer, did: str = "") -> Re
     return await answer(request, actor, partial(_sheet, view_cache(request), actor, job_id, did))
 
 
-async def _sheet(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
+async def _sheet(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
     return await cache.context.call(_made, cache, actor, job_id, did)
 
 
-def _made(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
+def _made(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
     found = cache.store.get([job_id])[0]
     if found is None:
         return _gone(cache, actor, job_id, did)
@@ -93,7 +93,7 @@ def _made(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
         "errors": shown.errors[::-1],
         "notice": _NOTICES.get(did, ""),
     }
-    return Page("job.html", f"Job {job_id}", values, "jobs", live=True)
+    return HtmlPage("job.html", f"Job {job_id}", values, "jobs", live=True)
 
 
 def _why(cache: ViewCache, actor: Actor, found: Job, now: Instant) -> list[str]:
@@ -131,7 +131,7 @@ def _without_secrets(timeline: Timeline, job: Job) -> Timeline:
     return replace(timeline, moments=moments)
 
 
-def _gone(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
+def _gone(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
     """The page of a job that was done and removed, or purged: from the ledger, else from its schedule.
 
     Where neither has a record, an actor that may see every job gets a page that says so, if its id was ever assigned.
@@ -149,7 +149,7 @@ def _gone(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
         "ended": ENDED.get(timeline.moments[-1].change, "") if timeline.moments else "",
         "notice": _NOTICES.get(did, ""),
     }
-    return Page("gone.html", f"Job {job_id}", values, "jobs")
+    return HtmlPage("gone.html", f"Job {job_id}", values, "jobs")
 
 
 def _of_schedule(cache: ViewCache, job_id: int) -> Timeline | None:

@@ -12,9 +12,9 @@ from forebay.serve.actor import Actor
 from forebay.serve.api.requests import Name, Offset
 from forebay.serve.dashboard.live import view_cache
 from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, form_of_type, pages, require_all_tenants
-from forebay.serve.dashboard.render import Page, link, render_page
+from forebay.serve.dashboard.render import HtmlPage, link, render_page
 from forebay.serve.dashboard.view_cache import ViewCache
-from forebay.serve.dashboard.views.logs import LogView, log_view, logs_view
+from forebay.serve.dashboard.views.logs import LogDetail, log_view, logs_view
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
 
@@ -35,14 +35,14 @@ async def logs(request: Request, actor: Viewer) -> Response:
     cache = view_cache(request)
     specs = list((await cache.context.call(cache.specs, actor)).values())
     values = {"logs": await cache.context.call(logs_view, cache.store, specs)}
-    return await render_page(request, actor, Page("logs.html", "Logs", values, "logs"))
+    return await render_page(request, actor, HtmlPage("logs.html", "Logs", values, "logs"))
 
 
 @router.get("/ui/logs/{name}")
 async def log(request: Request, name: str, actor: Viewer, group: str = "", partition: int = 0) -> Response:
     cache = view_cache(request)
     view = await cache.context.call(_view, cache, actor, name, group, partition)
-    return await render_page(request, actor, Page("log.html", name, {"view": view}, "logs"))
+    return await render_page(request, actor, HtmlPage("log.html", name, {"view": view}, "logs"))
 
 
 @router.post("/ui/logs/{name}/rewind")
@@ -68,7 +68,7 @@ def _known(cache: ViewCache, actor: Actor, name: str) -> QueueSpec:
     return spec
 
 
-def _view(cache: ViewCache, actor: Actor, name: str, group: str, partition: int) -> LogView:
+def _view(cache: ViewCache, actor: Actor, name: str, group: str, partition: int) -> LogDetail:
     spec = _known(cache, actor, name)
     if not 0 <= partition < len(cache.store.extent(name)):
         raise not_found(f"partition {partition}")

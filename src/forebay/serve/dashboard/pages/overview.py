@@ -12,7 +12,7 @@ from msgspec import Struct
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.live import answer, view_cache
 from forebay.serve.dashboard.pages.routing import Viewer, back, pages, require_all_tenants
-from forebay.serve.dashboard.render import Page, link
+from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.rates import Rates
 from forebay.serve.dashboard.views.workers import workers_view
@@ -51,8 +51,8 @@ async def overview(request: Request, actor: Viewer) -> Response:
     return await answer(request, actor, partial(_sheet, view_cache(request), actor))
 
 
-async def _sheet(cache: ViewCache, actor: Actor) -> Page:
-    return Page("overview.html", "Overview", await cache.context.call(_values, cache, actor), "overview", live=True)
+async def _sheet(cache: ViewCache, actor: Actor) -> HtmlPage:
+    return HtmlPage("overview.html", "Overview", await cache.context.call(_values, cache, actor), "overview", live=True)
 
 
 def _values(cache: ViewCache, actor: Actor) -> dict[str, Any]:
@@ -103,13 +103,13 @@ async def workers(request: Request, actor: Viewer) -> Response:
     return await answer(request, actor, partial(_workers_sheet, view_cache(request), actor))
 
 
-async def _workers_sheet(cache: ViewCache, actor: Actor) -> Page:
+async def _workers_sheet(cache: ViewCache, actor: Actor) -> HtmlPage:
     return await cache.context.call(_workers_page, cache, actor)
 
 
-def _workers_page(cache: ViewCache, actor: Actor) -> Page:
+def _workers_page(cache: ViewCache, actor: Actor) -> HtmlPage:
     cache.rate_tracker.refresh()
     running = cache.totals(actor).running
     claims = cache.rate_tracker.claims() if sees_all(actor) else {}
     view = workers_view(cache.store, actor, running, claims)
-    return Page("workers.html", "Workers", {"view": view, "known": cache.rate_tracker.known}, "workers", live=True)
+    return HtmlPage("workers.html", "Workers", {"view": view, "known": cache.rate_tracker.known}, "workers", live=True)

@@ -15,7 +15,7 @@ from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import star
 from forebay.serve.dashboard.live import answer, view_cache
 from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, form_of_type, pages, require_all_tenants
-from forebay.serve.dashboard.render import Page, link
+from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.queue import queue_view
 from forebay.serve.problems import not_found
@@ -46,11 +46,11 @@ async def queue(request: Request, name: str, actor: Viewer) -> Response:
     return await answer(request, actor, partial(_sheet, view_cache(request), actor, name))
 
 
-async def _sheet(cache: ViewCache, actor: Actor, name: str) -> Page:
+async def _sheet(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
     return await cache.context.call(_made, cache, actor, name)
 
 
-def _made(cache: ViewCache, actor: Actor, name: str) -> Page:
+def _made(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
     declared = cache.specs(actor).get(name)
     if declared is not None and declared.is_log:
         raise not_found(f"queue {name}")
@@ -70,7 +70,7 @@ def _made(cache: ViewCache, actor: Actor, name: str) -> Page:
         "day": cache.context.metrics.history.day(cache.store.now(), name.__eq__),
         "forever": MAX_INSTANT,
     }
-    return Page("queue.html", name, values, "overview", live=True)
+    return HtmlPage("queue.html", name, values, "overview", live=True)
 
 
 @router.post("/ui/queues/{name}/pause")

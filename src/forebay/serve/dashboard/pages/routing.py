@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from forebay.serve.actor import Actor, Role
-from forebay.serve.dashboard.render import Page, render_without_store
+from forebay.serve.dashboard.render import HtmlPage, render_without_store
 from forebay.serve.problems import invalid_value, not_found, to_problem
 from forebay.serve.security.sessions import form_of, require_session, session_of
 
@@ -48,7 +48,7 @@ class PageRoute(APIRoute):
                     raise
                 problem = to_problem(error)
                 values = {"status": problem.status, "headline": problem.title, "detail": problem.detail}
-                sheet = Page("problem.html", problem.title, values, status=problem.status)
+                sheet = HtmlPage("problem.html", problem.title, values, status=problem.status)
                 page = render_without_store(request, session_of(request), sheet)
                 page.headers.update(problem.headers)
                 return page

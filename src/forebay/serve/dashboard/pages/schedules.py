@@ -12,7 +12,7 @@ from forebay.core.schedule import Schedule
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.live import view_cache
 from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, form_of_type, pages, require_all_tenants
-from forebay.serve.dashboard.render import Page, link, render_page
+from forebay.serve.dashboard.render import HtmlPage, link, render_page
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.schedules import row_of, schedules_view
 from forebay.serve.problems import not_found
@@ -41,7 +41,7 @@ async def schedules(request: Request, actor: Viewer, name: str = "") -> Response
     require_all_tenants(actor)
     cache = view_cache(request)
     values = {"view": await cache.context.call(schedules_view, cache.store, actor, name), "wanted": name}
-    return await render_page(request, actor, Page("schedules.html", "Schedules", values, "schedules"))
+    return await render_page(request, actor, HtmlPage("schedules.html", "Schedules", values, "schedules"))
 
 
 @router.get("/ui/schedules/{name}")
@@ -49,7 +49,7 @@ async def schedule(request: Request, name: str, actor: Viewer) -> Response:
     cache = view_cache(request)
     values = await cache.context.call(_values, cache, actor, name)
     return await render_page(
-        request, actor, Page("schedule.html", f"Schedule {name}", values | {"wrong": ""}, "schedules")
+        request, actor, HtmlPage("schedule.html", f"Schedule {name}", values | {"wrong": ""}, "schedules")
     )
 
 
@@ -64,7 +64,7 @@ async def edit(
         timetable = form.timetable()
     except Invalid as error:
         values = await cache.context.call(_values, cache, actor, name)
-        sheet = Page("schedule.html", f"Schedule {name}", values | {"wrong": str(error)}, "schedules", status=422)
+        sheet = HtmlPage("schedule.html", f"Schedule {name}", values | {"wrong": str(error)}, "schedules", status=422)
         return await render_page(request, actor, sheet)
     first = timetable.cron.next_after(await cache.context.call(cache.store.now)) or NEVER
     await record_action(cache.context, actor, "edit schedule", f"schedule {name}", rule=timetable.rule, was=was.rule)

@@ -16,7 +16,7 @@ ENTRIES_SHOWN: Final = 20
 GROUPS_SHOWN: Final = 50
 
 
-class Extent(Struct, frozen=True):
+class LogRow(Struct, frozen=True):
     """The row of one log."""
 
     spec: QueueSpec
@@ -46,7 +46,7 @@ class GroupRow(Struct, frozen=True):
     seen_at: Instant
 
 
-class LogView(Struct, frozen=True):
+class LogDetail(Struct, frozen=True):
     spec: QueueSpec
     rows: list[PartitionRow]
     more: int
@@ -57,16 +57,16 @@ class LogView(Struct, frozen=True):
     groups: list[GroupRow]
 
 
-def logs_view(store: Store, specs: list[QueueSpec]) -> list[Extent]:
+def logs_view(store: Store, specs: list[QueueSpec]) -> list[LogRow]:
     return [_extent(store, spec) for spec in specs if spec.is_log]
 
 
-def _extent(store: Store, spec: QueueSpec) -> Extent:
+def _extent(store: Store, spec: QueueSpec) -> LogRow:
     ends = store.extent(spec.name)
-    return Extent(spec, len(ends), sum(end - first for first, end in ends), sum(end for _, end in ends))
+    return LogRow(spec, len(ends), sum(end - first for first, end in ends), sum(end for _, end in ends))
 
 
-def log_view(store: Store, spec: QueueSpec, group: str | None, partition: int) -> LogView:
+def log_view(store: Store, spec: QueueSpec, group: str | None, partition: int) -> LogDetail:
     assert isinstance(spec.retention, Retained)
     ends = store.extent(spec.name)
     rows = []
@@ -79,7 +79,7 @@ def log_view(store: Store, spec: QueueSpec, group: str | None, partition: int) -
     entries = store.read(spec.name, partition, after, ENTRIES_SHOWN) if end > first else []
     lag = sum(row.lag or 0 for row in rows)
     more = max(0, len(ends) - PARTITIONS_SHOWN)
-    return LogView(spec, rows, more, group, lag, entries[::-1], partition, _groups(store, spec.name))
+    return LogDetail(spec, rows, more, group, lag, entries[::-1], partition, _groups(store, spec.name))
 
 
 def _groups(store: Store, log: str) -> list[GroupRow]:

@@ -26,7 +26,7 @@ MAX_CLASSES: Final = 25
 STARVED_AFTER: Final = 60 * SECOND
 
 
-class Axis(Struct, frozen=True):
+class AxisRow(Struct, frozen=True):
     """One of the five axes: its name, its question, the queue's answer and point, and the possible points."""
 
     name: str
@@ -49,11 +49,11 @@ class ClassRow(Struct, frozen=True):
     starved: bool
 
 
-class QueueView(Struct, frozen=True):
+class QueueSummary(Struct, frozen=True):
     spec: QueueSpec
     declared: bool
     backlog: Backlog
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisRow, ...]
     gates: list[GateUse]
     classes: list[ClassRow]
     by: str
@@ -66,14 +66,14 @@ class QueueView(Struct, frozen=True):
 
 def queue_view(
     store: Store, spec: QueueSpec, declared: bool, backlog: Backlog, seen: Callable[[str], bool] = lambda _: True
-) -> QueueView:
+) -> QueueSummary:
     """`seen`: whether to show the gate of this name."""
     jobs, early = _open_jobs(store, spec.name, backlog)
     by = spec.share.by if spec.share else "tenant"
     classes = _classes(spec.share, by, jobs, store.now())
     uses = gates_of(store, spec, GATES_READ)
     gates = sorted((use for use in uses if seen(use.name)), key=lambda use: (use.used < use.slots, -use.used, use.name))
-    return QueueView(
+    return QueueSummary(
         spec,
         declared,
         backlog,
@@ -89,7 +89,7 @@ def queue_view(
     )
 
 
-def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
+def axes_of(spec: QueueSpec) -> tuple[AxisRow, ...]:
     """The axes, each with the queue's point on it."""
     texts = list(spec.axes().values())
     kept = {"RemoveOnAck": 0, "KeepFor": 1, "Retained": 2}[type(spec.retention).__name__]
@@ -103,23 +103,25 @@ def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
         type(spec.capacity.when_full).__name__ if isinstance(spec.capacity, Bounded) else "Unbounded"
     ]
     return (
-        Axis("retention", "What becomes of a job that is done?", texts[0], kept, ("removed", "kept a while", "a log")),
-        Axis("selection", "Which job is next?", texts[1], order, ("fifo", "priority", "aging", "deadline")),
-        Axis(
+        AxisRow(
+            "retention", "What becomes of a job that is done?", texts[0], kept, ("removed", "kept a while", "a log")
+        ),
+        AxisRow("selection", "Which job is next?", texts[1], order, ("fifo", "priority", "aging", "deadline")),
+        AxisRow(
             "eligibility",
             "When may a job be claimed?",
             texts[2],
             gated,
             ("at once", "at most n", "at a rate", "in order", "on condition", "several"),
         ),
-        Axis(
+        AxisRow(
             "position",
             "Where does a failure go?",
             texts[3],
             edge,
             ("fixed rest", "exponential", "full jitter", "a broker: nowhere"),
         ),
-        Axis("capacity", "What when there is too much?", texts[4], full, ("unbounded", "reject", "block", "shed")),
+        AxisRow("capacity", "What when there is too much?", texts[4], full, ("unbounded", "reject", "block", "shed")),
     )
 
 

@@ -32,12 +32,12 @@ class ScheduleRow(Struct, frozen=True):
     last: Job | None
 
 
-class Schedules(Struct, frozen=True):
+class ScheduleList(Struct, frozen=True):
     rows: list[ScheduleRow]
     more: int
 
 
-def schedules_view(store: Store, actor: Actor, wanted: str = "") -> Schedules:
+def schedules_view(store: Store, actor: Actor, wanted: str = "") -> ScheduleList:
     """Schedules whose name contains `wanted`."""
     seen = sorted(
         (each for each in store.schedules() if actor.reaches(each.draft.queue) and wanted in each.name),
@@ -47,7 +47,7 @@ def schedules_view(store: Store, actor: Actor, wanted: str = "") -> Schedules:
     ids = list({each.last_job for each in shown if each.last_job is not None})[:MAX_BATCH]
     jobs = {job.id: job for job in store.get(ids) if job is not None} if ids else {}
     rows = [row_of(each, jobs.get(each.last_job or 0), now) for each in shown]
-    return Schedules(rows, len(seen) - len(shown))
+    return ScheduleList(rows, len(seen) - len(shown))
 
 
 def row_of(schedule: Schedule, last: Job | None, now: Instant) -> ScheduleRow:

@@ -69,7 +69,7 @@ def _conditions(field: str, text: str | None) -> Conditions:
     return () if text is None else (parse_condition(field, text),)
 
 
-class Found(Struct, frozen=True):
+class SearchPage(Struct, frozen=True):
     """One page. `next`: the id to continue after; None at the end. `early`: the time was up first."""
 
     jobs: list[Job]
@@ -85,7 +85,7 @@ def find(
     limit: int = PAGE,
     seconds: float = SEARCH_SECONDS,
     clock: Callable[[], float] = monotonic,
-) -> Found:
+) -> SearchPage:
     """The next jobs that match, by id."""
     until = clock() + seconds
     jobs: list[Job] = []
@@ -97,11 +97,11 @@ def find(
         page = store.browse(query, following, min(MAX_BATCH, limit + 1) if plain else MAX_BATCH)
         jobs += [job for job in page.jobs if wanted.fits(job, actor)]
         if len(jobs) > limit:
-            return Found(jobs[:limit], jobs[limit - 1].id)
+            return SearchPage(jobs[:limit], jobs[limit - 1].id)
         following = page.next
         if clock() >= until:
-            return Found(jobs, following, early=following is not None)
-    return Found(jobs, None)
+            return SearchPage(jobs, following, early=following is not None)
+    return SearchPage(jobs, None)
 
 
 class NewestId:
@@ -135,7 +135,7 @@ def find_newest(
     limit: int = PAGE,
     seconds: float = SEARCH_SECONDS,
     clock: Callable[[], float] = monotonic,
-) -> Found:
+) -> SearchPage:
     """The next jobs that match, of those with smaller ids than `before`, newest first."""
     until = clock() + seconds
     jobs: list[Job] = []
@@ -148,12 +148,12 @@ def find_newest(
             continue
         jobs += reversed(some)
         if len(jobs) > limit:
-            return Found(jobs[:limit], jobs[limit - 1].id)
+            return SearchPage(jobs[:limit], jobs[limit - 1].id)
         before = low + 1
         size = size * 4 if pages == 1 else size
         if before > 1 and clock() >= until:
-            return Found(jobs, before, early=True)
-    return Found(jobs, None)
+            return SearchPage(jobs, before, early=True)
+    return SearchPage(jobs, None)
 
 
 def _between(store: Store, actor: Actor, wanted: Filter, low: int, before: int) -> tuple[list[Job] | None, int]:
