@@ -16,7 +16,7 @@ from forebay.store.protocol import Backlog, GateUse, Hold, Store
 _SECOND = 1_000_000
 
 
-class Position(Struct, frozen=True):
+class QueuePosition(Struct, frozen=True):
     """The position of a job: the gate or line that holds it, the head of that line, the jobs before it in its lane."""
 
     hold: Hold | None = None
@@ -24,7 +24,7 @@ class Position(Struct, frozen=True):
     ahead: int | None = None
 
 
-_NO_POSITION = Position()
+_NO_POSITION = QueuePosition()
 
 
 def explain(store: Store, job_id: int) -> list[str]:
@@ -58,20 +58,20 @@ def gates_page(store: Store, names: Iterable[str], after: str, limit: int) -> tu
     return (known, None) if len(known) < limit else (known[:limit], known[limit - 1].name)
 
 
-def position_of(store: Store, job: Job) -> Position:
+def position_of(store: Store, job: Job) -> QueuePosition:
     """The gate or line that holds a job, or how many jobs are before a ready one."""
     if job.state not in (State.WAITING, State.READY):
         return _NO_POSITION
     hold = store.hold(job.id)
     head = None if hold is None or hold.head is None else store.get([hold.head])[0]
-    return Position(hold, head, store.ahead(job.id) if job.state is State.READY and hold is None else None)
+    return QueuePosition(hold, head, store.ahead(job.id) if job.state is State.READY and hold is None else None)
 
 
 def reasons(
     job: Job,
     backlog: Backlog,
     now: Instant,
-    position: Position = _NO_POSITION,
+    position: QueuePosition = _NO_POSITION,
     workers: Sequence[Presence] = (),
     *,
     others: bool = True,
@@ -109,7 +109,7 @@ def _unhandled(job: Job, workers: Sequence[Presence], others: bool) -> list[str]
     return [f"no worker handles kind {job.kind}{known}; start one that does, and it runs{back}"]
 
 
-def _waiting(job: Job, position: Position, now: Instant, others: bool) -> list[str]:
+def _waiting(job: Job, position: QueuePosition, now: Instant, others: bool) -> list[str]:
     if job.due_at > now:
         why = "its retry" if job.errors else "it"
         return [f"{why} is due in {(job.due_at - now) / _SECOND:.1f} s, at {to_datetime(job.due_at).isoformat()}"]
@@ -124,7 +124,7 @@ def _waiting(job: Job, position: Position, now: Instant, others: bool) -> list[s
     return lines
 
 
-def _ready(backlog: Backlog, position: Position, now: Instant, others: bool) -> list[str]:
+def _ready(backlog: Backlog, position: QueuePosition, now: Instant, others: bool) -> list[str]:
     hold = position.hold
     if hold is not None:
         lines = [f"the gate {hold.gate} holds it: {_state_of(hold, now)}"]

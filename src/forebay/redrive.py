@@ -31,7 +31,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _in_order: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Plan(Struct, frozen=True, forbid_unknown_fields=True):
+class RedrivePlan(Struct, frozen=True, forbid_unknown_fields=True):
     """Which dead letters to redrive, and how.
 
     queue … subject  as in `Query`; the queue is the one that holds them
@@ -128,13 +128,13 @@ def matching(store: Store, query: Query) -> Iterator[Job]:
         after = page.next
 
 
-def chosen(store: Store, plan: Plan) -> list[Job]:
+def chosen(store: Store, plan: RedrivePlan) -> list[Job]:
     """The jobs that the plan selects now, by id."""
     found = (job for job in matching(store, plan.query) if plan.fits(job))
     return picked(found, plan)
 
 
-def picked(found: Iterator[Job], plan: Plan) -> list[Job]:
+def picked(found: Iterator[Job], plan: RedrivePlan) -> list[Job]:
     """The plan's sample of the matching jobs, or the first ones."""
     if plan.sample is None:
         return [job for _, job in zip(range(plan.limit), found, strict=False)] if plan.limit else list(found)
@@ -144,7 +144,7 @@ def picked(found: Iterator[Job], plan: Plan) -> list[Job]:
     return sorted(sample, key=lambda job: job.id)
 
 
-class Step(Struct, frozen=True):
+class RedriveStep(Struct, frozen=True):
     """Progress of a redrive: `tried` jobs were attempted, `moved` of them redriven; `ids`: those of this step."""
 
     tried: int
@@ -158,7 +158,7 @@ class RedriveRun:
     `stopped`: why it ended early. With a patch, the `ids` of a step are those of the new jobs.
     """
 
-    def __init__(self, plan: Plan, ids: list[int]) -> None:
+    def __init__(self, plan: RedrivePlan, ids: list[int]) -> None:
         self.plan = plan
         self.chosen = ids
         self.moved: list[int] = []
@@ -179,19 +179,19 @@ class RedriveRun:
             self._began = now
         return 0.0 if self.plan.rate is None else max(0.0, self._began + self.tried / self.plan.rate - now)
 
-    def step(self, store: Store) -> Step:
+    def step(self, store: Store) -> RedriveStep:
         """Redrive the next jobs, unless too many of the previous ones have died again."""
         if self.plan.stop_at is not None:
             self._check_outcomes(store)
         if self.over:
-            return Step(self.tried, len(self.moved), [])
+            return RedriveStep(self.tried, len(self.moved), [])
         part = self.chosen[self.tried : self.tried + self.plan.step]
         ids = move(store, self.plan, part)
         self.tried += len(part)
         self.moved += ids
         if self.plan.stop_at is not None:
             self._watched += ids
-        return Step(self.tried, len(self.moved), ids)
+        return RedriveStep(self.tried, len(self.moved), ids)
 
     def _check_outcomes(self, store: Store) -> None:
         """Count the outcomes of the jobs that were redriven first; those that have not ended are checked again."""
@@ -209,7 +209,7 @@ class RedriveRun:
             self.stopped = f"{self.died} of {self.ended} jobs that ended had died again"
 
 
-def move(store: Store, plan: Plan, ids: list[int]) -> list[int]:
+def move(store: Store, plan: RedrivePlan, ids: list[int]) -> list[int]:
     """Redrive the dead ones of these jobs in one step, with the plan's patch; the ids that they have now."""
     if plan.patch is None:
         return store.redrive(ids)
@@ -257,7 +257,7 @@ def redrive_patched(store: Store, payloads: Iterable[tuple[Job, Json]]) -> list[
 def run_redrive(
     store: Store,
     run: RedriveRun,
-    on_step: Callable[[Step], object] = lambda _: None,
+    on_step: Callable[[RedriveStep], object] = lambda _: None,
     *,
     clock: Callable[[], float] = monotonic,
     wait: Callable[[float], object] = sleep,

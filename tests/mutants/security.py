@@ -379,7 +379,7 @@ SECURITY_MUTANTS = [
     Mutant(
         "a handler logs the secrets of its payload",
         "src/forebay/work/pool.py",
-        "        running_job.set(RunningJob(run.handler.secrets, run.lease.job.body))\n",
+        "        running_job.set(JobSecrets(run.handler.secrets, run.lease.job.body))\n",
         "",
         tests("canaries", "a_handler_cannot_log_the_secrets_of_its_payload"),
     ),

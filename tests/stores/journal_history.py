@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, structs
 
-from forebay.core.changeset import ChangeSet, JobChange, LedgerChange, LogChange, Tables, decode_entry
+from forebay.core.changeset import ChangeSet, JobChange, LedgerChange, LogChange, TableChanges, decode_entry
 from forebay.core.gate import condition_gate
 from forebay.core.instant import days, micros, minutes, seconds
 from forebay.core.job import Draft, State
@@ -88,7 +88,7 @@ ALL_PARTS = {
     *RULES,
     *(
         f"{kind.__name__}.{field.name}"
-        for kind in (ChangeSet, JobChange, Tables, LogChange, LedgerChange)
+        for kind in (ChangeSet, JobChange, TableChanges, LogChange, LedgerChange)
         for field in structs.fields(kind)
     ),
 }

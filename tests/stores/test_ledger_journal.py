@@ -17,7 +17,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.frame import encode_mark
 from forebay.store.memory.journaled import CompactingJournal, open_journaled
-from forebay.store.memory.ledger import LedgerReader
+from forebay.store.memory.ledger import JournalLedgerReader
 from forebay.store.memory.store import MemoryStore
 from forebay.store.open import open_ledger, open_store
 from forebay.store.protocol import Want
@@ -46,7 +46,7 @@ def work(store: MemoryStore, rounds: int) -> None:
         store.settle([(lease, Ack()) for lease in store.claim([Want("default", 2)], "w", seconds(30))])
 
 
-def every(store: MemoryStore | LedgerReader, limit: int = 1_000) -> list[LedgerEntry]:
+def every(store: MemoryStore | JournalLedgerReader, limit: int = 1_000) -> list[LedgerEntry]:
     found: list[LedgerEntry] = []
     after = store.ledger_extent()[0] - 1
     while page := store.ledger(after, limit):
@@ -73,7 +73,7 @@ def test_a_cut_at_every_byte_leaves_the_ledger_of_the_last_whole_record() -> Non
     assert len(ledgers[max(ledgers)]) > 30
     for left, last in cuts(files_of(history), step=11):
         disk = on_disk(left)
-        outside = LedgerReader(DIRECTORY, disk)
+        outside = JournalLedgerReader(DIRECTORY, disk)
         kept = ledgers[last]
         assert every(outside) == kept[outside.ledger_extent()[0] :], f"cut after record {last}, before recovery"
         store = opened(disk)
@@ -89,7 +89,7 @@ def test_what_is_written_and_not_acknowledged_is_not_shown_from_outside() -> Non
     files = files_of(history)
     for lsn in list(ledgers)[1::5]:
         files[f"{DIRECTORY}/synced"] = encode_mark(lsn)
-        shown = every(LedgerReader(DIRECTORY, on_disk(files)))
+        shown = every(JournalLedgerReader(DIRECTORY, on_disk(files)))
         assert shown == ledgers[lsn][shown[0].offset if shown else len(ledgers[lsn]) :]
 
 
@@ -97,7 +97,7 @@ def test_history_outlives_compactions_and_reopenings() -> None:
     disk = MemoryDisk()
     store = opened(disk)
     store.put_ledger_rule(ALWAYS)
-    outside = LedgerReader(DIRECTORY, disk)
+    outside = JournalLedgerReader(DIRECTORY, disk)
     reported: list[LedgerEntry] = []
     for turn in range(6):
         work(store, 20)
@@ -132,7 +132,7 @@ def test_a_compaction_that_is_cut_off_anywhere_loses_no_record() -> None:
         except SimulatedCrash:
             died = True
         for left, all_of_it in ((base.kill(), True), (base.crash(Random(steps).randrange), False)):
-            shown = every(LedgerReader(DIRECTORY, left))
+            shown = every(JournalLedgerReader(DIRECTORY, left))
             assert shown == reported[: None if all_of_it else len(shown)], f"after operation {steps}, from outside"
             again = opened(left)
             assert every(again) == reported, f"after operation {steps}"
@@ -181,7 +181,7 @@ def test_files_of_records_that_nobody_keeps_are_deleted() -> None:
     assert kept() == [f"ledger-{offset:016x}.rec" for offset in (120, 180)]
     assert [entry.offset for entry in every(store)] == list(range(120, 183))
     with pytest.raises(OffsetGone):
-        LedgerReader(DIRECTORY, disk).ledger(-1, 1)
+        JournalLedgerReader(DIRECTORY, disk).ledger(-1, 1)
     clock.advance(10_000_000)
     store.promote(1_000)
     store.put_spec(QueueSpec(name="new"))
@@ -204,7 +204,7 @@ def test_a_silent_ledger_is_compacted_to_no_file() -> None:
     assert not [path for path in disk.files() if path.endswith(".rec")]
     store.put_ledger_rule(LedgerRule())
     again = opened(disk.kill())
-    assert again.ledger_extent() == LedgerReader(DIRECTORY, disk).ledger_extent() == (1, 2)
+    assert again.ledger_extent() == JournalLedgerReader(DIRECTORY, disk).ledger_extent() == (1, 2)
     assert [entry.record.name for entry in every(again)] == ["on"]
 
 
@@ -220,11 +220,11 @@ def test_a_missing_or_damaged_file_is_told_and_not_skipped() -> None:
     flipped[len(flipped) // 2] ^= 4
     for wrong in ({**files, first: bytes(flipped)}, {**files, first: files[first][:-1]}):
         with pytest.raises(JournalDamaged):
-            every(LedgerReader(DIRECTORY, on_disk(wrong)))
+            every(JournalLedgerReader(DIRECTORY, on_disk(wrong)))
     for missing in (first, second):
         without = {path: data for path, data in files.items() if path != missing}
         with pytest.raises(JournalDamaged, match="is missing"):
-            every(LedgerReader(DIRECTORY, on_disk(without)))
+            every(JournalLedgerReader(DIRECTORY, on_disk(without)))
 
 
 def test_another_process_reads_while_the_owner_writes_and_compacts(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ class LateCompaction(RealDisk):
 def test_a_compaction_in_the_middle_of_a_look_hides_nothing(tmp_path: Path) -> None:
     directory = str(tmp_path / "j")
     store, disk = open_journaled(directory, segment_bytes=512), LateCompaction()
-    reader = LedgerReader(directory, disk)
+    reader = JournalLedgerReader(directory, disk)
     work(store, 20)
     disk.stores.append(store)
     assert reader.ledger_extent() == store.ledger_extent()

@@ -16,7 +16,7 @@ from forebay.core.named import DEAD_LETTER, DELAY, RETRY, WORK
 from forebay.core.outcome import Dropped, Failed, Failure
 from forebay.core.policy import DeadLetters, Fixed, Routing
 from forebay.core.spec import QueueSpec
-from forebay.redrive import Plan, RedriveRun, chosen, run_redrive
+from forebay.redrive import RedrivePlan, RedriveRun, chosen, run_redrive
 from forebay.testing.clock import ManualClock
 from tests.stores.world import BOOM, DAY, HOUR, SECOND, Begin, World
 
@@ -178,7 +178,7 @@ def test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back(begin: Begin)
     assert job is not None
     assert "4111" not in repr(job.errors), "the error is kept, the payload is not copied into it"
 
-    plan = Plan(queue="graves", sample=2)
+    plan = RedrivePlan(queue="graves", sample=2)
     course = run_redrive(world.store, RedriveRun(plan, [job.id for job in chosen(world.store, plan)]))
     assert len(course.moved) == 2
     assert world.store.redrive(course.moved) == [], "once"

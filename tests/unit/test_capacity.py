@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.cli import main
-from forebay.cli.capacity import Demand, Plan
-from forebay.cli.job_bill import Figure, JobBill, job_bill, job_bills
+from forebay.cli.capacity import CapacityPlan, Demand
+from forebay.cli.job_bill import BillFigure, JobBill, job_bill, job_bills
 from forebay.core.errors import Invalid
 from tests.command_result import CommandResult
 
@@ -38,14 +38,14 @@ VALUES = {
 
 def fixed_bill(**changes: float) -> JobBill:
     figures: dict[str, Any] = {
-        name: Figure(value, "unit", (value, value), 1, "the command", "2030-01-01", "the machine")
+        name: BillFigure(value, "unit", (value, value), 1, "the command", "2030-01-01", "the machine")
         for name, value in (VALUES | changes).items()
     }
     return JobBill("postgres", "fixed", **figures)
 
 
 def planned(demand: Demand, **changes: float) -> dict[str, float]:
-    return {line.name: line.value for line in Plan(demand, fixed_bill(**changes)).lines()}
+    return {line.name: line.value for line in CapacityPlan(demand, fixed_bill(**changes)).lines()}
 
 
 def test_a_million_jobs_a_second_is_computed_exactly() -> None:
@@ -126,7 +126,7 @@ def test_each_option_counts(change: dict[str, Any], grows: str) -> None:
 
 def test_more_cells_than_ids_have_room_for_are_refused_with_the_rate_that_fits() -> None:
     with pytest.raises(Invalid, match=r"100,000 cells, at most 1,024; give each cell at least 976,563"):
-        Plan(Demand(1e9), fixed_bill())
+        CapacityPlan(Demand(1e9), fixed_bill())
     assert planned(Demand(1e9, cell_rate=976_563.0))["cells"] == 1_024
 
 

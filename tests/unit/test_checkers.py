@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from forebay.core.changeset import PASSED, PROMOTED, WITHDRAWN, ChangeSet, JobChange, LogChange, Tables
+from forebay.core.changeset import PASSED, PROMOTED, WITHDRAWN, ChangeSet, JobChange, LogChange, TableChanges
 from forebay.core.entries import Entry
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
@@ -46,7 +46,7 @@ def costly(job_id: int, cost: int = 1, gates: tuple[str, ...] = ()) -> Entry:
 
 
 def put(spec: QueueSpec) -> ChangeSet:
-    return ChangeSet(0, tables=Tables(specs={spec.name: spec}))
+    return ChangeSet(0, tables=TableChanges(specs={spec.name: spec}))
 
 
 def paced(burst: int = 2, step: int = 100) -> ChangeSet:
@@ -59,7 +59,7 @@ def capped(eligibility: Eligibility) -> ChangeSet:
 
 
 def given_slots(gate: str, limit: int) -> ChangeSet:
-    return ChangeSet(0, tables=Tables(gate_limits={gate: limit}))
+    return ChangeSet(0, tables=TableChanges(gate_limits={gate: limit}))
 
 
 def lined(job_id: int, *, blocks: bool = False) -> Entry:

@@ -21,8 +21,8 @@ from forebay.cli.diagnosis import Diagnosis
 from forebay.cli.doctor import examine
 from forebay.cli.reload import changes, home_of, snapshot
 from forebay.cli.resolve_store import masked
-from forebay.cli.screen import Progress, Screen, cut, width_of
-from forebay.cli.stats import Sample, rates
+from forebay.cli.screen import ProgressBar, Screen, cut, width_of
+from forebay.cli.stats import StatsSample, rates
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.humanize import format_duration, iso, many, when
 from forebay.core.instant import days, from_datetime, minutes, seconds
@@ -157,7 +157,7 @@ def test_progress_is_a_bar_on_a_terminal_and_nothing_elsewhere(monkeypatch: pyte
     monkeypatch.setenv("TERM", "xterm")
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
-        progress = Progress(Screen(out=io.StringIO()), "redrive", 10, stream)
+        progress = ProgressBar(Screen(out=io.StringIO()), "redrive", 10, stream)
         progress.show(5, "5 of 10")
         progress.show(6, "not yet: too soon after the last")
         progress.show(10, "10 of 10")
@@ -344,12 +344,12 @@ def test_doctor_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_rates_are_differences_between_looks() -> None:
-    before = Sample(1_000_000, {"q": backlog(ready=10, done=5, dead=1)})
+    before = StatsSample(1_000_000, {"q": backlog(ready=10, done=5, dead=1)})
     now = backlog(ready=4, done=9, dead=2)
     assert rates(now, before, 3_000_000) == (-3.0, 2.0, 0.5)
     assert rates(now, None, 3_000_000) is None
     assert rates(now, before, 1_000_000) is None
-    assert rates(now, Sample(0, {}), 1_000_000) is None
+    assert rates(now, StatsSample(0, {}), 1_000_000) is None
 
 
 def backlog(ready: int, done: int, dead: int) -> Backlog:

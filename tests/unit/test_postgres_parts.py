@@ -15,8 +15,8 @@ from forebay.core.policy import Fair, KeepFor, Priority
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.claims import ClaimCursor, LeaseCursor
 from forebay.store.postgres.connect import masked, without_password
-from forebay.store.postgres.health import Health, Open, Standby, Table
-from forebay.store.postgres.runs import Run, facts_json, group
+from forebay.store.postgres.health import Health, Open, Standby, TableHealth
+from forebay.store.postgres.runs import DraftRun, facts_json, group
 from forebay.store.postgres.session import KnownSpec
 from tests.unit.values import NOW
 
@@ -36,11 +36,11 @@ WELL = Health(
     max_connections=97,
     sees_others=True,
     held=[],
-    tables=[Table("run", 10, 10, 30.0, True)],
+    tables=[TableHealth("run", 10, 10, 30.0, True)],
 )
 
 
-def grouped(*drafts: Draft, spec: QueueSpec | None = None) -> list[Run]:
+def grouped(*drafts: Draft, spec: QueueSpec | None = None) -> list[DraftRun]:
     text = None if spec is None else spec.to_json().decode()
     known = {name: KnownSpec(name, 1, text) for name in {draft.queue for draft in drafts}}
     return group(drafts, lambda draft: known[draft.queue].stamp(draft))
@@ -180,9 +180,14 @@ def test_a_server_that_is_well_has_nothing_to_mend() -> None:
         ({"standbys": [Standby("b", "", None)]}, "standby", "ok", "b (unknown), lag not visible"),
         ({"connections": 90}, "sessions", "warn", "90 of 97"),
         ({"autovacuum": False}, "vacuum", "warn", "autovacuum is off"),
-        ({"tables": [Table("run", 10, 10, None, False)]}, "vacuum", "warn", "off for forebay.run"),
-        ({"tables": [Table("run", 5, 300_000, 900.0, True)]}, "vacuum", "warn", "300,000 dead rows beside 5 live"),
-        ({"tables": [Table("run", 10**6, 300_000, None, True)]}, "vacuum", "ok", "cleared never yet"),
+        ({"tables": [TableHealth("run", 10, 10, None, False)]}, "vacuum", "warn", "off for forebay.run"),
+        (
+            {"tables": [TableHealth("run", 5, 300_000, 900.0, True)]},
+            "vacuum",
+            "warn",
+            "300,000 dead rows beside 5 live",
+        ),
+        ({"tables": [TableHealth("run", 10**6, 300_000, None, True)]}, "vacuum", "ok", "cleared never yet"),
         ({"sees_others": False}, "held", "ok", "others are not shown"),
         (
             {"held": [Open("42", "report", "ada", "idle in transaction", 75.0, 1_200)]},

@@ -11,7 +11,7 @@ from forebay.core.job import Draft, State
 from forebay.core.outcome import ABANDONED, Ack, DeadLetter, Failure
 from forebay.core.policy import DeadLetters, Routing
 from forebay.core.spec import QueueSpec
-from forebay.redrive import Plan, RedriveRun, Step, chosen, run_redrive
+from forebay.redrive import RedrivePlan, RedriveRun, RedriveStep, chosen, run_redrive
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
@@ -35,10 +35,10 @@ class StoreWithDead:
         self.store.settle([(lease, verdict) for lease in leases])
 
     def ids(self, **output: Any) -> list[int]:
-        return [job.id for job in chosen(self.store, Plan(**output))]
+        return [job.id for job in chosen(self.store, RedrivePlan(**output))]
 
     def run(self, **output: Any) -> RedriveRun:
-        plan = Plan(**output)
+        plan = RedrivePlan(**output)
         return run_redrive(
             self.store, RedriveRun(plan, [job.id for job in chosen(self.store, plan)]), wait=lambda _: None
         )
@@ -104,13 +104,13 @@ def test_dead_letters_that_lie_elsewhere_are_found_there_and_go_home() -> None:
 def test_a_rate_makes_steps_and_waits_between_them() -> None:
     fixture = StoreWithDead()
     ids = [fixture.dead() for _ in range(25)]
-    now, waits, steps = [0.0], list[float](), list[Step]()
+    now, waits, steps = [0.0], list[float](), list[RedriveStep]()
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
         now[0] += seconds
 
-    course = RedriveRun(Plan(rate=50), ids)
+    course = RedriveRun(RedrivePlan(rate=50), ids)
     run_redrive(fixture.store, course, steps.append, clock=lambda: now[0], wait=wait)
     assert [step.moved for step in steps] == [10, 20, 25]
     assert waits == pytest.approx([0.0, 0.2, 0.2])
@@ -120,21 +120,21 @@ def test_a_rate_makes_steps_and_waits_between_them() -> None:
 def test_it_stops_when_too_many_die_again() -> None:
     fixture = StoreWithDead()
     ids = [fixture.dead() for _ in range(50)]
-    course = RedriveRun(Plan(rate=50, stop_at=0.5, stop_after=10), ids)
+    course = RedriveRun(RedrivePlan(rate=50, stop_at=0.5, stop_after=10), ids)
     run_redrive(
         fixture.store, course, lambda _: fixture.end("default", DeadLetter(Failure("Boom")), 10), wait=lambda _: None
     )
     assert (course.tried, course.died, course.ended) == (10, 10, 10)
     assert course.stopped == "10 of 10 jobs that ended had died again"
-    assert len(chosen(fixture.store, Plan())) == 50
+    assert len(chosen(fixture.store, RedrivePlan())) == 50
 
 
 def test_it_goes_on_while_few_die_again() -> None:
     fixture = StoreWithDead()
     ids = [fixture.dead() for _ in range(50)]
-    course = RedriveRun(Plan(rate=50, stop_at=0.5, stop_after=10), ids)
+    course = RedriveRun(RedrivePlan(rate=50, stop_at=0.5, stop_after=10), ids)
 
-    def work(_: Step) -> None:
+    def work(_: RedriveStep) -> None:
         fixture.end("default", Ack(), 7)
         fixture.end("default", DeadLetter(Failure("Boom")), 3)
 
@@ -144,7 +144,7 @@ def test_it_goes_on_while_few_die_again() -> None:
 
 def test_who_is_still_about_counts_for_nothing_yet() -> None:
     fixture = StoreWithDead()
-    course = RedriveRun(Plan(rate=5, stop_at=0.0, stop_after=1), [fixture.dead() for _ in range(5)])
+    course = RedriveRun(RedrivePlan(rate=5, stop_at=0.0, stop_after=1), [fixture.dead() for _ in range(5)])
     run_redrive(fixture.store, course, wait=lambda _: None)
     assert (course.tried, course.ended, course.stopped) == (5, 0, None)
 
@@ -167,5 +167,5 @@ def test_who_is_still_about_counts_for_nothing_yet() -> None:
 )
 def test_a_plan_that_makes_no_sense_is_refused(output: dict[str, Any]) -> None:
     with pytest.raises(ForebayError) as refusal:
-        Plan(**output)
+        RedrivePlan(**output)
     assert isinstance(refusal.value, Invalid)

@@ -27,7 +27,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias, TypeVar
 
 from forebay.core.errors import StoreLocked
-from forebay.store.memory.disk import Disk, Ownership
+from forebay.store.memory.disk import DirectoryLock, Disk
 
 Draw: TypeAlias = Callable[[int], int]
 T = TypeVar("T")
@@ -196,7 +196,7 @@ class MemoryDisk:
     def make_directory(self, path: str) -> None:
         self._directories.add(path)
 
-    def lock(self, path: str) -> Ownership:
+    def lock(self, path: str) -> DirectoryLock:
         if path in self._locks:
             raise StoreLocked(path, "this process")
         self._locks.add(path)
@@ -303,7 +303,7 @@ class FaultyDisk:
     def make_directory(self, path: str) -> None:
         self._call("make_directory", path, lambda: self._inner.make_directory(path))
 
-    def lock(self, path: str) -> Ownership:
+    def lock(self, path: str) -> DirectoryLock:
         return self._inner.lock(path)
 
     def entries(self, directory: str) -> list[str]:

@@ -15,7 +15,7 @@ from forebay.cli.argtypes import count, job_id
 from forebay.cli.command import Call, Command, raw_argument
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.inspect import checked_names, job_table, matching
-from forebay.cli.screen import Progress, confirm
+from forebay.cli.screen import ProgressBar, confirm
 from forebay.core.errors import Invalid
 from forebay.core.humanize import many
 from forebay.core.job import Job, State
@@ -87,7 +87,7 @@ def _cancel_matching(call: Call, store: Store, query: Query) -> int:
     if ids and not args.yes:
         confirm(f"{many(len(ids), 'job')} will be cancelled. Continue? [y/N] ", "cancel", "nothing was cancelled")
     answers: Counter[CancelAnswer] = Counter()
-    progress = Progress(call.screen, "cancel", len(ids))
+    progress = ProgressBar(call.screen, "cancel", len(ids))
     try:
         for part in _batches(ids):
             answers.update(store.cancel(part))

@@ -17,7 +17,7 @@ from msgspec import Struct
 from forebay.cli.argtypes import count, duration, fraction, rate, size
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
-from forebay.cli.job_bill import Figure, JobBill, job_bill
+from forebay.cli.job_bill import BillFigure, JobBill, job_bill
 from forebay.core.errors import Invalid
 from forebay.core.humanize import format_duration
 from forebay.core.instant import micros
@@ -68,7 +68,7 @@ class PlanLine(Struct, frozen=True):
     arithmetic: str
 
 
-class Plan:
+class CapacityPlan:
     """The lines of a plan, in the order in which they follow from each other."""
 
     def __init__(self, demand: Demand, bill: JobBill) -> None:
@@ -95,7 +95,7 @@ class Plan:
     def _cores_of_a_cell(self) -> float:
         return self.demand.rate / self.cells * self.bill.server_cpu.value / 1e6 / self.demand.headroom
 
-    def _processes(self, cpu: Figure) -> int:
+    def _processes(self, cpu: BillFigure) -> int:
         return _whole(self.demand.rate * cpu.value / 1e6 / self.demand.headroom)
 
     def lines(self) -> list[PlanLine]:
@@ -170,7 +170,7 @@ class Plan:
             f"{each:,.6g} jobs/s × {shown} × {_span(demand.backlog)}",
         )
 
-    def _with_payload(self, base: Figure, factor: Figure) -> tuple[float, str]:
+    def _with_payload(self, base: BillFigure, factor: BillFigure) -> tuple[float, str]:
         """Bytes of a job, and how they come about."""
         if not self.more_payload:
             return base.value, f"{base.value:g} B"
@@ -251,7 +251,7 @@ def _capacity(call: Call) -> int:
     args = call.args
     given = ("payload", "cell_rate", "headroom", "copies", "retention", "backlog", "connections")
     chosen = {name: getattr(args, name) for name in given if getattr(args, name) is not None}
-    plan = Plan(Demand(args.rate, **chosen), _chosen_bill(call))
+    plan = CapacityPlan(Demand(args.rate, **chosen), _chosen_bill(call))
     if call.screen.as_json:
         assumptions = dict(plan.assumptions())
         call.screen.emit({"demand": plan.demand, "plan": plan.lines(), "assumptions": assumptions, "bill": plan.bill})

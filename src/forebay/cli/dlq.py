@@ -23,7 +23,7 @@ from forebay.core.fingerprint import cause_of, fingerprint
 from forebay.core.humanize import iso, when
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.redrive import Plan
+from forebay.redrive import RedrivePlan
 from forebay.store.protocol import Store
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -61,12 +61,12 @@ def _ls(call: Call) -> int:
 
 def _listed(store: Store, args: Any, now: Instant) -> Iterator[Job]:
     """The dead letters that match the filters, quarantined or not."""
-    plan = Plan(**filtered(args, now), quarantined=True)
+    plan = RedrivePlan(**filtered(args, now), quarantined=True)
     query = replace(plan.query, suspect=args.quarantined or None)
     return (job for job in matching(store, query) if plan.fits(job))
 
 
-class Cause(Struct):
+class CauseRow(Struct):
     """Dead letters of one queue and kind with the same error, apart from its variable parts."""
 
     fingerprint: str
@@ -81,8 +81,8 @@ class Cause(Struct):
     count: int = 0
 
 
-def grouped(jobs: Iterator[Job]) -> list[Cause]:
-    causes: dict[str, Cause] = {}
+def grouped(jobs: Iterator[Job]) -> list[CauseRow]:
+    causes: dict[str, CauseRow] = {}
     for job in jobs:
         at, parts = job.finished_at or job.enqueued_at, cause_of(job)
         name = fingerprint(*parts)
@@ -90,7 +90,7 @@ def grouped(jobs: Iterator[Job]) -> list[Cause]:
         if cause is None:
             queue, kind, error, message = parts
             place = _place(job.errors[-1].trace) if job.errors else ""
-            cause = Cause(name, queue, kind, error or "(no error)", message, place, job.id, at, at)
+            cause = CauseRow(name, queue, kind, error or "(no error)", message, place, job.id, at, at)
             causes[name] = cause
         cause.count += 1
         cause.first, cause.last = min(cause.first, at), max(cause.last, at)
@@ -103,7 +103,7 @@ def _place(trace: str) -> str:
     return f"{places[-1][0].rsplit('/', 1)[-1]}:{places[-1][1]}" if places else ""
 
 
-def _show_groups(call: Call, causes: list[Cause], now: Instant) -> int:
+def _show_groups(call: Call, causes: list[CauseRow], now: Instant) -> int:
     if call.screen.as_json:
         for cause in causes:
             times = {"first_at": iso(cause.first), "last_at": iso(cause.last)}

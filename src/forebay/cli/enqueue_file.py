@@ -17,7 +17,7 @@ from msgspec import Struct
 from forebay.cli.argtypes import moment
 from forebay.cli.command import Call
 from forebay.cli.exits import FAILED, OK, USAGE, CommandFailed
-from forebay.cli.screen import Progress
+from forebay.cli.screen import ProgressBar
 from forebay.core.errors import ForebayError, Invalid, StoreFailed
 from forebay.core.humanize import many
 from forebay.core.instant import Instant, from_seconds
@@ -113,7 +113,7 @@ def enqueue_file(call: Call) -> int:
             )
     with _input(call.args.file) as (file, size), call.store(create=True) as store:
         lines = _Lines(call, file, store.now)
-        progress = Progress(call.screen, "enqueue", size)
+        progress = ProgressBar(call.screen, "enqueue", size)
 
         def show_progress(tally: Tally) -> None:
             lines.taken(tally)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
 from forebay.cli.resolve_store import masked
-from forebay.cli.screen import Progress
+from forebay.cli.screen import ProgressBar
 from forebay.cli.spark_commands import absolute_url, master_argument, needing_spark, number, spark_of
 from forebay.core.errors import Invalid
 from forebay.core.humanize import many
@@ -63,7 +63,7 @@ def _gen(call: Call) -> int:
 def _seeded(call: Call, made: "DataFrame") -> tuple[int, float]:
     from forebay.spark.generate import seed_store
 
-    progress = Progress(call.screen, "gen", call.args.jobs)
+    progress = ProgressBar(call.screen, "gen", call.args.jobs)
 
     def show(so_far: "Seeded") -> None:
         progress.show(so_far.jobs, f"{so_far.jobs:,} jobs")

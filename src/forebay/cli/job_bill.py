@@ -16,7 +16,7 @@ from forebay.core.errors import Invalid
 _FILE: Final = "job_bill.json"
 
 
-class Figure(Struct, frozen=True):
+class BillFigure(Struct, frozen=True):
     """The median of `rounds`, and the lowest and highest of them. `note`: what to keep in mind."""
 
     value: float
@@ -39,19 +39,19 @@ class JobBill(Struct, frozen=True, forbid_unknown_fields=True):
 
     store: str
     mix: str
-    producer_cpu: Figure
-    worker_cpu: Figure
-    server_cpu: Figure
-    payload_bytes: Figure
-    log_bytes: Figure
-    log_factor: Figure
-    ledger_bytes: Figure
-    waiting_bytes: Figure
-    waiting_factor: Figure
-    worker_memory: Figure
-    worker_connections: Figure
-    producer_connections: Figure
-    cell_rate: Figure
+    producer_cpu: BillFigure
+    worker_cpu: BillFigure
+    server_cpu: BillFigure
+    payload_bytes: BillFigure
+    log_bytes: BillFigure
+    log_factor: BillFigure
+    ledger_bytes: BillFigure
+    waiting_bytes: BillFigure
+    waiting_factor: BillFigure
+    worker_memory: BillFigure
+    worker_connections: BillFigure
+    producer_connections: BillFigure
+    cell_rate: BillFigure
 
 
 @cache

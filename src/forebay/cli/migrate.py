@@ -16,7 +16,7 @@ from forebay.core.errors import Invalid
 from forebay.core.humanize import SECOND, iso
 
 if TYPE_CHECKING:
-    from forebay.store.postgres.health import Step
+    from forebay.store.postgres.health import MigrationStep
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -63,13 +63,13 @@ def _migrate_server(call: Call) -> int:
     return FAILED if coming or _blocked(steps, phase) else OK
 
 
-def _blocked(steps: "list[Step]", phase: str | None) -> bool:
+def _blocked(steps: "list[MigrationStep]", phase: str | None) -> bool:
     """Whether a migration of the wanted phase is pending behind one of the other phase."""
     left = [step.migration.phase for step in steps if step.applied_at is None]
     return phase in left
 
 
-def _coming(steps: "list[Step]", phase: str | None) -> list[int]:
+def _coming(steps: "list[MigrationStep]", phase: str | None) -> list[int]:
     """The migrations that would be applied: the pending ones, up to the first of another phase."""
     coming = []
     for step in steps:
@@ -80,7 +80,7 @@ def _coming(steps: "list[Step]", phase: str | None) -> list[int]:
     return coming
 
 
-def _document(call: Call, steps: "list[Step]", done: list[int], coming: list[int]) -> dict[str, object]:
+def _document(call: Call, steps: "list[MigrationStep]", done: list[int], coming: list[int]) -> dict[str, object]:
     files = [
         {
             "number": step.migration.number,
@@ -95,7 +95,7 @@ def _document(call: Call, steps: "list[Step]", done: list[int], coming: list[int
     return {**facts, "dry_run": call.args.dry_run, "applied": done, "would_apply": coming, "migrations": files}
 
 
-def _report(call: Call, steps: "list[Step]", done: list[int], coming: list[int]) -> None:
+def _report(call: Call, steps: "list[MigrationStep]", done: list[int], coming: list[int]) -> None:
     rows = []
     for step in steps:
         number, at = step.migration.number, step.applied_at

@@ -15,8 +15,8 @@ from forebay.store.postgres.health import (
     HELD_SECONDS,
     MIN_VERSION,
     Health,
+    MigrationStep,
     Open,
-    Step,
     inspect,
     receives_notifications,
     steps,
@@ -37,7 +37,7 @@ def _server(url: str) -> Iterator[Server]:
         server.close()
 
 
-def steps_of(url: str) -> list[Step]:
+def steps_of(url: str) -> list[MigrationStep]:
     """All migrations, applied or pending. Raises for a schema that this version does not know."""
     with _server(url) as server:
         pending(server)

@@ -11,13 +11,13 @@ from forebay.cli.command import Call, raw_argument
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.inspect import job_table, matching
 from forebay.cli.redrive import filtered, filters, named_dead
-from forebay.cli.screen import Progress, confirm
+from forebay.cli.screen import ProgressBar, confirm
 from forebay.core.errors import Invalid
 from forebay.core.humanize import many
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Job
 from forebay.core.limits import MAX_BATCH
-from forebay.redrive import Plan
+from forebay.redrive import RedrivePlan
 from forebay.store.protocol import Store
 
 _SHOWN = 20
@@ -65,16 +65,16 @@ def purge(call: Call) -> int:
     return FAILED if left else OK
 
 
-def _plan(args: Any, now: Instant) -> Plan:
+def _plan(args: Any, now: Instant) -> RedrivePlan:
     if args.older_than is not None and args.died_before is not None:
         raise Invalid("--older-than", "it means the same as --died-before", "give one of the two")
     error_text = filtered(args, now)
     if args.older_than is not None:
         error_text["died_before"] = max(0, now - micros(args.older_than))
-    return Plan(**error_text, quarantined=True)
+    return RedrivePlan(**error_text, quarantined=True)
 
 
-def _fitting(store: Store, plan: Plan, limit: int | None) -> Iterator[Job]:
+def _fitting(store: Store, plan: RedrivePlan, limit: int | None) -> Iterator[Job]:
     return islice((job for job in matching(store, plan.query) if plan.fits(job)), limit)
 
 
@@ -88,7 +88,7 @@ def _would(call: Call, store: Store, found: int, some: list[Job]) -> int:
 
 
 def _purged(call: Call, store: Store, jobs: Iterator[Job], found: int) -> int:
-    progress = Progress(call.screen, "purge", found)
+    progress = ProgressBar(call.screen, "purge", found)
     total = 0
     try:
         while ids := [job.id for job in islice(jobs, MAX_BATCH)]:

@@ -8,14 +8,14 @@ from forebay.cli.argtypes import count, duration, fraction, job_id, rate
 from forebay.cli.command import Call, raw_argument
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.inspect import job_table
-from forebay.cli.screen import Progress
+from forebay.cli.screen import ProgressBar
 from forebay.core.errors import Invalid
 from forebay.core.humanize import many
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.core.payload import parse_patch
-from forebay.redrive import Plan, RedriveRun, Step, chosen, run_redrive
+from forebay.redrive import RedrivePlan, RedriveRun, RedriveStep, chosen, run_redrive
 from forebay.store.protocol import Store
 
 _FILTERS: Final = ("queue", "kind", "where", "fingerprint")
@@ -78,8 +78,8 @@ def redrive(call: Call) -> int:
     return FAILED if left or run.stopped else OK
 
 
-def _plan(args: Any, now: Instant) -> Plan:
-    return Plan(
+def _plan(args: Any, now: Instant) -> RedrivePlan:
+    return RedrivePlan(
         **filtered(args, now),
         quarantined=args.quarantined,
         limit=args.limit,
@@ -112,9 +112,9 @@ def _would(call: Call, jobs: list[Job], now: Instant) -> int:
 
 def _carry_out(call: Call, store: Store, run: RedriveRun) -> RedriveRun:
     total = len(run.chosen)
-    progress = Progress(call.screen, "redrive", total)
+    progress = ProgressBar(call.screen, "redrive", total)
 
-    def report(step: Step) -> None:
+    def report(step: RedriveStep) -> None:
         progress.show(step.tried, f"{step.moved:,} of {total:,}")
 
     try:

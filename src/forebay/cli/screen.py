@@ -114,7 +114,7 @@ class Screen:
         return _GAP.join(parts).rstrip()
 
 
-class Progress:
+class ProgressBar:
     """A progress bar on stderr if it is a terminal, else nothing. `done` counts in any unit."""
 
     def __init__(self, screen: Screen, label: str, total: int, stream: TextIO | None = None) -> None:

@@ -111,19 +111,19 @@ def blocked_words(backlog: Backlog) -> str:
     return f"{backlog.queue}: {many(backlog.blocked, 'line')}{more} {verb} blocked by a dead job at the head"
 
 
-class Sample(Struct, frozen=True):
+class StatsSample(Struct, frozen=True):
     """All queues at one instant."""
 
     at: Instant
     backlogs: dict[str, Backlog]
 
 
-def take_sample(store: Store, queues: list[str] | None) -> Sample:
+def take_sample(store: Store, queues: list[str] | None) -> StatsSample:
     backlogs = backlogs_of(store, queues)
-    return Sample(store.now(), {backlog.queue: backlog for backlog in backlogs})
+    return StatsSample(store.now(), {backlog.queue: backlog for backlog in backlogs})
 
 
-def rates(backlog: Backlog, before: Sample | None, at: Instant) -> tuple[float, float, float] | None:
+def rates(backlog: Backlog, before: StatsSample | None, at: Instant) -> tuple[float, float, float] | None:
     """Changes of depth, done and dead per second since the last sample; None when there was none."""
     was = None if before is None else before.backlogs.get(backlog.queue)
     if before is None or was is None or at <= before.at:
@@ -156,7 +156,7 @@ class Top:
     def __init__(self, call: Call, store: Store) -> None:
         self._call = call
         self._store = store
-        self._before: Sample | None = None
+        self._before: StatsSample | None = None
 
     def refresh(self) -> None:
         self._before = take_sample(self._store, self._call.args.queues)
@@ -192,7 +192,7 @@ class Top:
         heads = ("job", "queue", "kind", "for", "progress")
         return ["", *self._call.screen.table_lines(heads, rows, "job for")] if rows else []
 
-    def _emit(self, backlog: Backlog, before: Sample | None, at: Instant) -> None:
+    def _emit(self, backlog: Backlog, before: StatsSample | None, at: Instant) -> None:
         found = rates(backlog, before, at)
         net, done, dead = found or (None, None, None)
         self._call.screen.emit(

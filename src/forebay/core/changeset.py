@@ -54,7 +54,7 @@ class JobChange(Struct, frozen=True, array_like=True):
     keep_rank: bool = False
 
 
-class Tables(Struct, frozen=True, omit_defaults=True):
+class TableChanges(Struct, frozen=True, omit_defaults=True):
     """New values in the tables that are not about single jobs, by name; None: the name is dropped.
 
     `tats`: the theoretical arrival times of rates at which jobs started.
@@ -109,7 +109,7 @@ class ChangeSet(Struct, frozen=True, array_like=True):
     owner: str | None = None
     name: str | None = None
     tick: Instant | None = None
-    tables: Tables | None = None
+    tables: TableChanges | None = None
     log: LogChange | None = None
     ledger: LedgerChange | None = None
 

@@ -31,7 +31,7 @@ _OWN: Final = attrgetter("kind", "tenant", "subject", "key", "priority")
 _PLAIN: Final = (None, None, None, 0)
 
 
-class RunningJob(Protocol):
+class LeasedJob(Protocol):
     """A job under lease, as a lease or a row has it."""
 
     @property
@@ -91,13 +91,13 @@ class RecordBuilder:
             for place, job_id in enumerate(ids):
                 self._take(change, job_id, 1, facts, None if traits is None else [traits[place]])
 
-    def held(self, change: Change, job: RunningJob, until: Instant, error: Failure | None = None) -> None:
+    def held(self, change: Change, job: LeasedJob, until: Instant, error: Failure | None = None) -> None:
         """A running job, and why it failed."""
         queue, kind, delivery, attempt, *instants = _TURN(job)
         trait_or_none = None if error is None else Trait(error_kind=error.kind, error=error.message)
         self.job(change, job.id, queue, kind, delivery, attempt, 0, *instants, until, trait=trait_or_none)
 
-    def leased(self, change: Change, jobs: Iterable[RunningJob], until: Instant) -> None:
+    def leased(self, change: Change, jobs: Iterable[LeasedJob], until: Instant) -> None:
         """Running jobs with one end of their leases: as `held` for each of them."""
         for (queue, delivery, attempt, *instants), group in groupby(jobs, _LEASE):
             alike = list(group)

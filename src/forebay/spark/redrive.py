@@ -23,7 +23,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.payload import check_body, decode_payload
-from forebay.redrive import Plan, divided
+from forebay.redrive import RedrivePlan, divided
 from forebay.spark.options import Writing
 from forebay.spark.sink import report
 from forebay.store.open import open_store
@@ -83,7 +83,7 @@ class RedriveSink(DataSourceArrowWriter):
 def _put_back(store: Store, batches: Iterable[pa.RecordBatch], writing: Writing) -> Redriven:
     total = Redriven()
     due = monotonic()
-    for letters in _some(batches, Plan(rate=writing.rate).step):
+    for letters in _some(batches, RedrivePlan(rate=writing.rate).step):
         if writing.rate is not None:
             Event().wait(max(0.0, due - monotonic()))
             due = max(due, monotonic()) + len(letters) / writing.rate

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from forebay.core.errors import StoreFailed
 
 
-class Call:
+class PendingCall:
     """One thread's call. `wakeup` is released when the call is done, or when its thread has to lead."""
 
     __slots__ = ("done", "error", "leads", "wakeup")
@@ -26,7 +26,7 @@ class Call:
         self.leads = False
 
 
-C = TypeVar("C", bound=Call)
+C = TypeVar("C", bound=PendingCall)
 
 
 class GroupCommit(Generic[C]):

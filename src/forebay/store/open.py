@@ -84,9 +84,9 @@ def open_ledger(url: str) -> LedgerReader:
             raise Invalid(
                 "store URL", f"{url!r} keeps no ledger", "use memory:///directory, sqlite:/// or postgresql://"
             )
-        from forebay.store.memory.ledger import LedgerReader as JournalReader
+        from forebay.store.memory.ledger import JournalLedgerReader
 
-        return JournalReader(path)
+        return JournalLedgerReader(path)
     if parts.scheme == "sqlite" and not parts.netloc and not os.path.exists(path.removeprefix("/")):
         raise Invalid("store URL", f"there is no store in {path.removeprefix('/')!r}", "name the file of a store")
     if parts.scheme == "cells":

@@ -16,7 +16,7 @@ from forebay.core.instant import from_seconds, seconds
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import check_between
 from forebay.work.context import Context
-from forebay.work.redacting import RunningBatch, RunningJob, running_job
+from forebay.work.redacting import JobSecrets, RunningBatch, running_job
 from forebay.work.signature import parameter_types
 
 MAX_WAIT: Final = seconds(60)
@@ -44,7 +44,7 @@ class _Batch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.members: list[tuple[Call[Any], asyncio.Future[Any]]] = []
-        self.running: list[RunningJob | None] = []
+        self.running: list[JobSecrets | None] = []
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 

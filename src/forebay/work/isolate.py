@@ -40,7 +40,7 @@ from forebay.work.handler import Handler, traced
 from forebay.work.hooks import Hooked, Hooks
 from forebay.work.lifespan import Lifespan, StartupFailed
 from forebay.work.log_setup import configure_logging
-from forebay.work.redacting import RunningJob, running_job
+from forebay.work.redacting import JobSecrets, running_job
 from forebay.work.run import Run
 from forebay.work.start_marks import StartMarks
 
@@ -99,7 +99,7 @@ class ChildDied(Exception):
         self.begun = begun
 
 
-class Child:
+class IsolatedProcess:
     """One child process. `prepare` and `run` block the calling thread; `kill` may be called from any thread."""
 
     def __init__(self, target: str, heartbeat: Path | None = None) -> None:
@@ -304,7 +304,7 @@ def _run_job(plain: Handler, lifespan: Lifespan, context: Context, runner: async
     lease, handler = context.lease, lifespan.wire(plain)
     if (traces := spans()) is not None:
         handler = traced(handler, lease.job, traces)
-    running_job.set(RunningJob(handler.secrets, lease.job.body))
+    running_job.set(JobSecrets(handler.secrets, lease.job.body))
     try:
         lifespan.make_values(plain)
         arguments = handler.signature.arguments(lease.job, context)

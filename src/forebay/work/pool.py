@@ -38,13 +38,13 @@ from forebay.store.protocol import ProgressReport, Store
 from forebay.tracing import spans
 from forebay.work.capacity import fit_count, slots_of
 from forebay.work.handler import DONE, Handler, traced
-from forebay.work.isolate import CRASHED, Child, ChildDied
+from forebay.work.isolate import CRASHED, ChildDied, IsolatedProcess
 from forebay.work.job_log import JobLog
 from forebay.work.loop import LoopSlots
 from forebay.work.options import Options
 from forebay.work.process_guards import DescriptorGuard
 from forebay.work.quarantine import Quarantine
-from forebay.work.redacting import RunningJob, running_job
+from forebay.work.redacting import JobSecrets, running_job
 from forebay.work.run import Run, Stop, lease_clock
 from forebay.work.start_marks import IN_QUARANTINE, StartMarks
 from forebay.work.threads import ThreadSlots
@@ -123,8 +123,8 @@ class Pool:
         self._waiting, self._stuck = 0, 0
         self._circuits = {kind: Circuit(each.breaker) for kind, each in registry.items() if each.breaker}
         self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
-        self._children: dict[Run, Child] = {}
-        self._warm: list[Child] = []
+        self._children: dict[Run, IsolatedProcess] = {}
+        self._warm: list[IsolatedProcess] = []
         on_loop = None if marks is None else marks.on_loop
         self._loop = LoopSlots(self._size, self._begin, self._finish_all, self._succeed, on_loop)
         self._threads = ThreadSlots("thread", self._size, self._call, self._finish)
@@ -463,7 +463,7 @@ class Pool:
             self._job_log.started(run.lease.job)
         if self._marks is not None:
             self._marks.started(run.fence, thread)
-        running_job.set(RunningJob(run.handler.secrets, run.lease.job.body))
+        running_job.set(JobSecrets(run.handler.secrets, run.lease.job.body))
         return True
 
     def _call(self, run: Run) -> Outcome:
@@ -474,7 +474,7 @@ class Pool:
         return self._succeed(run, handler.function(**arguments))
 
     def _call_isolated(self, run: Run) -> Outcome:
-        child = self._warm.pop() if self._warm else Child(self._target or "")
+        child = self._warm.pop() if self._warm else IsolatedProcess(self._target or "")
         self._children[run] = child
         try:
             child.prepare()

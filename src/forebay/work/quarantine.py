@@ -18,7 +18,7 @@ from typing import Final
 from forebay.core.lease import Fence
 from forebay.core.outcome import Abandoned, Outcome, Snoozed, Succeeded
 from forebay.work.exit_status import describe_exit
-from forebay.work.isolate import Child, ChildDied
+from forebay.work.isolate import ChildDied, IsolatedProcess
 from forebay.work.options import Options
 from forebay.work.run import Run
 from forebay.work.stall_watch import StallWatch, abort_stalled, describe_stall, stall_bound
@@ -104,7 +104,7 @@ class Quarantine:
         self._slot_of: dict[Run, int] = {}
         self._written: set[Fence] = set()
         paths = [None if marks is None else child_path(marks.path, slot) for slot in range(size)]
-        self._children = [Child(target, path) for path in paths]
+        self._children = [IsolatedProcess(target, path) for path in paths]
         self._watches: dict[int, StallWatch] = {}
         self._stalls: dict[Run, Stall] = {}
         self._used_at = [monotonic()] * size

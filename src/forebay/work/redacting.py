@@ -22,7 +22,7 @@ from forebay.core.redaction import DEFAULT, Redaction
 VARIABLE: Final = "FOREBAY_REDACTION"
 
 
-class RunningJob:
+class JobSecrets:
     """The secrets of the job that runs in this thread or task; computed when the first record is logged."""
 
     __slots__ = ("_body", "_known", "_secrets_of")
@@ -39,16 +39,16 @@ class RunningJob:
         return self._known
 
 
-class RunningBatch(RunningJob):
+class RunningBatch(JobSecrets):
     """The secrets of all jobs of a batch."""
 
     __slots__ = ()
 
-    def __init__(self, jobs: Sequence[RunningJob | None]) -> None:
+    def __init__(self, jobs: Sequence[JobSecrets | None]) -> None:
         super().__init__(lambda _: {secret for job in jobs if job is not None for secret in job.secrets}, b"")
 
 
-running_job: ContextVar[RunningJob | None] = ContextVar("forebay_running_job", default=None)
+running_job: ContextVar[JobSecrets | None] = ContextVar("forebay_running_job", default=None)
 
 
 def rules() -> Redaction:

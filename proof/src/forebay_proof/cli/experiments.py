@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, UNREACHABLE, CommandFailed
 from forebay.cli.report import check_place
-from forebay.cli.screen import Progress
+from forebay.cli.screen import ProgressBar
 from forebay.cli.spark_commands import master_argument, needing_spark, spark_of
 from forebay.core.errors import Invalid
 
@@ -129,7 +129,7 @@ def _measure(call: Call, experiments: "Sequence[Experiment]") -> int:
     if args.force:
         for step in steps:
             results.forget(*step.key)
-    progress = Progress(call.screen, "lab", len(steps))
+    progress = ProgressBar(call.screen, "lab", len(steps))
 
     def begin(step: "Step", left: "Remaining") -> None:
         progress.show(left.done, f"{step}, about {_minutes(left.seconds)} left")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from forebay.cli.argtypes import count, duration, rate
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, UNREACHABLE, CommandFailed
-from forebay.cli.job_bill import Figure, JobBill
-from forebay.cli.screen import Progress
+from forebay.cli.job_bill import BillFigure, JobBill
+from forebay.cli.screen import ProgressBar
 from forebay.cli.spark_commands import number
 from forebay_proof.cli.experiments import lab, results_argument
 
@@ -105,7 +105,7 @@ def _long_run(call: Call, results: "Results", kept: Path) -> int:
         spark=not args.quick,
         picture=not args.quick,
     )
-    progress = Progress(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
+    progress = ProgressBar(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
 
     def on_sample(sample: "Sample") -> None:
         progress.show(round(sample.at), describe_sample(sample))
@@ -246,7 +246,7 @@ def _bill_of(args: Namespace, found: dict[str, list[float]]) -> JobBill:
     figures: dict[str, Any] = {}
     for name, values in found.items():
         low, median, high = (round(each, 3) for each in (min(values), statistics.median(values), max(values)))
-        figures[name] = Figure(median, UNITS[name], (low, high), *made)
+        figures[name] = BillFigure(median, UNITS[name], (low, high), *made)
     return JobBill(args.on, args.mix, **figures)
 
 

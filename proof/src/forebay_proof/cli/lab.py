@@ -14,7 +14,7 @@ import msgspec
 from forebay.cli.argtypes import count, duration, rate
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import OK, UNREACHABLE, CommandFailed
-from forebay.cli.screen import Progress
+from forebay.cli.screen import ProgressBar
 from forebay_proof.cli import experiments, headline
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _load(call: Call) -> int:
     trial = headline.trial_of(args, 0 if args.no_fleet else args.processes, keys=args.keys)
     with ExitStack() as stack:
         kept = args.keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-lab-"))
-        progress = Progress(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
+        progress = ProgressBar(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
         stack.callback(progress.close)
         try:
             outcome = trial.run(

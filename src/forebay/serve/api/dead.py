@@ -16,7 +16,7 @@ from forebay.core.fingerprint import cause_of, fingerprint_of
 from forebay.core.instant import from_datetime
 from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
-from forebay.redrive import Plan, RedriveRun, picked
+from forebay.redrive import RedrivePlan, RedriveRun, picked
 from forebay.serve.actor import Actor
 from forebay.serve.api.job_views import seen_job, view_job, view_job_async
 from forebay.serve.api.requests import Purge, Redrive
@@ -159,7 +159,7 @@ async def purge(context: Context, actor: Operator, body: Json[Purge]) -> Purged:
     died_before = None if body.died_before is None else from_datetime(body.died_before)
     names = ("queue", "kind", "tenant", "subject", "fingerprint")
     given = {name: value for name in names if (value := getattr(body, name)) is not None}
-    plan = Plan(**given, died_before=died_before, quarantined=True)
+    plan = RedrivePlan(**given, died_before=died_before, quarantined=True)
     if (body.ids is not None) + (plan.filtered or body.where is not None) + body.all != 1:
         reason = "it needs exactly one of ids, a filter, all"
         raise Invalid("purge", reason, 'send {"ids": [41]}, {"queue": "mail"} or {"all": true}')
@@ -222,10 +222,10 @@ async def redrive(context: Context, actor: Operator, body: Json[Redrive]) -> Red
     return Redriven(len(ids), ids, scanned, False, next_id, run.stopped)
 
 
-def _plan(body: Redrive) -> Plan:
+def _plan(body: Redrive) -> RedrivePlan:
     """The plan, without `where`, which is matched against what the actor may read, and without `limit`."""
     names = ("queue", "kind", "tenant", "subject", "fingerprint", "quarantined", "sample", "seed", "patch", "rate")
-    return Plan(**{name: getattr(body, name) for name in (*names, "stop_at", "stop_after")})
+    return RedrivePlan(**{name: getattr(body, name) for name in (*names, "stop_at", "stop_after")})
 
 
 async def _run_to_end(context: ServerContext, run: RedriveRun) -> None:

@@ -176,4 +176,4 @@ def _step(store: Store, action: BulkAction, ids: list[int]) -> int:
         return sum(answer is not CancelAnswer.GONE for answer in store.cancel(ids))
     if action.act == "purge":
         return len(store.discard(ids))
-    return len(redrive.move(store, redrive.Plan(patch=action.patch), ids))
+    return len(redrive.move(store, redrive.RedrivePlan(patch=action.patch), ids))

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from forebay.core.changeset import PASSED, PROMOTED, WITHDRAWN, ChangeSet, JobChange, StoredRecord, Tables
+from forebay.core.changeset import PASSED, PROMOTED, WITHDRAWN, ChangeSet, JobChange, StoredRecord, TableChanges
 from forebay.core.entries import Replaced
 from forebay.core.instant import Instant
 from forebay.core.job import State
@@ -299,7 +299,7 @@ def _accept(facts: Facts, change: ChangeSet) -> None:
         facts.sweep_keys(at, KEYS_SWEPT * (len(entries) + 1))
 
 
-def _put(facts: Facts, tables: Tables, at: Instant) -> None:
+def _put(facts: Facts, tables: TableChanges, at: Instant) -> None:
     facts.specs |= tables.specs
     for spec in tables.specs.values():
         if spec.is_log:

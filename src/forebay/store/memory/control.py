@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from forebay.core.changeset import PASSED, ChangeSet, JobChange, Tables
+from forebay.core.changeset import PASSED, ChangeSet, JobChange, TableChanges
 from forebay.core.fanout import copies
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft, Job, Progress, State, with_progress
@@ -40,7 +40,7 @@ class Control:
         index, specs = self._index, self._facts.specs
         known, queue = specs.get(spec.name), index.queues.get(spec.name)
         new_partitions(known, spec, lambda: queue is not None and any(queue.counts.values()), specs.values)
-        self._put(now, "put_spec", spec.name, Tables(specs={spec.name: spec}), changed=known != spec)
+        self._put(now, "put_spec", spec.name, TableChanges(specs={spec.name: spec}), changed=known != spec)
         index.configure(spec)
         for each in index.queues.values():
             if each.claimers.waiting:
@@ -54,7 +54,9 @@ class Control:
     @verb
     def pause(self, now: Instant, queue: str, until: Instant | None) -> None:
         changed = self._facts.paused.get(queue) != until
-        self._put(now, "resume" if until is None else "pause", queue, Tables(paused={queue: until}), changed=changed)
+        self._put(
+            now, "resume" if until is None else "pause", queue, TableChanges(paused={queue: until}), changed=changed
+        )
         state = self._index.queue(queue)
         if until is None and state.claimers.waiting:
             self._index.notify(state, state.counts[State.READY])
@@ -63,13 +65,13 @@ class Control:
     def put_schedule(self, now: Instant, schedule: Schedule) -> None:
         name, known = schedule.name, self._facts.schedules.get(schedule.name)
         schedule = edited(known, schedule, self._facts.last_ticks.get(name))
-        self._put(now, "put_schedule", name, Tables(schedules={name: schedule}), changed=known != schedule)
+        self._put(now, "put_schedule", name, TableChanges(schedules={name: schedule}), changed=known != schedule)
 
     @verb
     def drop_schedule(self, now: Instant, name: str) -> bool:
         known = name in self._facts.schedules
         if known:
-            self._put(now, "drop_schedule", name, Tables(schedules={name: None}))
+            self._put(now, "drop_schedule", name, TableChanges(schedules={name: None}))
         return known
 
     @verb
@@ -83,14 +85,14 @@ class Control:
             return False
         plan = self._intake.plan([] if draft is None else copies(self._facts.spec(draft.queue), draft), now)
         schedule = replace(fired(schedule, next_at, plan.receipts), last_at=tick)
-        tables = Tables(schedules={name: schedule}, last_ticks={name: tick})
+        tables = TableChanges(schedules={name: schedule}, last_ticks={name: tick})
         self._intake.accept(plan, now, "fire", name=name, tick=tick, tables=tables)
         return True
 
     @verb
     def set_gate(self, now: Instant, name: str, limit: int | None) -> None:
         changed = self._facts.gate_limits.get(name) != limit
-        self._put(now, "set_gate", name, Tables(gate_limits={name: limit}), changed=changed)
+        self._put(now, "set_gate", name, TableChanges(gate_limits={name: limit}), changed=changed)
         state = self._index.lanes.gates.get(name)
         if state is not None:
             state.given = limit
@@ -148,7 +150,7 @@ class Control:
         known = self._progress
         return [job if job is None or job.id not in known else with_progress(job, *known[job.id]) for job in jobs]
 
-    def _put(self, now: Instant, verb: str, name: str, tables: Tables, *, changed: bool = True) -> None:
+    def _put(self, now: Instant, verb: str, name: str, tables: TableChanges, *, changed: bool = True) -> None:
         """Nothing new is not on record."""
         self.session.commit(ChangeSet(now, verb if changed else MAINTAIN, name=name, tables=tables))
 

@@ -27,7 +27,7 @@ from forebay.core.errors import StoreLocked
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class Ownership(Protocol):
+class DirectoryLock(Protocol):
     """A held lock; one process, until `release`."""
 
     def held(self) -> bool: ...
@@ -40,7 +40,7 @@ class Disk(Protocol):
 
     def make_directory(self, path: str) -> None: ...
 
-    def lock(self, path: str) -> Ownership: ...
+    def lock(self, path: str) -> DirectoryLock: ...
 
     def entries(self, directory: str) -> list[str]: ...
 
@@ -85,7 +85,7 @@ class RealDisk:
         os.chmod(path, 0o700)
         self.sync_directory(parent)
 
-    def lock(self, path: str) -> Ownership:
+    def lock(self, path: str) -> DirectoryLock:
         descriptor = os.open(path, _OPEN | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

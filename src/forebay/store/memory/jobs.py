@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from threading import Event
 
-from forebay.core.changeset import WITHDRAWN, ChangeSet, JobChange, JobChanges, Tables
+from forebay.core.changeset import WITHDRAWN, ChangeSet, JobChange, JobChanges, TableChanges
 from forebay.core.entries import Ingested, Merge
 from forebay.core.errors import QueueFull
 from forebay.core.instant import Duration, Instant
@@ -73,7 +73,7 @@ class Intake:
             return None
         plan = self.plan(drafts, now)
         ingested = Ingested(source, after.batch, after.taken, after.digest)
-        self.accept(plan, now, "enqueue" if plan.is_new else MAINTAIN, tables=Tables(feeds={source: ingested}))
+        self.accept(plan, now, "enqueue" if plan.is_new else MAINTAIN, tables=TableChanges(feeds={source: ingested}))
         return Tally.of(plan.receipts)
 
     @verb
@@ -102,7 +102,7 @@ class Intake:
         replaced: Sequence[int] = (),
         name: str | None = None,
         tick: Instant | None = None,
-        tables: Tables | None = None,
+        tables: TableChanges | None = None,
     ) -> None:
         """Commit what was planned; `replaced` are dead jobs that make way for it."""
         session, rows, index = self.session, self._facts.rows, self._index
@@ -187,7 +187,7 @@ class Jobs:
                 until = rounded_up(now + span, span)
                 ids = [row.entry.id for row in rows]
                 claimed = JobChange(Change.CLAIMED, ids, [row.delivery + 1 for row in rows], until)
-                tables = Tables(tats=index.lanes.tats()) if index.lanes.started else None
+                tables = TableChanges(tats=index.lanes.tats()) if index.lanes.started else None
                 session.commit(ChangeSet(now, "claim", [claimed], owner=owner, tables=tables))
                 index.claimed(rows, until)
                 leases = [Lease(row.job(), owner, until) for row in rows]

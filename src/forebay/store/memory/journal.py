@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from forebay.core.errors import StoreFailed
-from forebay.store.memory.disk import Disk, Ownership
+from forebay.store.memory.disk import DirectoryLock, Disk
 from forebay.store.memory.frame import HEADER_BYTES, encode_head, encode_header, encode_mark
 from forebay.store.memory.snapshot import snapshot_lsn, write_snapshot
 
@@ -50,12 +50,12 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class RecoveredLog:
     """What a journal starts from; the last segment is open under `handle` and everything in it is durable."""
 
     directory: str
     disk: Disk
-    owner: Ownership
+    owner: DirectoryLock
     segment_bytes: int
     segments: list[Segment]
     handle: int
@@ -79,7 +79,7 @@ def create_segment(disk: Disk, directory: str, first: int, salt: int) -> tuple[S
 class Journal:
     """One owner, many threads; one thread at a time calls `snapshot` or `discard`. Made by `JournalRecovery.start`."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: RecoveredLog) -> None:
         self._opened = opened
         self._disk = opened.disk
         self._segments = opened.segments

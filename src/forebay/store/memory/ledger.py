@@ -1,7 +1,7 @@
-"""The ledger's own verbs in the in-process store: reading it, its rule, and giving up its front.
+"""The verbs of the ledger in the in-process store: read it, change its rule, drop its oldest records.
 
-`Ledger` is a part of a store with a journal. `LedgerReader` reads the same files from outside, without a lock, whether
-a process owns them or not.
+`Ledger` is a part of a store with a journal. `JournalLedgerReader` reads the same files from outside, without a lock,
+whether a process owns them or not.
 """
 
 import logging
@@ -135,7 +135,7 @@ class Ledger:
         return dropped
 
 
-class LedgerReader:
+class JournalLedgerReader:
     """The ledger of a journal directory, read from outside."""
 
     def __init__(self, directory: str, disk: Disk | None = None) -> None:

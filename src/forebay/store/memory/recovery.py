@@ -54,7 +54,7 @@ from forebay.store.memory.frame import (
     encode_mark,
     later_watermark,
 )
-from forebay.store.memory.journal import Journal, Opened, Segment, create_segment
+from forebay.store.memory.journal import Journal, RecoveredLog, Segment, create_segment
 from forebay.store.memory.ledger_files import is_unfinished
 from forebay.store.memory.snapshot import is_leftover, read_snapshot, snapshot_lsn, snapshot_path
 
@@ -131,7 +131,7 @@ class JournalRecovery:
             disk.write(mark, 0, encode_mark(self._lsn))
         self._started = True
         return Journal(
-            Opened(
+            RecoveredLog(
                 directory=directory,
                 disk=disk,
                 owner=self._owner,

@@ -174,13 +174,13 @@ class Session:
                 waiter.set()
 
 
-class Part(Protocol):
+class BackendPart(Protocol):
     """A group of verbs."""
 
     session: Session
 
 
-S = TypeVar("S", bound=Part)
+S = TypeVar("S", bound=BackendPart)
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from forebay.store.brokers import in_parts
 from forebay.store.postgres.connect import CONNECTION_ERRORS, Connection, Json
 from forebay.store.postgres.intake import Intake, accept
 from forebay.store.postgres.maintenance import take_dead
-from forebay.store.postgres.runs import LATER, READY, Run, group
+from forebay.store.postgres.runs import LATER, READY, DraftRun, group
 from forebay.store.postgres.session import INSERT_RECORD, Restart, Session, UnitOfWork
 from forebay.store.protocol import Checkpoint, Receipt, Tally
 
@@ -268,7 +268,7 @@ class _Records:
         self._room -= weight
 
 
-def _row(run: Run, last_id: int, now: Instant) -> tuple[Any, ...]:
+def _row(run: DraftRun, last_id: int, now: Instant) -> tuple[Any, ...]:
     """The columns of a new run."""
     n, queue, cls, lane, _, cost, kind, delay, run_at, base, timed, attempts, expires_at, facts, bodies = run.columns()
     due_at = now + delay if run_at is None else max(now, run_at)

@@ -24,7 +24,7 @@ from forebay.store.postgres.connect import Prepared, Rows, array_literal
 from forebay.store.postgres.intake import take_inbox
 from forebay.store.postgres.maintenance import expire, purge_excess_dead, sweep
 from forebay.store.postgres.queries import statement
-from forebay.store.postgres.runs import MemberRef, PackLease, PackRow, RunningJob, RunRow, jobs_of_run, leases_of
+from forebay.store.postgres.runs import MemberRef, PackLease, PackRow, RunningRow, RunRow, jobs_of_run, leases_of
 from forebay.store.postgres.session import Session, UnitOfWork
 from forebay.store.protocol import Promotion, Want
 
@@ -493,9 +493,9 @@ class Claims:
         lost = [fence for fence in held if fence not in found]
         return lost, [job.fence for job in found.values() if job.cancel_requested]
 
-    def running_jobs(self, ids: Sequence[int]) -> list[RunningJob]:
+    def running_jobs(self, ids: Sequence[int]) -> list[RunningRow]:
         """Those of these jobs that run."""
-        return [RunningJob._make(row) for row in self._session.server.query(RUNNING_JOBS, (list(ids),))]
+        return [RunningRow._make(row) for row in self._session.server.query(RUNNING_JOBS, (list(ids),))]
 
     def _extend(self, leases: dict[Fence, Lease], span: Duration) -> list[Lease]:
         """Pack by pack: jobs that are not to be extended are split off first and keep their lease."""

@@ -41,7 +41,7 @@ class Open(Struct, frozen=True):
     age: int
 
 
-class Table(Struct, frozen=True):
+class TableHealth(Struct, frozen=True):
     """`cleared`: seconds since the last vacuum; None: never since the statistics began."""
 
     name: str
@@ -77,7 +77,7 @@ class Health(Struct, frozen=True):
     max_connections: int
     sees_others: bool
     held: list[Open]
-    tables: list[Table]
+    tables: list[TableHealth]
 
     @property
     def major(self) -> int:
@@ -92,12 +92,12 @@ class Health(Struct, frozen=True):
             return f"synchronous_commit is {self.synchronous_commit}", "ALTER SYSTEM SET synchronous_commit = on"
         return None
 
-    def table(self, name: str) -> Table | None:
+    def table(self, name: str) -> TableHealth | None:
         """None where there is no schema yet."""
         return next((table for table in self.tables if table.name == name), None)
 
 
-class Step(Struct, frozen=True):
+class MigrationStep(Struct, frozen=True):
     """A migration, and when it was applied, in seconds since 1970; None: it is pending."""
 
     migration: Migration
@@ -128,7 +128,7 @@ def inspect(server: Server) -> Health:
         max_connections,
         sees_others,
         sorted(held, key=lambda one: -one.seconds)[:_MAX_HELD],
-        [Table(*row) for row in server.query(texts["tables"])],
+        [TableHealth(*row) for row in server.query(texts["tables"])],
     )
 
 
@@ -148,12 +148,12 @@ def vitals_of(health: Health, listening: bool | None) -> Vitals:
     )
 
 
-def steps(server: Server) -> list[Step]:
+def steps(server: Server) -> list[MigrationStep]:
     """Every migration that this program knows, in order."""
     applied: dict[int, float] = {}
     if server.query("SELECT to_regclass('forebay.migration') IS NOT NULL")[0][0]:
         applied = {number: at for number, _, at in server.query(statements()["applied"])}
-    return [Step(migration, applied.get(migration.number)) for migration in migrations()]
+    return [MigrationStep(migration, applied.get(migration.number)) for migration in migrations()]
 
 
 def receives_notifications(server: Server, timeout: float = 2.0) -> bool:

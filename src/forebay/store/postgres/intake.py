@@ -38,7 +38,7 @@ from forebay.engine.intake import (
     queue_full,
 )
 from forebay.store.brokers import Spread
-from forebay.store.group_commit import Call, GroupCommit
+from forebay.store.group_commit import GroupCommit, PendingCall
 from forebay.store.postgres.connect import Json, Prepared, array_literal
 from forebay.store.postgres.maintenance import EXTRACT, dead_letter, sweep_keys
 from forebay.store.postgres.queries import statement
@@ -46,7 +46,7 @@ from forebay.store.postgres.runs import (
     BEHIND,
     LATER,
     READY,
-    Facts,
+    RareFields,
     Stamp,
     facts_json,
     facts_of,
@@ -120,7 +120,7 @@ class Intake:
         return 0 if depth + full.requested <= full.limit else MAX_INSTANT
 
 
-class _Call(Call):
+class _Call(PendingCall):
     """Drafts of one caller, and the id of the first of them once they are committed."""
 
     __slots__ = ("drafts", "first", "weight")
@@ -207,7 +207,7 @@ def accept(drafts: Sequence[Draft], unit: UnitOfWork) -> list[Receipt]:
 def accept_copies(drafts: Sequence[Draft], brokers: set[str], unit: UnitOfWork) -> list[Receipt]:
     """The same for drafts whose brokers have been resolved; one receipt for each."""
     unit.require_locks({draft.queue for draft in drafts} | brokers)
-    batch = Batch(unit)
+    batch = BatchPlan(unit)
     batch.reserve_keys(drafts)
     batch.plan.take(drafts)
     check_capacity(unit, batch.plan.arrivals, batch.shed)
@@ -240,11 +240,11 @@ def check_capacity(
 class _MergedRow(NamedTuple):
     """Columns of the waiting job into which newer work is merged."""
 
-    facts: Facts | None
+    facts: RareFields | None
     lane: str
 
 
-class Batch:
+class BatchPlan:
     """The look-ups of one call's plan, and its writes.
 
     A draft's position in the call determines its id; some ids stay unused. `given`: the id that the first draft has
@@ -351,7 +351,7 @@ class Batch:
         }
         for merged in plan.merged:
             row = self._merged[merged.target.id]
-            unit.execute(_MERGE, _merge(merged, row.facts or Facts()))
+            unit.execute(_MERGE, _merge(merged, row.facts or RareFields()))
             unit.touch(merged.draft.queue, row.lane, None)
             unit.builder.merged(merged.target.id, merged.draft, merged.newer.due_at or 0)
         unit.has_work |= plan.arrivals.keys()
@@ -390,7 +390,7 @@ class Batch:
         )
 
 
-def _merge(merged: MergedDraft, own: Facts) -> tuple[Any, ...]:
+def _merge(merged: MergedDraft, own: RareFields) -> tuple[Any, ...]:
     (target, _, _, _), draft, newer, rank = merged
     facts = merged_facts(own, newer.priority, newer.deadline, newer.meta)
     moved = (newer.expires_at, newer.due_at, rank, newer.rank_base, newer.rank_base)
@@ -437,7 +437,7 @@ def take_inbox(unit: UnitOfWork) -> None:
                 raise WrongQueueKind(draft.queue, is_log=True)
             drafts = copies(known.spec, draft)
             unit.require_locks({each.queue for each in drafts})
-            batch = Batch(unit, job_id)
+            batch = BatchPlan(unit, job_id)
             batch.plan.take(drafts, keyed=False)
             batch.write()
             # Its id may be smaller than those of jobs that were inserted before.

@@ -30,7 +30,7 @@ ENDED: Final = {3: State.DONE, 4: State.DEAD, 5: State.CANCELLED}
 """States of a finished job in its table."""
 
 
-class Facts(Struct, omit_defaults=True):
+class RareFields(Struct, omit_defaults=True):
     """What most jobs do not have."""
 
     kind: str | None = None
@@ -43,12 +43,12 @@ class Facts(Struct, omit_defaults=True):
     cost: int = 1
 
 
-NO_FACTS: Final = Facts()
+NO_FACTS: Final = RareFields()
 
 _encode: Final = msgspec.json.Encoder().encode
 _bodies: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_facts: Final = msgspec.json.Decoder(list[Facts | None]).decode
-_one_facts: Final = msgspec.json.Decoder(Facts | None).decode
+_facts: Final = msgspec.json.Decoder(list[RareFields | None]).decode
+_one_facts: Final = msgspec.json.Decoder(RareFields | None).decode
 _errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
@@ -66,7 +66,7 @@ class Stamp(NamedTuple):
         return lane_key(self.cls, self.gates)
 
 
-class Run(Struct):
+class DraftRun(Struct):
     """Alike neighbours of one call."""
 
     stamp: Stamp
@@ -94,9 +94,9 @@ class Run(Struct):
         )
 
 
-def group(drafts: Iterable[Draft], stamp: Callable[[Draft], Stamp]) -> list[Run]:
+def group(drafts: Iterable[Draft], stamp: Callable[[Draft], Stamp]) -> list[DraftRun]:
     """Runs, in the order of the drafts. A job that has gates or may expire is alone."""
-    runs: list[Run] = []
+    runs: list[DraftRun] = []
     head: Draft | None = None
     last: Stamp | None = None
     for draft in drafts:
@@ -114,13 +114,13 @@ def group(drafts: Iterable[Draft], stamp: Callable[[Draft], Stamp]) -> list[Run]
             runs[-1].drafts.append(draft)
         else:
             head, last = draft, own
-            runs.append(Run(own, [draft]))
+            runs.append(DraftRun(own, [draft]))
     return runs
 
 
-def facts_of(draft: Draft | Entry, kind: str) -> Facts | None:
+def facts_of(draft: Draft | Entry, kind: str) -> RareFields | None:
     """What a row keeps of a draft besides its kind and payload."""
-    facts = Facts(
+    facts = RareFields(
         None if draft.kind == kind else draft.kind,
         draft.tenant,
         draft.subject,
@@ -140,12 +140,12 @@ def facts_json(drafts: Sequence[Draft | Entry], kind: str) -> Json | None:
     return Json(_encode([facts_of(draft, kind) for draft in drafts]))
 
 
-def one_facts(text: Any) -> Facts | None:
+def one_facts(text: Any) -> RareFields | None:
     """The facts of a run of one job."""
     return None if text is None else _facts(text)[-1]
 
 
-def merged_facts(own: Facts, priority: int, deadline: Instant | None, meta: dict[str, str] | None) -> Json | None:
+def merged_facts(own: RareFields, priority: int, deadline: Instant | None, meta: dict[str, str] | None) -> Json | None:
     """The facts of a waiting job after a merge: tenant, subject and key stay, urgency is that of the newer draft."""
     facts = msgspec.structs.replace(own, kind=None, priority=priority, deadline=deadline, meta=meta)
     return None if facts == NO_FACTS else Json(_encode([facts]))
@@ -238,7 +238,7 @@ class EndedRow(NamedTuple):
 def _job(
     row: RunRow | EndedRow,
     job_id: int,
-    own: Facts,
+    own: RareFields,
     state: State,
     body: bytes,
     cancel_requested: bool,
@@ -344,7 +344,7 @@ def ref_of(lease: Lease) -> MemberRef | None:
     return ref if ref.delivery == lease.job.delivery and 0 <= ref.offset(lease.job.id) < ref.n else None
 
 
-class RunningJob(NamedTuple):
+class RunningRow(NamedTuple):
     """A row of `running_jobs`: a running job, the end of its lease, and whether its cancellation is requested."""
 
     id: int
@@ -408,7 +408,7 @@ class _Traits(Struct, array_like=True):
     """What only few members have."""
 
     number: int
-    facts: list[Facts | None] | None
+    facts: list[RareFields | None] | None
     errors: tuple[Failure, ...]
 
 

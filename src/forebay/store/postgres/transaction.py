@@ -27,7 +27,7 @@ from forebay.core.lease import Lease
 from forebay.core.outcome import Verdict
 from forebay.store.postgres.claims import RUNNING_JOBS, Claims
 from forebay.store.postgres.connect import is_read_only
-from forebay.store.postgres.runs import RunningJob
+from forebay.store.postgres.runs import RunningRow
 from forebay.store.postgres.session import Session, UnitOfWork
 from forebay.store.postgres.settling import SETTLE, Group, Settling
 from forebay.store.postgres.waiting import ending_of
@@ -151,7 +151,7 @@ class Transactions:
         _check_open(executor.status)
         for _ in range(_MAX_LOOKUPS):
             rows = executor.execute(RUNNING_JOBS, ([lease.job.id],)).fetchall()
-            found = [job for row in rows if (job := RunningJob._make(row)).fence == lease.fence]
+            found = [job for row in rows if (job := RunningRow._make(row)).fence == lease.fence]
             if not found:
                 break
             unit = self._settled_unit(executor, [[(0, lease, verdict, found[0].ref)]])

@@ -26,7 +26,7 @@ import redis
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.connection_pool import CERTAIN_SECONDS, REMEDY, RetryDeadline
-from forebay.store.redis.connect import Address, Argument, Connection, Node, Server, retry_deadline, send
+from forebay.store.redis.connect import Address, Argument, DriverConnection, Node, Server, retry_deadline, send
 from forebay.store.redis.scripts import Script
 
 _CONNECT_SECONDS: Final = 2.0
@@ -56,7 +56,7 @@ class ClusterServer(Server):
         self._owner: Node | None = None
         self._was_open = False
 
-    def connect(self) -> Connection:
+    def connect(self) -> DriverConnection:
         owner = self._owner or self._find_owner()
         try:
             connection = self._dial(_where(owner))
@@ -79,7 +79,7 @@ class ClusterServer(Server):
                 return super().failure(error)
         return StoreFailed(self.name, reason, REMEDY)
 
-    def _evaluate(self, connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
+    def _evaluate(self, connection: DriverConnection, one: Script, given: tuple[Argument, ...]) -> Any:
         if not (one.writes and self.address.replicas):
             return super()._evaluate(connection, one, given)
         try:
@@ -88,7 +88,7 @@ class ClusterServer(Server):
             send(connection, ("SCRIPT", "LOAD", one.text))
             return self._evaluate_and_wait(connection, one, given)
 
-    def _evaluate_and_wait(self, connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
+    def _evaluate_and_wait(self, connection: DriverConnection, one: Script, given: tuple[Argument, ...]) -> Any:
         """Run a script, and return its answer when enough replicas have what it wrote, in one round trip."""
         replicas = self.address.replicas
         timeout = min(_SYNC_MS, round(self.address.call_timeout * 500))
@@ -175,7 +175,7 @@ def _where(node: Node) -> dict[str, Any]:
     return {"host": node[0], "port": node[1], "socket_connect_timeout": _CONNECT_SECONDS}
 
 
-def _read(connection: Connection) -> Any:
+def _read(connection: DriverConnection) -> Any:
     """A reply, or the error that it is: those behind it are read as well."""
     try:
         return connection.read_response()

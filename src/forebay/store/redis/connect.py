@@ -174,7 +174,7 @@ _TEMPORARY_PREFIXES: Final = ("BUSY", "NOREPLICAS", "UNBLOCKED")
 T = TypeVar("T")
 
 
-class Connection(Protocol):
+class DriverConnection(Protocol):
     """The driver's connections, as far as they are used."""
 
     @property
@@ -191,7 +191,7 @@ class Connection(Protocol):
     def can_read(self, timeout: float) -> bool: ...
 
 
-class Server(ConnectionPool[Connection]):
+class Server(ConnectionPool[DriverConnection]):
     """One server, as one process uses it."""
 
     def __init__(self, address: Address) -> None:
@@ -211,14 +211,14 @@ class Server(ConnectionPool[Connection]):
         self._tokens = count()
         self._me = uuid4().hex
 
-    def connect(self) -> Connection:
+    def connect(self) -> DriverConnection:
         """A new connection; closing it is up to the caller."""
         return self._dial({})
 
-    def _dial(self, where: dict[str, Any]) -> Connection:
+    def _dial(self, where: dict[str, Any]) -> DriverConnection:
         """Connect; `where` overrides what the URL says."""
         # Not by the pool's own method: it counts the connections that it ever made, and refuses after a hundred.
-        connection = cast(Connection, self._pool.connection_class(**self._pool.connection_kwargs | where))
+        connection = cast(DriverConnection, self._pool.connection_class(**self._pool.connection_kwargs | where))
         try:
             connection.connect()
         except (redis.RedisError, OSError) as error:
@@ -242,12 +242,12 @@ class Server(ConnectionPool[Connection]):
         text = self.address.hidden(str(error).strip()).splitlines()
         return StoreFailed(self.name, text[0] if text else type(error).__name__, REMEDY)
 
-    def _attempt(self, action: Callable[[Connection], T]) -> T:
+    def _attempt(self, action: Callable[[DriverConnection], T]) -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
         deadline: RetryDeadline | None = None
         fresh = False
         while True:
-            connection: Connection | None = None
+            connection: DriverConnection | None = None
             try:
                 connection = self._take(fresh)
                 return action(connection)
@@ -268,7 +268,7 @@ class Server(ConnectionPool[Connection]):
             fresh = True
             deadline.pause()
 
-    def _evaluate(self, connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
+    def _evaluate(self, connection: DriverConnection, one: Script, given: tuple[Argument, ...]) -> Any:
         """Run a script; load it if the server does not have it."""
         try:
             return send(connection, ("EVALSHA", one.digest, 1, *given))
@@ -284,13 +284,13 @@ class Server(ConnectionPool[Connection]):
         """How long to retry after this error, if it was not decided before; None: it would not help."""
         return deadline or retry_deadline(error)
 
-    def _open(self) -> Connection:
+    def _open(self) -> DriverConnection:
         return self.connect()
 
-    def _close_connection(self, connection: Connection) -> None:
+    def _close_connection(self, connection: DriverConnection) -> None:
         connection.disconnect()
 
-    def _is_usable(self, connection: Connection) -> bool:
+    def _is_usable(self, connection: DriverConnection) -> bool:
         return connection.is_connected
 
 
@@ -304,6 +304,6 @@ def retry_deadline(error: Exception) -> RetryDeadline | None:
     return RetryDeadline() if unknown else None
 
 
-def send(connection: Connection, arguments: tuple[Argument, ...]) -> Any:
+def send(connection: DriverConnection, arguments: tuple[Argument, ...]) -> Any:
     connection.send_command(*arguments)
     return connection.read_response()

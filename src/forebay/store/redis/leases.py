@@ -19,7 +19,7 @@ _RESULTS_OF_SETTLE: Final = 4
 _RESULTS_OF_BOTH: Final = 7
 
 
-class Group(Struct, frozen=True, omit_defaults=True):
+class VerdictGroup(Struct, frozen=True, omit_defaults=True):
     """Settlements with one verdict, as lua/settle.lua reads them.
 
     `span`: how long until the job is tried again, or for how long it is kept. `result`: the number of the argument that
@@ -94,9 +94,9 @@ def _settled(applied: Sequence[Any]) -> list[Settled]:
     return [_SETTLED[each] for each in applied]
 
 
-def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list[Group], list[bytes]]:
+def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list[VerdictGroup], list[bytes]]:
     """Runs of equal verdicts on equal deliveries; and the results, which come from an argument on."""
-    groups: list[Group] = []
+    groups: list[VerdictGroup] = []
     results: list[bytes] = []
     last: tuple[Verdict, int] | None = None
     for lease, verdict in settlements:
@@ -105,7 +105,7 @@ def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list
             groups[-1].ids.append(sid(job.id))
             continue
         last = (verdict, job.delivery) if plain else None
-        group = Group(
+        group = VerdictGroup(
             VERDICT_CODES[type(verdict)],
             job.delivery,
             [sid(job.id)],

@@ -103,7 +103,7 @@ def _stamps(spec: QueueSpec, draft: Draft) -> dict[str, Any]:
     return stamps
 
 
-class Batch(Struct, frozen=True, omit_defaults=True):
+class EncodedDrafts(Struct, frozen=True, omit_defaults=True):
     """Drafts as a script takes them. `runs`: the number of a shape and how many of it, again and again."""
 
     versions: dict[str, int]
@@ -129,7 +129,7 @@ class Specs:
     def reload(self) -> None:
         self._known.clear()
 
-    def batch(self, drafts: Sequence[Draft], also: Sequence[str] = (), *, single: bool = False) -> Batch:
+    def batch(self, drafts: Sequence[Draft], also: Sequence[str] = (), *, single: bool = False) -> EncodedDrafts:
         """`also`: other queues whose specs were looked at; `single`: every draft is a run of its own."""
         versions = {name: self.of(name).version for name in also}
         shapes: list[dict[str, Any]] = []
@@ -152,7 +152,7 @@ class Specs:
             else:
                 runs += (number, 1)
                 last = number
-        return Batch(versions, shapes, runs, self._delivery)
+        return EncodedDrafts(versions, shapes, runs, self._delivery)
 
     def _shape(self, draft: Draft, versions: dict[str, int]) -> dict[str, Any]:
         known = self.of(draft.queue)

@@ -15,7 +15,7 @@ from forebay.core.instant import Duration, Instant
 from forebay.core.lease import Fence
 from forebay.core.limits import MAX_INSTANT
 from forebay.store.clock import SystemClock
-from forebay.store.redis.connect import Connection, Server
+from forebay.store.redis.connect import DriverConnection, Server
 from forebay.store.redis.records import packed, sid, sids
 from forebay.store.redis.session import Session
 from forebay.store.waiters import Ready, Waiters
@@ -63,7 +63,7 @@ class _ServerWaiters(Waiters):
     def _listen(self) -> None:
         pause = _RETRY_FIRST
         while not self._closing.is_set():
-            connection: Connection | None = None
+            connection: DriverConnection | None = None
             try:
                 connection = self._server.connect()
                 prefix = self._server.address.prefix
@@ -79,7 +79,7 @@ class _ServerWaiters(Waiters):
                 if connection is not None:
                     connection.disconnect()
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: DriverConnection) -> None:
         """Until the store is closed or the connection is dead."""
         silences = 0
         while not self._closing.is_set():

@@ -32,9 +32,9 @@ from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.intake import Tables, accept
 from forebay.store.sqlite.session import Session
 from forebay.store.sqlite.tables import (
+    JobRow,
     KnownSpec,
     QueueCounters,
-    Row,
     id_list,
     lane_name,
     rows_of,
@@ -264,7 +264,7 @@ def _withdraw(unit: UnitOfWork, owner: str) -> bool:
     return any(until > unit.now for (until,) in unit.connection.execute(_WITHDRAW, (owner,)).fetchall())
 
 
-def _found(unit: UnitOfWork, ids: Sequence[int]) -> Mapping[int, Row]:
+def _found(unit: UnitOfWork, ids: Sequence[int]) -> Mapping[int, JobRow]:
     return {row.id: row for row in rows_of(unit.connection.execute(_MOVE, (id_list(ids),)))}
 
 
@@ -285,7 +285,7 @@ def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
 
 
 def _record_cancelled(
-    unit: UnitOfWork, found: Mapping[int, Row], ended: Mapping[int, Instant], requested: Iterable[int]
+    unit: UnitOfWork, found: Mapping[int, JobRow], ended: Mapping[int, Instant], requested: Iterable[int]
 ) -> None:
     if unit.builder is None:
         return
@@ -297,7 +297,7 @@ def _record_cancelled(
         unit.builder.held(Change.CANCEL_REQUESTED, found[job_id], 0)
 
 
-def _dismiss(unit: UnitOfWork, row: Row) -> Instant:
+def _dismiss(unit: UnitOfWork, row: JobRow) -> Instant:
     """A job without a holder will not run; returns until when it is readable."""
     kept_until = unit.queue(row.queue).known.stamper.kept_until(unit.now)
     if kept_until:

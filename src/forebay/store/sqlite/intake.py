@@ -29,7 +29,7 @@ from forebay.engine.intake import (
 )
 from forebay.store.protocol import Checkpoint, Receipt, Tally
 from forebay.store.sqlite.session import Session
-from forebay.store.sqlite.tables import Row, id_list, rows_of, statement, text_of
+from forebay.store.sqlite.tables import JobRow, id_list, rows_of, statement, text_of
 from forebay.store.sqlite.unit_of_work import UnitOfWork, dead_letter, remove_finished, sweep_keys
 from forebay.store.states import READY, STATES, WAITING
 
@@ -108,7 +108,7 @@ class Tables:
 
     def __init__(self, unit: UnitOfWork) -> None:
         self.now = unit.now
-        self.doomed: dict[int, Row] = {}
+        self.doomed: dict[int, JobRow] = {}
         self._unit = unit
         self._stampers: dict[str, Stamper] = {}
 
@@ -148,7 +148,7 @@ class Tables:
 
     def _state(self, job_id: int) -> State | None:
         found = self._unit.connection.execute(_ONE, (job_id,)).fetchone()
-        return None if found is None else STATES[Row(*found).state]
+        return None if found is None else STATES[JobRow(*found).state]
 
 
 def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:

@@ -32,7 +32,7 @@ from forebay.engine.settle import (
 from forebay.store.protocol import Promotion, Want
 from forebay.store.sqlite.claim_cursor import ClaimCursor, LoadedLanes, workable_at
 from forebay.store.sqlite.session import Session
-from forebay.store.sqlite.tables import QueueCounters, Row, failed, id_list, job_of, lease_of, rows_of, statement
+from forebay.store.sqlite.tables import JobRow, QueueCounters, failed, id_list, job_of, lease_of, rows_of, statement
 from forebay.store.sqlite.unit_of_work import (
     MAINTAINED,
     UnitOfWork,
@@ -293,7 +293,7 @@ def _settle_each(unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Se
     return plan.answers
 
 
-def _end(unit: UnitOfWork, row: Row, verdict: Verdict, mark: Mark) -> State | None:
+def _end(unit: UnitOfWork, row: JobRow, verdict: Verdict, mark: Mark) -> State | None:
     """The state that a job ends in, or waits in again; None: it is gone."""
     change, state, until, error, keep_rank = transition(verdict, unit.queue(row.queue).known.stamper, unit.now)
     letter_queue, errors = row.queue, failed(row, error, unit.now)

@@ -23,10 +23,10 @@ from forebay.store.sqlite.claim_cursor import workable_at
 from forebay.store.sqlite.gates import Gates
 from forebay.store.sqlite.session import Session
 from forebay.store.sqlite.tables import (
+    JobRow,
     KnownSpec,
     QueueCounters,
     QueueTable,
-    Row,
     id_list,
     job_of,
     statement,
@@ -256,16 +256,16 @@ def _free_keys(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -
     return expired + free
 
 
-def _row(reader: sqlite3.Connection, job_id: int) -> Row | None:
+def _row(reader: sqlite3.Connection, job_id: int) -> JobRow | None:
     found = reader.execute(_ONE, (job_id,)).fetchone() if 0 < job_id <= MAX_ID else None
-    return None if found is None else Row(*found)
+    return None if found is None else JobRow(*found)
 
 
-def _before(reader: sqlite3.Connection, row: Row) -> int:
+def _before(reader: sqlite3.Connection, row: JobRow) -> int:
     return len(reader.execute(_READY_BEFORE, (row.queue, row.lane, row.rank, row.id, MAX_AHEAD)).fetchall())
 
 
-def _gate_hold(reader: sqlite3.Connection, now: Instant, row: Row, known: KnownSpec) -> Hold | None:
+def _gate_hold(reader: sqlite3.Connection, now: Instant, row: JobRow, known: KnownSpec) -> Hold | None:
     gates = (*known.stamper.whole, *known.gates(row.lane))
     states = Gates(reader, now)
     states.load(gate.name for gate in gates)
@@ -281,7 +281,7 @@ def _gate_hold(reader: sqlite3.Connection, now: Instant, row: Row, known: KnownS
     return None
 
 
-def _line_hold(reader: sqlite3.Connection, row: Row) -> Hold | None:
+def _line_hold(reader: sqlite3.Connection, row: JobRow) -> Hold | None:
     head = LineHead(*reader.execute(_HEADS, (json.dumps([row.line]),)).fetchone())
     if head.id == row.id or row.line is None:
         return None

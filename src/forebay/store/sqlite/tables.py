@@ -1,7 +1,7 @@
 """The rows of jobs and queues, and every statement by its name. Lists travel as one JSON text.
 
-`{job}` in a statement stands for the columns of `Job`, in its order; `{row}` for those of a `Row`; `{in_line}` for the
-jobs that a line still has: unfinished ones, and dead ones that keep it shut.
+`{job}` in a statement stands for the columns of `Job`, in its order; `{row}` for those of a `JobRow`; `{in_line}` for
+the jobs that a line still has: unfinished ones, and dead ones that keep it shut.
 
 A unit of work loads the queues that it touches (`QueueTable`), moves jobs between their numbers, and writes them back
 in the same transaction: counters and rows cannot disagree. `SpecCache` is what a process remembers between calls: what
@@ -42,7 +42,7 @@ _decode_meta: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
-class Row(NamedTuple):
+class JobRow(NamedTuple):
     """What a move from state to state needs to know of a job: `{row}` in a statement, `{row}, errors` where it fails.
 
     `behind`: it waits behind the head of its line. `home`: the queue that it belongs to, even if it is dead.
@@ -81,7 +81,7 @@ class Row(NamedTuple):
         return self.settled_delivery, self.settled_code
 
 
-def failed(row: Row, error: Failure | None, at: Instant) -> str | None:
+def failed(row: JobRow, error: Failure | None, at: Instant) -> str | None:
     """The failures of a job, this one included, as the column holds them."""
     if error is None:
         return row.errors
@@ -89,8 +89,8 @@ def failed(row: Row, error: Failure | None, at: Instant) -> str | None:
     return text_of(errors_after(known, error, at, row.attempt))
 
 
-def rows_of(found: Iterable[tuple[Any, ...]]) -> list[Row]:
-    return [Row(*columns) for columns in found]
+def rows_of(found: Iterable[tuple[Any, ...]]) -> list[JobRow]:
+    return [JobRow(*columns) for columns in found]
 
 
 class LaneName(NamedTuple):
@@ -137,7 +137,7 @@ def id_list(ids: Iterable[int]) -> str:
 
 
 _PICTURE: Final = ", ".join(Job.__struct_fields__[:_FIELDS]).replace("result_body", "result")
-_ROW: Final = ", ".join(Row._fields).removesuffix(", home, errors") + ", coalesce(home, queue)"
+_ROW: Final = ", ".join(JobRow._fields).removesuffix(", home, errors") + ", coalesce(home, queue)"
 _IN_LINE: Final = "line IS NOT NULL AND (state < 3 OR state = 4 AND blocks = 1)"
 
 

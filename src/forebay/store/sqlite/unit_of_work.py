@@ -29,10 +29,10 @@ from forebay.core.limits import MAX_BATCH, MAX_INSTANT
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.core.record_builder import RecordBuilder
 from forebay.engine.settle import Mark
-from forebay.store.group_commit import Call, GroupCommit
+from forebay.store.group_commit import GroupCommit, PendingCall
 from forebay.store.sqlite.database import Database, Time
 from forebay.store.sqlite.gates import Gates, LaneTable
-from forebay.store.sqlite.tables import QueueTable, Row, SpecCache, failed, id_list, rows_of, statement
+from forebay.store.sqlite.tables import JobRow, QueueTable, SpecCache, failed, id_list, rows_of, statement
 from forebay.store.states import DEAD, READY, WAITING
 
 SETTLE_MEMORY: Final = 65_536
@@ -249,7 +249,7 @@ def count_dead(unit: UnitOfWork, queue: str, lane: str, was: int, letter_queue: 
         unit.queues.moved(letter_queue, "", None, DEAD, count)
 
 
-def dead_letter(unit: UnitOfWork, rows: Iterable[Row], failure: Failure, change: Change) -> None:
+def dead_letter(unit: UnitOfWork, rows: Iterable[JobRow], failure: Failure, change: Change) -> None:
     """Jobs without a holder die of this failure; their rows have their errors."""
     lines: dict[str, None] = {}
     for row in rows:
@@ -265,7 +265,7 @@ def dead_letter(unit: UnitOfWork, rows: Iterable[Row], failure: Failure, change:
         unit.expose(lines)
 
 
-def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[Row]]:
+def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[JobRow]]:
     """The oldest dead jobs of queues that have more than they keep, for `remove_finished`; `limit` in all."""
     found = unit.connection.execute(_CROWDED).fetchall()
     for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(unit.queues.crowded())}:
@@ -305,7 +305,7 @@ def expire(unit: UnitOfWork, limit: int) -> bool:
     return False
 
 
-def remove_finished(unit: UnitOfWork, finished: Sequence[Row]) -> None:
+def remove_finished(unit: UnitOfWork, finished: Sequence[JobRow]) -> None:
     """Remove finished jobs; the last settle of each is remembered."""
     lines: dict[str, None] = {}
     for row in finished:
@@ -359,7 +359,7 @@ class Notified(Protocol):
     def notify(self, unit: UnitOfWork) -> None: ...
 
 
-class _Call(Call):
+class _Call(PendingCall):
     """The work of a verb, and its answer once it is durable."""
 
     __slots__ = ("answer", "unit", "work")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.explain import Position, position_of, reasons
+from forebay.explain import QueuePosition, position_of, reasons
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import life
 from forebay.serve.dashboard.live import answer, view_cache
@@ -101,7 +101,7 @@ def _why(cache: ViewCache, actor: Actor, found: Job, now: Instant) -> list[str]:
     backlog = cache.backlog(actor, found.queue)
     if backlog is None:
         return []
-    position = position_of(cache.store, found) if actor.tenant is None else Position()
+    position = position_of(cache.store, found) if actor.tenant is None else QueuePosition()
     sentences = reasons(found, backlog, now, position, cache.workers(), others=actor.tenant is None)[1:]
     return [redact_text(each) for each in sentences if not each.startswith("attempt ")]
 
