@@ -13,12 +13,20 @@ from forebay.core.errors import Invalid
 from forebay.core.lease import Heartbeat, Lease
 from forebay.store.protocol import Beating
 from forebay_proof.lab.experiments import EXPERIMENTS, e09_shutdown, experiment
-from forebay_proof.lab.experiments.base import SCALES, STORES, Case, Cell, Experiment, Finding, Found
+from forebay_proof.lab.experiments.base import (
+    SCALES,
+    STORES,
+    Conclusion,
+    Experiment,
+    ExperimentCase,
+    Results,
+    Statistic,
+)
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.lab.experiments.window import evenness
-from forebay_proof.lab.runner import ExperimentRunner, Step, name_of, results_at, steps_of
+from forebay_proof.lab.runner import ExperimentRunner, RunStep, name_of, results_at, steps_of
 from forebay_proof.load.probed_store import ProbedStore, ignore_claim
-from forebay_proof.tally import CLAIM, ENQUEUE, Tallies, Tally
+from forebay_proof.tally import CLAIM, ENQUEUE, Tallies, TallyFile
 
 ROOT = Path(__file__).parents[2]
 NODE = Path(playwright.__file__).parent / "driver" / "node"
@@ -39,8 +47,8 @@ def test_every_experiment_is_whole(each: Experiment) -> None:
         assert "postgres" in {case.store for case in cases}
     used = {key for case in each.cases("full") for key in (*case.settings, "store")}
     assert {chart.over for chart in each.charts} | {chart.line for chart in each.charts} <= used
-    assert all(0 < len(finding.sentence) < 300 for finding in each.judge(Found({}, {})))
-    assert not any(finding.holds for finding in each.judge(Found({}, {})))
+    assert all(0 < len(finding.sentence) < 300 for finding in each.judge(Results({}, {})))
+    assert not any(finding.holds for finding in each.judge(Results({}, {})))
 
 
 def test_there_are_ten_within_their_time() -> None:
@@ -55,20 +63,20 @@ def test_there_are_ten_within_their_time() -> None:
 @pytest.mark.parametrize(("name", "store"), [("A", "sqlite"), ("", "sqlite"), ("a/b", "sqlite"), ("a", "memory")])
 def test_a_case_has_a_name_and_a_store_of_the_lab(name: str, store: str) -> None:
     with pytest.raises(Invalid):
-        Case(name, store, {}, 1)
+        ExperimentCase(name, store, {}, 1)
 
 
-def found(**values: tuple[dict[str, Any], dict[str, float]]) -> Found:
+def found(**values: tuple[dict[str, Any], dict[str, float]]) -> Results:
     """Of cases: settings and metrics."""
     cells = {
-        (case.replace("_", "-"), metric): Cell(value, value, value, 1, "")
+        (case.replace("_", "-"), metric): Statistic(value, value, value, 1, "")
         for case, (_, metrics) in values.items()
         for metric, value in metrics.items()
     }
-    return Found(cells, {case.replace("_", "-"): settings for case, (settings, _) in values.items()})
+    return Results(cells, {case.replace("_", "-"): settings for case, (settings, _) in values.items()})
 
 
-def broken(number: int, measured: Found) -> list[str]:
+def broken(number: int, measured: Results) -> list[str]:
     return [finding.sentence for finding in experiment(number).judge(measured) if finding.holds is False]
 
 
@@ -122,7 +130,7 @@ def test_the_ceiling_is_named_by_what_is_taken_away() -> None:
 
 
 def test_a_tally_is_read_while_it_is_written(tmp_path: Path) -> None:
-    written = Tally.of_this_process(tmp_path)
+    written = TallyFile.of_this_process(tmp_path)
     for micros in range(1, 1_001):
         written.add(CLAIM, micros / 1e6)
         written.count(3)
@@ -150,7 +158,7 @@ def test_node_writes_the_same_tally(tmp_path: Path) -> None:
         tally.flush();
     """
     subprocess.run([NODE, "-e", script], check=True, cwd=ROOT, timeout=60)
-    mine = Tally(tmp_path / "mine", new=True)
+    mine = TallyFile(tmp_path / "mine", new=True)
     for seconds in latencies:
         mine.add(ENQUEUE, seconds)
     (read,) = Tallies(tmp_path).all().values()
@@ -186,16 +194,16 @@ def test_a_worker_whose_heartbeats_are_words_has_no_other_way_to_renew() -> None
     assert silent.now() == 7
 
 
-def imaginary(run: Callable[[Case, Stage], None]) -> Experiment:
+def imaginary(run: Callable[[ExperimentCase, Stage], None]) -> Experiment:
     """On no store at all."""
-    cases = [Case(name, "sqlite", {"size": size}, 1.0, 2) for size, name in enumerate(("a", "b", "c"))]
-    return Experiment(1, "t", "h", "b", lambda _: cases, run, lambda _: [Finding("s")])
+    cases = [ExperimentCase(name, "sqlite", {"size": size}, 1.0, 2) for size, name in enumerate(("a", "b", "c"))]
+    return Experiment(1, "t", "h", "b", lambda _: cases, run, lambda _: [Conclusion("s")])
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ran: list[str] = []
 
-    def run(case: Case, stage: Stage) -> None:
+    def run(case: ExperimentCase, stage: Stage) -> None:
         ran.append(case.name)
         stage.record("size", case.settings["size"], "m")
         if case.name == "b" and ran.count("b") == 1:
@@ -235,7 +243,9 @@ def test_a_real_experiment_on_sqlite(tmp_path: Path) -> None:
     each = e09_shutdown.EXPERIMENT
     results = results_at(tmp_path, "quick", 7)
     assert (
-        ExperimentRunner(results, 7, lambda _: None).run([Step(each, Case("sqlite-enough", "sqlite", settings, 5), 1)])
+        ExperimentRunner(results, 7, lambda _: None).run(
+            [RunStep(each, ExperimentCase("sqlite-enough", "sqlite", settings, 5), 1)]
+        )
         == []
     )
     rows = {row["metric"]: row["value"] for row in results.rows("e09")}

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from forebay import Context, Invalid
-from forebay_proof.histogram import Histogram
-from forebay_proof.lab.audit import Effect, Lines
+from forebay_proof.histogram import LatencyHistogram
+from forebay_proof.lab.audit import Effect, NdjsonLines
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.lab.results import Results
 from forebay_proof.load.generator import Load
@@ -25,16 +25,16 @@ from forebay_proof.load.handler_log import HandlerLog
 def test_a_percentile_is_never_less_than_the_truth_and_at_most_two_hundredths_more() -> None:
     rng = random.Random(7)
     taken = sorted(rng.lognormvariate(-6, 2) for _ in range(5_000))
-    parts = [Histogram(), Histogram()]
+    parts = [LatencyHistogram(), LatencyHistogram()]
     for place, each in enumerate(taken):
         parts[place % 2].add(each)
-    whole = msgspec.json.decode(msgspec.json.encode(parts[0].plus(parts[1])), type=Histogram)
+    whole = msgspec.json.decode(msgspec.json.encode(parts[0].plus(parts[1])), type=LatencyHistogram)
     assert whole.total == 5_000
     for percent in (1, 50, 90, 99, 99.9, 100):
         truth = taken[max(0, -(-round(percent * 5_000) // 100) - 1)]
         assert truth <= whole.percentile(percent) * (1 + 1e-9)
         assert whole.percentile(percent) <= max(truth, 1e-6) * 1.0201
-    assert Histogram().percentile(99) == 0
+    assert LatencyHistogram().percentile(99) == 0
 
 
 def test_a_case_is_done_when_its_file_is_there_and_a_run_goes_on_after_it(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ for seq in range(5):
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
-    lines = Lines(tmp_path, "effects")
+    lines = NdjsonLines(tmp_path, "effects")
     found = [effect.seq for part in lines.read(Effect) for effect in part]
     assert found == [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("kept")]
     assert 0 < len(found) < 5

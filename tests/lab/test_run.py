@@ -16,16 +16,16 @@ from forebay import Invalid, QueueSpec, open_store
 from forebay.cli import main
 from forebay.core.policy import Bounded
 from forebay_proof.faulty import Fault, FaultyStore, scripted
-from forebay_proof.lab.audit import Lines, Receipt
+from forebay_proof.lab.audit import NdjsonLines, SentReceipt
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.lab.trial import Trial
 from forebay_proof.load.app import EFFECTS, QUEUE
 from forebay_proof.load.fleet import APP, Fleet
 from forebay_proof.load.generator import Load
 from forebay_proof.load.mix import FAST, parse_mix
-from forebay_proof.load.producer import Producer
+from forebay_proof.load.producer import LoadProducer
 from forebay_proof.processes import alive
-from forebay_proof.tally import FOLDER, LATE, Tallies, Tally
+from forebay_proof.tally import FOLDER, LATE, Tallies, TallyFile
 from tests.waiting import eventually
 
 
@@ -67,7 +67,7 @@ def test_the_command_says_what_it_saw() -> None:
 def answers_of(load: Load) -> dict[str, int]:
     """Answers, counted."""
     answers: dict[str, int] = {}
-    for lines in Lines(load.receipts, "receipts").read(Receipt):
+    for lines in NdjsonLines(load.receipts, "receipts").read(SentReceipt):
         for line in lines:
             answers[line.answer] = answers.get(line.answer, 0) + 1
     return answers
@@ -102,7 +102,7 @@ def test_a_lost_answer_is_asked_for_again_where_there_are_keys(
     with Load("memory://", jobs=40, batch=10, mix=FAST, directory=tmp_path, keys=keys, threads=1) as load:
         load.receipts.mkdir()
         order = replace(load.order, receipts=str(load.receipts / "0"), report=str(tmp_path / "report-0.json"))
-        Producer(order, FaultyStore(store, faults)).run(0.0)
+        LoadProducer(order, FaultyStore(store, faults)).run(0.0)
         output = load.report()
     assert answers_of(load) == answers
     assert (output.unknown, output.open, output.duplicates) == (20, 0 if keys else 20, answers.get("duplicate", 0))
@@ -118,7 +118,7 @@ def test_a_stall_is_counts_for_every_call_that_it_delays(tmp_path: Path, max_beh
     with Load("memory://", mix=FAST, directory=tmp_path, **shape) as load:  # type: ignore[arg-type]
         load.receipts.mkdir()
         order = replace(load.order, receipts=str(load.receipts / "0"), report=str(tmp_path / "report-0.json"))
-        Producer(order, slow).run(time.time())
+        LoadProducer(order, slow).run(time.time())
         output = load.report()
     assert (output.accepted + output.missed, output.accepted, output.ended) == (100, output.sent, True)
     assert output.latency.percentile(100) >= 0.5
@@ -133,10 +133,10 @@ def test_a_stall_is_counts_for_every_call_that_it_delays(tmp_path: Path, max_beh
 
 def test_a_load_with_a_depth_waits_for_the_consumers(tmp_path: Path) -> None:
     store = open_store("memory://")
-    consumer = Tally.of_this_process(tmp_path / "consumers")
+    consumer = TallyFile.of_this_process(tmp_path / "consumers")
     shape = {"jobs": 100, "batch": 10, "threads": 1, "depth": 30, "consumers": tmp_path / "consumers"}
     load = Load("memory://", mix=FAST, directory=tmp_path, **shape)  # type: ignore[arg-type]
-    producer = Producer(replace(load.order, report=str(tmp_path / "report-0.json")), store)
+    producer = LoadProducer(replace(load.order, report=str(tmp_path / "report-0.json")), store)
     running = Thread(target=producer.run, args=(0.0,))
     running.start()
     try:

@@ -51,8 +51,8 @@ EXPERIMENT_MUTANTS = [
     Mutant(
         "an experiment without harm shows something",
         f"{LAB}/experiments/e10_renewal.py",
-        "Finding(sentence, again > 0)",
-        "Finding(sentence, again >= 0)",
+        "Conclusion(sentence, again > 0)",
+        "Conclusion(sentence, again >= 0)",
         TESTS,
     ),
     Mutant(

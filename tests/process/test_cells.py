@@ -18,7 +18,7 @@ from forebay.store.cells.ids import cell_of
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from forebay.work.settler import Settler
-from forebay_proof.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, StopMode
 from forebay_proof.servers.process import ServerUnavailable
 from tests.waiting import eventually
 
@@ -115,7 +115,7 @@ def test_a_cell_is_killed_and_back_and_the_other_goes_on(tmp_path: Path) -> None
             with Load(f"cells:{path}") as load:
                 for _ in range(2):
                     eventually(lambda: load.goes_on(0, 0) and load.goes_on(0, 1), "both cells work")
-                    b.stop(Stop.KILL)
+                    b.stop(StopMode.KILL)
                     killed = time.monotonic()
                     eventually(partial(load.goes_on, killed + 2, 0), "cell a goes on while b is down")
                     ends = sorted(done for job_id, done in load.settled.items() if cell_of(job_id) == 0)

@@ -19,8 +19,8 @@ from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retr
 from forebay.core.policy import AtMost, InOrder, KeepFor
 from forebay.core.schedule import Schedule
 from forebay.store.protocol import Query, Store
-from forebay_proof.conformance.racing import Task
-from forebay_proof.servers.postgres import PostgresServer, Stop
+from forebay_proof.conformance.racing import RacingCall
+from forebay_proof.servers.postgres import PostgresServer, StopMode
 from forebay_proof.servers.proxy import Proxy, Trap
 from tests.waiting import PATIENCE
 
@@ -98,7 +98,7 @@ def test_a_call_that_is_repeated_when_its_queue_has_changed_adds_nothing(
     store: Store, proxy: Proxy, durable_url: str
 ) -> None:
     trap = after(proxy, b"\0forebay.insert_runs(")
-    call = Task(lambda: store.enqueue([Draft("k", 1)]))
+    call = RacingCall(lambda: store.enqueue([Draft("k", 1)]))
     assert trap.wait(PATIENCE)
     proxy.freeze()
     other = open_store(durable_url)
@@ -152,9 +152,9 @@ def test_an_id_that_a_crash_gave_to_somebody_else_is_no_answer(
 ) -> None:
     """The commit never arrived, and the server crashed: it hands the same ids to others, who commit."""
     trap = proxy.cut_before(b"COMMIT", outage=True)
-    call = Task(lambda: store.enqueue([Draft("k", 1, key="order-7")]))
+    call = RacingCall(lambda: store.enqueue([Draft("k", 1, key="order-7")]))
     assert trap.wait(PATIENCE)
-    durable.stop(Stop.KILL)
+    durable.stop(StopMode.KILL)
     durable.start()
     with psycopg.connect(durable_url, autocommit=True) as connection:
         for _ in range(20):

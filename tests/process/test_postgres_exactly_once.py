@@ -20,7 +20,7 @@ from forebay import Draft, QueueSpec, State
 from forebay.core.instant import hours, ms
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import AtMost, Fixed, KeepFor, Routing
-from forebay_proof.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, StopMode
 from tests.process.site import Site
 
 APP = "tests.process.exactly_once:fb"
@@ -75,7 +75,7 @@ def kill_at_random(site: Site, server: PostgresServer | None, jobs: int, kills: 
     for number in range(kills):
         time.sleep(rng.uniform(0.02, 0.5))
         if server is not None and number % 10 == 5:
-            server.stop(Stop.KILL)
+            server.stop(StopMode.KILL)
             server.start()
         elif victims := sorted(site.workers_of(fleet)):
             with suppress(ProcessLookupError):

@@ -19,8 +19,8 @@ from forebay.store import connection_pool
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Query
-from forebay_proof.conformance.racing import Task
-from forebay_proof.servers.postgres import REPLICATED, STANDBY, PostgresServer, Stop, database_of, join_hosts
+from forebay_proof.conformance.racing import RacingCall
+from forebay_proof.servers.postgres import REPLICATED, STANDBY, PostgresServer, StopMode, database_of, join_hosts
 from tests.process.load import Load, now
 
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -47,7 +47,7 @@ class Pair:
         self._stack.close()
 
     def fail_over(self) -> None:
-        self.primary.stop(Stop.KILL)
+        self.primary.stop(StopMode.KILL)
         self.standby.promote()
 
     def replace_primary(self) -> None:
@@ -105,8 +105,8 @@ def test_ten_fail_overs_lose_nothing(tmp_path: Path) -> None:
 def test_a_commit_that_the_standby_does_not_have_is_not_acknowledged(pair: Pair, key: str | None) -> None:
     """An operator cancels the wait for the standby: the server then reports success, with a warning."""
     store = open_store(pair.url)
-    pair.standby.stop(Stop.FAST)
-    enqueue = Task(lambda: store.enqueue([Draft("k", key=key)]))
+    pair.standby.stop(StopMode.FAST)
+    enqueue = RacingCall(lambda: store.enqueue([Draft("k", key=key)]))
     for _ in range(2):
         pair.primary.wait_until(WAITING)
         with pair.primary.connect() as connection:
@@ -129,7 +129,7 @@ def test_a_server_that_a_fail_over_left_behind_is_refused(pair: Pair, monkeypatc
     assert [job.id for job in store.browse(Query(), 0, 10).jobs] == [before.id, after.id]
     pair.primary.start()
     assert store.enqueue([Draft("k")])[0].id == after.id + 1_000, "the new primary is used, though the old one is first"
-    pair.standby.stop(Stop.KILL)
+    pair.standby.stop(StopMode.KILL)
     with pytest.raises(
         StoreFailed, match=f"{pair.primary.port} is on timeline 1, and a fail-over has led to timeline 2"
     ):

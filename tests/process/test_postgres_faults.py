@@ -13,7 +13,7 @@ import time
 import pytest
 
 from forebay import State
-from forebay_proof.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, StopMode
 from tests.process.load import Load, admin, now
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
@@ -52,13 +52,13 @@ def test_many_kills_of_workers(load: Load) -> None:
 
 
 def test_a_server_that_is_killed_comes_back_with_everything(load: Load, durable: PostgresServer) -> None:
-    load.survive(1, lambda: durable.stop(Stop.KILL), durable.start)
+    load.survive(1, lambda: durable.stop(StopMode.KILL), durable.start)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1_200)
 def test_many_kills_of_the_server(load: Load, durable: PostgresServer) -> None:
-    load.survive(40, lambda: durable.stop(Stop.KILL), durable.start)
+    load.survive(40, lambda: durable.stop(StopMode.KILL), durable.start)
 
 
 def terminate_sessions(load: Load, rounds: int) -> None:
@@ -128,7 +128,7 @@ def test_an_outage_longer_than_the_lease_costs_no_life_and_little_is_said(load: 
     pids = {load.started(seq).pid for seq in range(1, 9)}
     booted = len(load.lines("boot"))
     printed_before = len(load.log.read_text().splitlines())
-    durable.stop(Stop.FAST)
+    durable.stop(StopMode.FAST)
     began = time.monotonic()
     try:
         time.sleep(4)

@@ -19,7 +19,7 @@ from forebay import Draft, ForebayError, open_store
 from forebay.core.errors import StoreFailed
 from forebay.core.instant import seconds
 from forebay.store.protocol import Store
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.proxy import Proxy
 from tests.process.load import Load, admin, now
@@ -168,7 +168,7 @@ def test_connections_that_are_cut_anywhere_many_times(load: Load, durable: Postg
 
 def is_notified(store: Store, url: str, within: float) -> bool:
     """Whether a notification ends a sleep for which there is no other reason."""
-    sleeper = Task(lambda: store.wait(["default"], seconds(within)))
+    sleeper = RacingCall(lambda: store.wait(["default"], seconds(within)))
     with admin(url) as connection:
         while sleeper.running:
             connection.execute("SELECT pg_notify('forebay', 'default')")

@@ -14,8 +14,8 @@ import pytest
 from forebay_proof.servers import account, pgbouncer, postgres
 from forebay_proof.servers.account import Programs, settle
 from forebay_proof.servers.pgbouncer import PgBouncer
-from forebay_proof.servers.postgres import ELSEWHERE, PostgresServer, Stop
-from forebay_proof.servers.process import ServerFailed, ServerUnavailable, Watchdog
+from forebay_proof.servers.postgres import ELSEWHERE, PostgresServer, StopMode
+from forebay_proof.servers.process import ServerFailed, ServerUnavailable, ServerWatchdog
 from tests.waiting import PATIENCE, eventually
 
 SRC = Path(__file__).parents[2] / "src"
@@ -80,7 +80,7 @@ def test_a_fresh_database_is_empty_and_nobody_else_has_it(postgres: PostgresServ
             ask(url, "SELECT 1")
 
 
-def stop_amid_writes(server: PostgresServer, how: Stop) -> None:
+def stop_amid_writes(server: PostgresServer, how: StopMode) -> None:
     """Stop it while a client commits; it comes back with every acknowledged commit, and at most one more."""
     url = server.create_database()
     port, pid = server.port, server.pid
@@ -113,8 +113,8 @@ def stop_amid_writes(server: PostgresServer, how: Stop) -> None:
     assert ask(url, "SELECT count(*) FROM kept") in {committed, committed + 1}
 
 
-@pytest.mark.parametrize("how", Stop, ids=lambda how: how.name.lower())
-def test_a_durable_server_keeps_what_was_committed(own: PostgresServer, how: Stop) -> None:
+@pytest.mark.parametrize("how", StopMode, ids=lambda how: how.name.lower())
+def test_a_durable_server_keeps_what_was_committed(own: PostgresServer, how: StopMode) -> None:
     assert ask(own.url(), "SHOW fsync") == "on"
     stop_amid_writes(own, how)
 
@@ -123,11 +123,11 @@ def test_a_quick_server_does_not_sync_and_keeps_it_too() -> None:
     with PostgresServer(private=True, settings={"max_connections": "7"}) as quick:
         assert ask(quick.url(), "SHOW fsync") == "off"
         assert ask(quick.url(), "SHOW max_connections") == "7"
-        stop_amid_writes(quick, Stop.KILL)
+        stop_amid_writes(quick, StopMode.KILL)
 
 
-@pytest.mark.parametrize("how", [None, Stop.KILL], ids=["running", "killed"])
-def test_a_closed_server_leaves_nothing(how: Stop | None) -> None:
+@pytest.mark.parametrize("how", [None, StopMode.KILL], ids=["running", "killed"])
+def test_a_closed_server_leaves_nothing(how: StopMode | None) -> None:
     with PostgresServer(private=True) as server:
         directory, memory = server.directory, memory_of(server)
         assert memory in memories()
@@ -211,8 +211,8 @@ ROOT = os.geteuid() == 0
 
 
 @pytest.fixture
-def watchdog() -> Iterator[Watchdog]:
-    watchdog = Watchdog()
+def watchdog() -> Iterator[ServerWatchdog]:
+    watchdog = ServerWatchdog()
     yield watchdog
     watchdog.close()
 
@@ -232,14 +232,14 @@ def test_where_namespaces_are_forbidden_root_becomes_nobody(monkeypatch: pytest.
     monkeypatch.setattr(account, "_NAMESPACE", ("false",))
     with PostgresServer(private=True) as server:
         assert ask(server.create_database(), "SELECT 1") == 1
-        server.restart(Stop.KILL)
+        server.restart(StopMode.KILL)
         directory = server.directory
         assert directory.stat().st_uid != 0
     assert not directory.exists()
 
 
 def test_what_nobody_may_not_read_is_copied(
-    watchdog: Watchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watchdog: ServerWatchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tool(tmp_path, "echo tool 1.2")
     monkeypatch.setattr(account, "_NAMESPACE", ("false",))
@@ -251,7 +251,7 @@ def test_what_nobody_may_not_read_is_copied(
     assert log.wait(PATIENCE) == 0
 
 
-def test_when_no_account_works_each_is_named(watchdog: Watchdog, tmp_path: Path) -> None:
+def test_when_no_account_works_each_is_named(watchdog: ServerWatchdog, tmp_path: Path) -> None:
     programs = tool(tmp_path, "echo not today; exit 1")
     with pytest.raises(ServerUnavailable, match="not today") as caught:
         settle(watchdog, programs, "tool", "do without")

@@ -20,7 +20,7 @@ from forebay.core.outcome import Ack
 from forebay.core.schedule import Schedule
 from forebay.store import connection_pool
 from forebay.store.protocol import Query
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.process import free_port
 from forebay_proof.servers.proxy import Proxy
@@ -70,7 +70,7 @@ def test_a_call_that_is_not_answered_is_made_again_and_happens_once(
         store.enqueue([Draft("k")])
         with caplog.at_level(logging.WARNING, "forebay.store"):
             peer.proxy.freeze()
-            late = Task(lambda: store.enqueue([Draft("k")] * 3))
+            late = RacingCall(lambda: store.enqueue([Draft("k")] * 3))
             until_printed(caplog, SILENT)
         assert not late.ends_within(0), "it goes on trying"
         peer.proxy.thaw()
@@ -109,11 +109,11 @@ def test_every_call_ends_while_the_server_is_silent(peer: Peer, monkeypatch: pyt
         calls = verbs(store)
         peer.proxy.freeze()
         for part in (list(calls)[:8], list(calls)[8:]):
-            tasks = {name: Task(calls[name]) for name in part}
+            tasks = {name: RacingCall(calls[name]) for name in part}
             for name, task in tasks.items():
                 with pytest.raises(StoreFailed):
                     raise AssertionError(f"{name} was answered: {task.result(PATIENCE)}")
-        opening = Task(lambda: open_store(peer.url))
+        opening = RacingCall(lambda: open_store(peer.url))
         with pytest.raises(StoreFailed):
             opening.result(PATIENCE)
         peer.proxy.thaw()

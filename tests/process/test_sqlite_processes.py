@@ -15,7 +15,7 @@ from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Query, Want
 from forebay.store.sqlite.store import SqliteStore
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -161,7 +161,7 @@ def test_a_writer_that_holds_on_for_two_seconds_is_waited_for(path: Path) -> Non
     store = SqliteStore(str(path))
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    call = Task(lambda: store.enqueue([Draft("k")]))
+    call = RacingCall(lambda: store.enqueue([Draft("k")]))
     began = time.perf_counter()
     while time.perf_counter() - began < 2:
         assert store.backlog(["default"])[0].depth == 0
@@ -188,7 +188,7 @@ def test_waiting_for_another_process_is_quick_and_costs_little(path: Path) -> No
     assert store.wait(["default"], seconds(2)) is False
     share = (time.thread_time() - used) / (time.perf_counter() - began)
     assert share < 0.01, f"an idle waiter uses {share:.2%} of a core"
-    waiter = Task(lambda: (store.wait(["default"], seconds(20)), time.perf_counter()))
+    waiter = RacingCall(lambda: (store.wait(["default"], seconds(20)), time.perf_counter()))
     time.sleep(0.3)
     other = SqliteStore(str(path))
     sent = time.perf_counter()

@@ -3,7 +3,7 @@
 import pytest
 
 from forebay import open_store
-from forebay_proof.servers.postgres import REPLICATED, PostgresServer, Stop, database_of, join_hosts
+from forebay_proof.servers.postgres import REPLICATED, PostgresServer, StopMode, database_of, join_hosts
 from tests.command_result import Run
 from tests.spark.fail_overs import FailOver
 
@@ -21,7 +21,7 @@ def test_what_an_asynchronous_standby_lacks_is_named_by_the_audit(run: Run) -> N
         standby.stop_streaming()
         receipts = pair.put(12)
         done_and_forgotten = pair.work(3)
-        primary.stop(Stop.KILL)
+        primary.stop(StopMode.KILL)
         standby.promote()
         lost = pair.lost()
         assert lost == receipts.keys(), "so much was acknowledged, and the new primary has none of it"

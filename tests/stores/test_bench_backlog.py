@@ -8,13 +8,16 @@ from forebay.core.outcome import Ack
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Want
 from forebay_proof.bench.pg import backlog
-from forebay_proof.bench.pg.server import Bench, Database
+from forebay_proof.bench.pg.server import Bench, PostgresDatabase
 
 LEASE = timedelta(minutes=1)
 
 
 def test_a_seeded_backlog_counts_down_to_nothing(cleared_url: str) -> None:
-    with closing(Database(cast(Bench, None), cleared_url)) as database, closing(PostgresStore(cleared_url)) as store:
+    with (
+        closing(PostgresDatabase(cast(Bench, None), cleared_url)) as database,
+        closing(PostgresStore(cleared_url)) as store,
+    ):
         backlog.seed(database, 20, batch=10)
         assert database.number(backlog.LEFT) == 20
         leases = store.claim([Want("default", 15)], "bench", LEASE)

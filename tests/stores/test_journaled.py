@@ -22,7 +22,7 @@ from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.disk import FaultyDisk, MemoryDisk
-from forebay_proof.history import History
+from forebay_proof.history import RunHistory
 from tests.stores.journal_history import DIRECTORY
 
 
@@ -88,7 +88,7 @@ def test_a_journal_of_an_earlier_version_is_refused_by_name() -> None:
 
 def test_a_start_is_never_left_over_for_later() -> None:
     """A start and what it spends of a rate are one record: a crash keeps both, or the job starts again as if anew."""
-    history, clock = History(), ManualClock()
+    history, clock = RunHistory(), ManualClock()
     store = MemoryStore(clock=clock, recorder=history)
     store.put_spec(QueueSpec(name="q", eligibility=Rate(1, seconds(1), burst=1)))
     store.enqueue([Draft("k", queue="q")] * 2)

@@ -23,7 +23,7 @@ from forebay.store.open import open_ledger, open_store
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.checkers import ledger as violations
-from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
+from forebay_proof.disk import DiskCrash, FaultyDisk, MemoryDisk
 from tests.stores.journal_history import DIRECTORY, JournalHistory, on_disk
 from tests.stores.test_crash_points import cuts, files_of
 
@@ -129,7 +129,7 @@ def test_a_compaction_that_is_cut_off_anywhere_loses_no_record() -> None:
         try:
             compact(opened(FaultyDisk(base, crash_at=steps + 1, after=steps % 2 == 0)))
             died = False
-        except SimulatedCrash:
+        except DiskCrash:
             died = True
         for left, all_of_it in ((base.kill(), True), (base.crash(Random(steps).randrange), False)):
             shown = every(JournalLedgerReader(DIRECTORY, left))

@@ -16,8 +16,8 @@ from forebay.store.memory.journaled import CompactingJournal, open_journaled
 from forebay.store.memory.store import MemoryStore
 from forebay.testing.clock import ManualClock
 from forebay_proof.disk import MemoryDisk
-from forebay_proof.history import History
-from forebay_proof.model.lockstep import Opened
+from forebay_proof.history import RunHistory
+from forebay_proof.model.lockstep import OpenedStore
 from forebay_proof.model.machine import StoreMachine
 
 pytestmark = pytest.mark.timeout(600)
@@ -28,7 +28,7 @@ class _Memory:
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.history = History()
+        self.history = RunHistory()
         self.store = MemoryStore(clock=clock, recorder=self.history)
         self.crashes = 0
 
@@ -79,14 +79,14 @@ def _residue(store: MemoryStore) -> Mapping[str, int]:
     }
 
 
-def open_memory(clock: ManualClock) -> Opened:
+def open_memory(clock: ManualClock) -> OpenedStore:
     memory = _Memory(clock)
-    return Opened(memory.store, memory.reopen, lambda: memory.history.changes, lambda: _residue(memory.store))
+    return OpenedStore(memory.store, memory.reopen, lambda: memory.history.changes, lambda: _residue(memory.store))
 
 
-def open_disk(clock: ManualClock) -> Opened:
+def open_disk(clock: ManualClock) -> OpenedStore:
     journaled = _Journaled(clock)
-    return Opened(journaled.store, journaled.reopen, residue=lambda: _residue(journaled.store))
+    return OpenedStore(journaled.store, journaled.reopen, residue=lambda: _residue(journaled.store))
 
 
 def _times(factor: int) -> settings:

@@ -16,7 +16,7 @@ from forebay.core.named import BOUNDED, BROKER, DURABLE_LOG, WAITLIST
 from forebay.core.outcome import EXPIRED
 from forebay.core.policy import Block, Bounded, FanOut, Immediate, KeepFor, Reject, Retained, Route, Unbounded
 from forebay.core.spec import QueueSpec
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 from tests.stores.world import DAY, HOUR, SECOND, Begin, World, payloads
 
 
@@ -120,7 +120,7 @@ def test_bounded_latency_without_a_bound_and_a_stalled_producer_with_one(begin: 
     assert BOUNDED("q").capacity == Bounded(10_000, Block(timeout=seconds(5)))
     world = begin(replace(BOUNDED("q"), capacity=Bounded(100, Block(timeout=seconds(5)))))
     world.send(*[Draft("job")] * 100)
-    stalled = Task(lambda: world.send(Draft("one-more")))
+    stalled = RacingCall(lambda: world.send(Draft("one-more")))
     world.clock.until_asleep(1)
     assert world.backlog().depth == 100, "the bound is exact"
     world.clock.advance(5 * SECOND)
@@ -129,7 +129,7 @@ def test_bounded_latency_without_a_bound_and_a_stalled_producer_with_one(begin: 
     assert (full.value.depth, full.value.limit) == (100, 100), "the stall ends by itself"
     assert full.value.retry_after > 0, "and the refusal says when to come back"
 
-    waiting = Task(lambda: world.send(Draft("one-more")))
+    waiting = RacingCall(lambda: world.send(Draft("one-more")))
     world.clock.until_asleep(1)
     world.done(world.claim(1))
     [let_in] = waiting.result()

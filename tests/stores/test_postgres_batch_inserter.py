@@ -14,7 +14,7 @@ from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Receipt
 from forebay.testing.clock import ManualClock
 from forebay_proof.bench.lines import files_passed
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 from tests.stores.tables import Tables
 from tests.waiting import eventually
 
@@ -50,11 +50,11 @@ def commits(tables: Tables) -> int:
 def together(store: PostgresStore, tables: Tables, *batches: list[Draft]) -> list[list[Receipt]]:
     """One call that cannot end yet, then these; the answers of these."""
     held = BlockedInserts(store, tables)
-    first = Task(lambda: store.enqueue([Draft("first")]))
+    first = RacingCall(lambda: store.enqueue([Draft("first")]))
     held.until_waiting(0)
     tasks = []
     for number, batch in enumerate(batches, 1):
-        tasks.append(Task(lambda batch=batch: store.enqueue(batch)))  # type: ignore[misc]
+        tasks.append(RacingCall(lambda batch=batch: store.enqueue(batch)))  # type: ignore[misc]
         held.until_waiting(number)
     held.let_go()
     assert [receipt.duplicate for receipt in first.result()] == [False]

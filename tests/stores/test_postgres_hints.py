@@ -20,7 +20,7 @@ from forebay.store.postgres import waiting
 from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.store import PostgresStore
 from forebay.transactions import enqueue_in
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.proxy import Proxy
 from tests.waiting import PATIENCE, eventually
@@ -98,7 +98,7 @@ def test_no_hint_is_lost_when_a_producer_closes_its_store(
         store.enqueue([Draft("k", queue="first")])
         assert sending.wait(PATIENCE)
         store.enqueue([Draft("k", queue="second")])
-        closing = Task(store.close)
+        closing = RacingCall(store.close)
         assert store.backend.session.waiters._closing.wait(PATIENCE)
         go_on.set()
         closing.result()

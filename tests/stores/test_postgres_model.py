@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from forebay.store.postgres.store import PostgresStore
 from forebay.testing.clock import ManualClock
-from forebay_proof.model.lockstep import Opened
+from forebay_proof.model.lockstep import OpenedStore
 from forebay_proof.model.machine import StoreMachine
 from tests.stores.histories import HISTORIES
 from tests.stores.tables import Tables
@@ -45,11 +45,11 @@ class _Postgres:
 def test_postgres_answers_as_the_model_does(tables: Tables) -> None:
     last: list[_Postgres] = []
 
-    def opener(clock: ManualClock) -> Opened:
+    def opener(clock: ManualClock) -> OpenedStore:
         for left in last:
             left.store.close()
         tables.clear()
         last[:] = [_Postgres(tables, clock)]
-        return Opened(last[0].store, last[0].reopen, None, last[0].residue)
+        return OpenedStore(last[0].store, last[0].reopen, None, last[0].residue)
 
     run_state_machine_as_test(StoreMachine.for_store(opener), settings=HISTORIES)

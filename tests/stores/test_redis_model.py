@@ -13,7 +13,7 @@ from forebay.core.job import Draft
 from forebay.store.protocol import Want
 from forebay.store.redis.store import RedisStore
 from forebay.testing.clock import ManualClock
-from forebay_proof.model.lockstep import Opened
+from forebay_proof.model.lockstep import OpenedStore
 from forebay_proof.model.machine import StoreMachine
 from forebay_proof.model.strategies import SPECS
 from forebay_proof.servers.redis import RedisServer
@@ -47,12 +47,12 @@ class _Redis:
 def test_redis_answers_as_the_model_does(redis: RedisServer, delivery: str) -> None:
     last: list[_Redis] = []
 
-    def opener(clock: ManualClock) -> Opened:
+    def opener(clock: ManualClock) -> OpenedStore:
         for left in last:
             left.store.close()
         redis.clear()
         last[:] = [_Redis(redis, clock, delivery)]
-        return Opened(last[0].store, last[0].reopen, None, last[0].residue)
+        return OpenedStore(last[0].store, last[0].reopen, None, last[0].residue)
 
     run_state_machine_as_test(StoreMachine.for_store(opener), settings=HISTORIES)
 

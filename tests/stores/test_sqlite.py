@@ -28,7 +28,7 @@ from forebay.store.protocol import Query, Want
 from forebay.store.sqlite import unit_of_work
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
-from forebay_proof.conformance.racing import Task, race
+from forebay_proof.conformance.racing import RacingCall, race
 
 LEASE = seconds(60)
 
@@ -68,13 +68,13 @@ def commits(store: SqliteStore) -> list[str]:
 def together(store: SqliteStore, calls: list[Callable[[], Any]]) -> list[Any]:
     """The calls share one group commit: none leads before all have arrived."""
     with store.backend.session.writer._busy:
-        tasks = [Task(call) for call in calls]
+        tasks = [RacingCall(call) for call in calls]
         while store.backend.session.writer.callers.waiting < len(calls):
             pass
     return [_outcome(task) for task in tasks]
 
 
-def _outcome(task: "Task[Any]") -> Any:
+def _outcome(task: "RacingCall[Any]") -> Any:
     try:
         return task.result()
     except ForebayError as error:
@@ -239,7 +239,7 @@ def test_when_the_commit_fails_everything_in_it_fails(store: SqliteStore) -> Non
 def test_a_writer_waits_for_another_process_and_a_reader_does_not(store: SqliteStore, path: Path) -> None:
     (receipt,) = store.enqueue([Draft("k")])
     with locked(path) as other:
-        waiting = Task(lambda: store.enqueue([Draft("k")]))
+        waiting = RacingCall(lambda: store.enqueue([Draft("k")]))
         assert store.get([receipt.id])[0] is not None
         assert store.backlog(["default"])[0].ready == 1
         assert not waiting.ends_within(0.05)
@@ -298,7 +298,7 @@ def test_a_spec_put_elsewhere_holds_here_at_once(path: Path) -> None:
 
 def test_waiting_notices_other_processes(path: Path) -> None:
     here, there = SqliteStore(str(path)), SqliteStore(str(path))
-    waiter = Task(lambda: here.wait(["default"], timedelta(seconds=20)))
+    waiter = RacingCall(lambda: here.wait(["default"], timedelta(seconds=20)))
     assert not waiter.ends_within(0.05)
     there.enqueue([Draft("k")])
     assert waiter.result(patience=5) is True
@@ -327,7 +327,7 @@ def test_a_sleeper_looks_at_the_file_often_while_jobs_come_and_seldom_when_none_
 
 
 def test_closing_wakes_who_waits_and_refuses_who_comes(store: SqliteStore) -> None:
-    waiter = Task(lambda: store.wait(["default"], timedelta(seconds=20)))
+    waiter = RacingCall(lambda: store.wait(["default"], timedelta(seconds=20)))
     assert not waiter.ends_within(0.05)
     store.close()
     waiter.result(patience=5)
@@ -415,7 +415,7 @@ def test_an_interrupted_leader_tells_the_others(store: SqliteStore) -> None:
         lambda: store.enqueue([Draft("k")]),
     ]
     with store.backend.session.writer._busy:
-        tasks = [Task(call) for call in calls]
+        tasks = [RacingCall(call) for call in calls]
         while store.backend.session.writer.callers.waiting < len(calls):
             pass
     errors = []

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
-from forebay_proof.model.lockstep import Opened
+from forebay_proof.model.lockstep import OpenedStore
 from forebay_proof.model.machine import StoreMachine
 from tests.stores.histories import HISTORIES
 
@@ -57,9 +57,9 @@ class _Sqlite:
         return left
 
 
-def open_sqlite(clock: ManualClock) -> Opened:
+def open_sqlite(clock: ManualClock) -> OpenedStore:
     sqlite = _Sqlite(clock)
-    return Opened(sqlite.store, sqlite.reopen, None, sqlite.residue)
+    return OpenedStore(sqlite.store, sqlite.reopen, None, sqlite.residue)
 
 
 TestSqliteStore = StoreMachine.for_store(open_sqlite).TestCase

@@ -6,7 +6,7 @@ import pytest
 
 from forebay.core.errors import Invalid
 from forebay.core.ledger import Change, JobRange, LedgerEntry, Record
-from forebay_proof.lab.chaos.faults import KINDS, Fault, fault_of
+from forebay_proof.lab.chaos.faults import KINDS, ChaosFault, fault_of
 from forebay_proof.lab.chaos.plan import SCALES, adjust, find, names, parse
 from forebay_proof.lab.chaos.recovery import recovered, unfinished, unstarted
 from forebay_proof.lab.chaos.scene import Strike
@@ -21,7 +21,7 @@ times = {quick = 2, nightly = 20, release = 200}
 """
 
 
-def faults_of(text: str) -> list[Fault]:
+def faults_of(text: str) -> list[ChaosFault]:
     return [fault_of(timed) for timed in parse(text, "mine").faults]
 
 

@@ -29,7 +29,7 @@ from forebay_proof.checkers import (
     readers,
     shares,
 )
-from forebay_proof.history import History
+from forebay_proof.history import RunHistory
 
 Checker = Callable[[Sequence[ChangeSet]], list[Violation]]
 
@@ -275,7 +275,7 @@ def test_a_stretch_ends_when_a_class_runs_dry() -> None:
 
 
 def test_the_in_process_store_is_fair_by_its_own_ledger() -> None:
-    history = History()
+    history = RunHistory()
     store = MemoryStore(clock=ManualClock(), recorder=history)
     store.put_spec(QueueSpec(name="q", share=Fair(weights={"a": 5, "b": 2})))
     for tenant in "abc":

@@ -8,7 +8,7 @@ import pytest
 
 from forebay.core.errors import Invalid
 from forebay_proof import evidence
-from forebay_proof.evidence import Part
+from forebay_proof.evidence import ProofLayer
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def commit(root: Path) -> None:
     git(root, "commit", "--quiet", "--message", "x")
 
 
-def part(script: str) -> Part:
+def part(script: str) -> ProofLayer:
     command = (sys.executable, "-c", script)
-    return Part("p", "what", "things", 10, command, command, evidence._printed("things"))
+    return ProofLayer("p", "what", "things", 10, command, command, evidence._printed("things"))
 
 
 def test_a_part_is_counted_kept_and_not_run_again(root: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.store.memory.disk import Disk
 from forebay.store.memory.journal import Journal
-from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
+from forebay_proof.disk import DiskCrash, FaultyDisk, MemoryDisk
 from tests.unit.journals import DIRECTORY, nothing_survives, opened, put
 
 
@@ -59,7 +59,7 @@ def calls_of_a_life() -> int:
 
 def crashed(call: int, after: bool) -> tuple[Run, MemoryDisk]:
     run, memory = Run(), MemoryDisk(sector=32)
-    with pytest.raises(SimulatedCrash):
+    with pytest.raises(DiskCrash):
         run.live(FaultyDisk(memory, crash_at=call, after=after))
     return run, memory
 
@@ -93,7 +93,7 @@ def test_recovery_can_be_cut_at_every_call_and_repeated() -> None:
                 again = disk.kill()
                 try:
                     opened(FaultyDisk(again, crash_at=step))
-                except SimulatedCrash:
+                except DiskCrash:
                     assert opened(again.kill())[1] == expected
                     found = opened(again.crash(random.Random(step).randrange))[1]
                     run.check(found)
@@ -124,7 +124,7 @@ def test_any_groups_any_segments_any_cut(
             put(journal, *group)
             acknowledged = len(appended)
         journal.close()
-    except SimulatedCrash:
+    except DiskCrash:
         pass
     draw = random.Random(seed).randrange
     for disk in (memory.kill(), memory.crash(nothing_survives), *(memory.crash(draw) for _ in range(5))):

@@ -14,7 +14,7 @@ from forebay.core.errors import JournalDamaged
 from forebay.store.memory.disk import RealDisk
 from forebay.store.memory.frame import MAX_BODY_BYTES
 from forebay.store.memory.snapshot import is_leftover, read_snapshot, snapshot_lsn, snapshot_path, write_snapshot
-from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
+from forebay_proof.disk import DiskCrash, FaultyDisk, MemoryDisk
 
 DIRECTORY = "j"
 CHUNKS = [b"first", b"", b"second" * 9, b"second" * 9]
@@ -130,7 +130,7 @@ def test_a_power_cut_at_any_call_leaves_a_whole_snapshot_or_none(after: bool) ->
         try:
             write_snapshot(FaultyDisk(disk, crash_at=call, after=after), DIRECTORY, 7, CHUNKS)
             done = True
-        except SimulatedCrash:
+        except DiskCrash:
             pass
         for seed in range(200):
             found = disk.crash(random.Random(seed).randrange)

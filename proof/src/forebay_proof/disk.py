@@ -35,7 +35,7 @@ T = TypeVar("T")
 _MAX_PENDING: Final = 1_024
 
 
-class SimulatedCrash(BaseException):
+class DiskCrash(BaseException):
     """The process died here; every later call on the disk dies again."""
 
 
@@ -354,14 +354,14 @@ class FaultyDisk:
 
     def _call(self, name: str, path: str, action: Callable[[], T]) -> T:
         if self._dead:
-            raise SimulatedCrash
+            raise DiskCrash
         self.calls.append((name, os.path.basename(path)))
         self._dead = len(self.calls) == self._crash_at
         if self._dead and not self._after:
-            raise SimulatedCrash
+            raise DiskCrash
         result = action()
         if self._dead:
-            raise SimulatedCrash
+            raise DiskCrash
         return result
 
     def _write(self, handle: int, offset: int, data: bytes) -> None:

@@ -40,7 +40,7 @@ def happenings() -> list[str]:
     return [f"evidence: {count} {unit}" for unit, count in sorted(_HAPPENED.items())]
 
 
-class Part(Struct, frozen=True):
+class ProofLayer(Struct, frozen=True):
     """One layer of the proof. `goal`: how often it has to happen for a release."""
 
     name: str
@@ -52,7 +52,7 @@ class Part(Struct, frozen=True):
     count: Callable[[str], int]
 
 
-class Result(Struct, frozen=True):
+class LayerResult(Struct, frozen=True):
     part: str
     sources: str
     commit: str
@@ -103,7 +103,7 @@ def _model(profile: str, store: str) -> tuple[str, ...]:
 
 
 PARTS: Final = (
-    Part(
+    ProofLayer(
         "simulation",
         "simulated histories with faults, every guarantee checked",
         "seeds",
@@ -112,7 +112,7 @@ PARTS: Final = (
         (*_FOREBAY, "sim", "--json", "--seeds", "0:100000"),
         _last_json("seeds"),
     ),
-    Part(
+    ProofLayer(
         "crash-points",
         "recoveries of a journal cut at every byte, with every damage",
         "recoveries",
@@ -121,7 +121,7 @@ PARTS: Final = (
         _CRASHES,
         _printed("recoveries"),
     ),
-    Part(
+    ProofLayer(
         "bit-flips",
         "journals and snapshots with one flipped bit: refused or harmless",
         "flips",
@@ -130,7 +130,7 @@ PARTS: Final = (
         (*_CRASHES, "-k", "flip or bit"),
         _printed("flips"),
     ),
-    Part(
+    ProofLayer(
         "cron",
         "ticks compared with an oracle, over rules, zones and clock changes",
         "comparisons",
@@ -139,7 +139,7 @@ PARTS: Final = (
         (*_PYTEST, "-s", "tests/unit/test_cron_zones.py"),
         _printed("comparisons"),
     ),
-    Part(
+    ProofLayer(
         "fuzz",
         "requests drawn from the OpenAPI document: no 5xx, every answer as described",
         "cases",
@@ -148,7 +148,7 @@ PARTS: Final = (
         (*_PYTEST, "-s", "tests/serve/test_schema.py"),
         _printed("cases"),
     ),
-    Part(
+    ProofLayer(
         "faults",
         "real faults under load, on every store they apply to",
         "faults",
@@ -157,7 +157,7 @@ PARTS: Final = (
         (*_CHAOS, "release", "all"),
         _every_json("bit"),
     ),
-    Part(
+    ProofLayer(
         "deploys",
         "signals of deploys to eight commands under load; no claim afterwards, attempts are starts",
         "signals",
@@ -166,7 +166,7 @@ PARTS: Final = (
         (*_CHAOS, "release", "storm"),
         _every_json("bit"),
     ),
-    Part(
+    ProofLayer(
         "power-cuts",
         "power cuts under load, on a file system that drops what was not synced (root)",
         "cuts",
@@ -176,7 +176,7 @@ PARTS: Final = (
         _every_json("bit"),
     ),
     *(
-        Part(
+        ProofLayer(
             f"model-{store}",
             f"random histories of the store on {store} in step with the reference model",
             "histories",
@@ -187,7 +187,7 @@ PARTS: Final = (
         )
         for store in ("memory", "sqlite", "postgres", "redis")
     ),
-    Part(
+    ProofLayer(
         "mutants",
         "guards removed on purpose; each removal fails a test",
         "mutants",
@@ -214,7 +214,7 @@ def _git(root: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def chosen(names: Sequence[str]) -> list[Part]:
+def chosen(names: Sequence[str]) -> list[ProofLayer]:
     """The parts of these names, or all."""
     known = {part.name: part for part in PARTS}
     unknown = [name for name in names if name not in known]
@@ -223,13 +223,13 @@ def chosen(names: Sequence[str]) -> list[Part]:
     return [known[name] for name in names] or list(PARTS)
 
 
-def recorded(folder: Path) -> dict[str, Result]:
+def recorded(folder: Path) -> dict[str, LayerResult]:
     """All results, of whatever state of the sources, by part."""
-    found = (msgspec.json.decode(file.read_bytes(), type=Result) for file in sorted(folder.glob("*.json")))
+    found = (msgspec.json.decode(file.read_bytes(), type=LayerResult) for file in sorted(folder.glob("*.json")))
     return {result.part: result for result in found}
 
 
-def run(root: Path, folder: Path, parts: Sequence[Part], scale: str) -> Iterator[Result]:
+def run(root: Path, folder: Path, parts: Sequence[ProofLayer], scale: str) -> Iterator[LayerResult]:
     """Run the parts without a passed result for these sources at this scale; a result is written when its part ends."""
     identity, commit = sources(root), _git(root, "rev-parse", "HEAD")
     folder.mkdir(parents=True, exist_ok=True)
@@ -244,7 +244,7 @@ def run(root: Path, folder: Path, parts: Sequence[Part], scale: str) -> Iterator
         done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=False)
         count = part.count(done.stdout) if done.stdout.strip() else 0
         shown = " ".join(["python" if word == sys.executable else word for word in command])
-        result = Result(
+        result = LayerResult(
             part=part.name,
             sources=identity,
             commit=commit,
@@ -260,7 +260,7 @@ def run(root: Path, folder: Path, parts: Sequence[Part], scale: str) -> Iterator
         yield result
 
 
-def stale(root: Path, results: Sequence[Result]) -> list[str]:
+def stale(root: Path, results: Sequence[LayerResult]) -> list[str]:
     """The parts whose results belong to other sources."""
     identity = sources(root)
     return [result.part for result in results if result.sources != identity]

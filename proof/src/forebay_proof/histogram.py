@@ -25,7 +25,7 @@ def percentile(samples: Iterable[float], percent: float) -> float:
 
 
 @dataclass
-class Histogram:
+class LatencyHistogram:
     """Counts by bucket."""
 
     counts: dict[int, int] = field(default_factory=dict)
@@ -34,14 +34,16 @@ class Histogram:
         bucket = bucket_of(seconds)
         self.counts[bucket] = self.counts.get(bucket, 0) + times
 
-    def plus(self, other: "Histogram") -> "Histogram":
+    def plus(self, other: "LatencyHistogram") -> "LatencyHistogram":
         buckets = self.counts.keys() | other.counts.keys()
-        return Histogram({bucket: self.counts.get(bucket, 0) + other.counts.get(bucket, 0) for bucket in buckets})
+        return LatencyHistogram(
+            {bucket: self.counts.get(bucket, 0) + other.counts.get(bucket, 0) for bucket in buckets}
+        )
 
-    def minus(self, earlier: "Histogram") -> "Histogram":
+    def minus(self, earlier: "LatencyHistogram") -> "LatencyHistogram":
         """What was added since an earlier reading of the same histogram."""
         left = {bucket: count - earlier.counts.get(bucket, 0) for bucket, count in self.counts.items()}
-        return Histogram({bucket: count for bucket, count in left.items() if count})
+        return LatencyHistogram({bucket: count for bucket, count in left.items() if count})
 
     @property
     def total(self) -> int:

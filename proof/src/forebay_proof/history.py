@@ -9,7 +9,7 @@ from forebay.store.memory.changes import apply
 from forebay.store.memory.facts import Facts
 
 
-class History:
+class RunHistory:
     """Everything that happened, in order."""
 
     def __init__(self) -> None:

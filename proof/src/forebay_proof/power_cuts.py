@@ -36,7 +36,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import KeepFor
 from forebay_proof.power_writer import QUEUE
 from forebay_proof.processes import tree_of
-from forebay_proof.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, StopMode
 from forebay_proof.servers.process import ServerFailed, ServerUnavailable
 from forebay_proof.servers.redis import RedisServer
 
@@ -177,7 +177,7 @@ class PostgresSubject(Subject):
         return [self._server.pid]
 
     def kill(self) -> None:
-        self._server.stop(Stop.KILL)
+        self._server.stop(StopMode.KILL)
 
     def start(self) -> None:
         self._server.start()

@@ -16,7 +16,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Final
 
-from forebay_proof.histogram import Histogram, bucket_of
+from forebay_proof.histogram import LatencyHistogram, bucket_of
 
 CHANNELS: Final = ("claim", "enqueue", "late", "whole", "cpu")
 """Latencies of claims and enqueues, how late jobs started; the time and the CPU time of one whole piece of work."""
@@ -34,7 +34,7 @@ _SIZE: Final = 8 * (_COUNTERS + _CHANNEL * len(CHANNELS))
 _FIRST: Final = {channel: _COUNTERS + number * _CHANNEL for number, channel in enumerate(CHANNELS)}
 
 
-class Tally:
+class TallyFile:
     """The tally in a file; `new` makes it, for its one writer."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
@@ -45,7 +45,7 @@ class Tally:
             self._numbers = memoryview(mmap.mmap(file.fileno(), _SIZE, access=access)).cast("Q")
 
     @classmethod
-    def of_this_process(cls, folder: Path | None = None) -> "Tally":
+    def of_this_process(cls, folder: Path | None = None) -> "TallyFile":
         folder = folder or Path(os.environ[FOLDER])
         folder.mkdir(exist_ok=True)
         return cls(folder / f"{os.getpid()}.tally", new=True)
@@ -82,9 +82,9 @@ class Tally:
         """The sum of its latencies, exact to a nanosecond each."""
         return self._numbers[_FIRST[channel]] / 1e9
 
-    def histogram(self, channel: str) -> Histogram:
+    def histogram(self, channel: str) -> LatencyHistogram:
         first = _FIRST[channel] + 1
-        return Histogram(
+        return LatencyHistogram(
             {bucket: count for bucket, count in enumerate(self._numbers[first : first + BUCKETS]) if count}
         )
 
@@ -95,13 +95,13 @@ class Tallies:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._found: dict[str, Tally] = {}
+        self._found: dict[str, TallyFile] = {}
 
-    def all(self) -> dict[str, Tally]:
+    def all(self) -> dict[str, TallyFile]:
         """By the name of the process."""
         for path in self._folder.glob("*.tally"):
             if path.stem not in self._found and path.stat().st_size == _SIZE:
-                self._found[path.stem] = Tally(path, new=False)
+                self._found[path.stem] = TallyFile(path, new=False)
         return dict(self._found)
 
     def jobs(self) -> int:
@@ -117,5 +117,7 @@ class Tallies:
     def seconds(self, channel: str) -> float:
         return sum(tally.seconds(channel) for tally in self.all().values())
 
-    def histogram(self, channel: str) -> Histogram:
-        return reduce(Histogram.plus, (tally.histogram(channel) for tally in self.all().values()), Histogram())
+    def histogram(self, channel: str) -> LatencyHistogram:
+        return reduce(
+            LatencyHistogram.plus, (tally.histogram(channel) for tally in self.all().values()), LatencyHistogram()
+        )

@@ -26,7 +26,7 @@ from forebay.store.protocol import Store, Want
 from forebay_proof.bench.measure import Figure, arguments, run
 from forebay_proof.bench.memory import BATCH, LEASE, drafts
 from forebay_proof.processes import cpu_seconds
-from forebay_proof.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, StopMode
 
 ROUNDS = 5
 CELLS = (1, 2, 4, 8)
@@ -155,7 +155,7 @@ class Outage:
             for queue in queues:
                 cycle(store, queue)
             if dead:
-                other.stop(Stop.KILL)
+                other.stop(StopMode.KILL)
             return self._work(store, queues)
 
     def _work(self, store: Store, queues: list[str]) -> tuple[float, float]:

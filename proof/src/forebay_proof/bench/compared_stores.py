@@ -20,7 +20,7 @@ from forebay import Store, open_store
 from forebay_proof.bench.pg.server import SETTINGS
 from forebay_proof.bench.rd.server import MODES, RedisBench
 from forebay_proof.load.mix import email_drafts
-from forebay_proof.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, StopMode
 
 _BULK: Final = 1_000
 _ANSWERS: Final = "{forebay}:t:*"
@@ -84,7 +84,7 @@ class Embedded(ComparedStore):
         """Opening it is all there is to do."""
 
 
-class Journal(Embedded):
+class JournalStore(Embedded):
     name = "memory"
     path = "memory://"
     shared = False
@@ -116,7 +116,7 @@ class Postgres(ComparedStore):
 
     def crash(self, site: Site, jobs: int) -> None:
         fill(site.url, jobs)
-        self._server.stop(Stop.KILL)
+        self._server.stop(StopMode.KILL)
 
     def come_back(self) -> None:
         self._server.start()
@@ -149,7 +149,7 @@ class Redis(ComparedStore):
 
 
 def compared_stores(stack: ExitStack) -> list[ComparedStore]:
-    return [Journal(), Sqlite(), Postgres(stack), *(Redis(stack, mode) for mode in MODES)]
+    return [JournalStore(), Sqlite(), Postgres(stack), *(Redis(stack, mode) for mode in MODES)]
 
 
 def fill(url: str, jobs: int, batch: int = _BULK) -> None:

@@ -43,12 +43,12 @@ ACTOR = Actor("bench", frozenset(Role))
 RECEIPT = Accepted(1, "accepted", False, False, True)
 
 
-class Page(ResponseModel, frozen=True):
+class JobPage(ResponseModel, frozen=True):
     places: list[EntryPlace]
     next: int | None
 
 
-PAGE = Page([EntryPlace(number, number) for number in range(20)], None)
+PAGE = JobPage([EntryPlace(number, number) for number in range(20)], None)
 
 
 def _fastapi() -> FastAPI:
@@ -69,7 +69,7 @@ def msgspec_app() -> FastAPI:
         queue: NameFilter = None,  # noqa: ARG001
         after: Annotated[int, Query(ge=0)] = 0,  # noqa: ARG001
         limit: Annotated[int, Query(ge=1, le=100)] = 100,  # noqa: ARG001
-    ) -> Page:
+    ) -> JobPage:
         return PAGE
 
     app = _fastapi()
@@ -81,7 +81,7 @@ def pydantic_app() -> FastAPI:
     """FastAPI with models of pydantic."""
     name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
-    class Job(BaseModel):
+    class JobModel(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)
         kind: name
         payload: Any = None
@@ -98,7 +98,7 @@ def pydantic_app() -> FastAPI:
         meta: dict[str, str] | None = None
         cost: Annotated[int, Field(ge=1)] | None = None
 
-    class Receipt(BaseModel):
+    class ReceiptModel(BaseModel):
         job_id: int
         status: str
         duplicate: bool
@@ -113,7 +113,7 @@ def pydantic_app() -> FastAPI:
         places: list[Place]
         next: int | None
 
-    receipt = Receipt(job_id=1, status="accepted", duplicate=False, merged=False, durable=True)
+    receipt = ReceiptModel(job_id=1, status="accepted", duplicate=False, merged=False, durable=True)
     page = Places(places=[Place(partition=number, offset=number) for number in range(20)], next=None)
     app = _fastapi()
 
@@ -123,7 +123,7 @@ def pydantic_app() -> FastAPI:
         return actor
 
     @app.post("/jobs", status_code=202)
-    async def enqueue(job: Job, request: Request, actor: Annotated[Actor, Depends(producer)]) -> Receipt:  # noqa: ARG001
+    async def enqueue(job: JobModel, request: Request, actor: Annotated[Actor, Depends(producer)]) -> ReceiptModel:  # noqa: ARG001
         return receipt
 
     @app.get("/jobs")
@@ -156,7 +156,7 @@ def litestar_app() -> App:
         queue: Annotated[str | None, parameter(pattern=NAME_PATTERN)] = None,  # noqa: ARG001
         after: Annotated[int, parameter(ge=0)] = 0,  # noqa: ARG001
         limit: Annotated[int, parameter(ge=1, le=100)] = 100,  # noqa: ARG001
-    ) -> Page:
+    ) -> JobPage:
         return PAGE
 
     handlers = [

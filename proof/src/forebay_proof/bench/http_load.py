@@ -41,7 +41,7 @@ def request(method: str, path: str, key: str, body: bytes, media: str = "applica
 class Caller(asyncio.Protocol):
     """One connection, one request under way at a time."""
 
-    def __init__(self, load: "Load") -> None:
+    def __init__(self, load: "HttpLoad") -> None:
         self._load = load
         self._got = b""
         self._since = 0.0
@@ -67,7 +67,7 @@ class Caller(asyncio.Protocol):
         self._load.lost += 1
 
 
-class Load:
+class HttpLoad:
     def __init__(self, prepared: bytes, seconds: float, rate: float | None) -> None:
         self.request = prepared
         self.lost = 0
@@ -165,7 +165,7 @@ async def idle(host: str, port: int, key: str, connections: int) -> dict[str, ob
     def claim(wait: float) -> bytes:
         return request("POST", "/claim", key, json.dumps({"wants": [{"queue": "empty"}], "wait": wait}).encode())
 
-    load = Load(claim(60), 10_000, None)
+    load = HttpLoad(claim(60), 10_000, None)
     loop = asyncio.get_running_loop()
     for number in range(connections):
         _, caller = await loop.create_connection(lambda: Caller(load), host, port)
@@ -183,7 +183,7 @@ def main() -> None:
     host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
     if what in ("post", "refused"):
         connections, seconds, rate = int(rest[0]), float(rest[1]), float(rest[2]) if rest[2:] else None
-        load = Load(request("POST", "/jobs", key, JOB if what == "post" else b"{}"), seconds, rate)
+        load = HttpLoad(request("POST", "/jobs", key, JOB if what == "post" else b"{}"), seconds, rate)
         result = uvloop.run(load.run(host, port, connections, seconds))
     elif what == "batch":
         result = uvloop.run(batch(host, port, key, int(rest[0])))

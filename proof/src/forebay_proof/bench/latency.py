@@ -22,7 +22,7 @@ from typing import Final
 
 from forebay_proof.bench.compared_stores import ComparedStore, Postgres, Redis, Sqlite
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import Cell, Values
+from forebay_proof.bench.crew.cell import Measurement, Values
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.crew.server import HasUrl
@@ -82,7 +82,7 @@ def figures(stack: ExitStack, seconds: float) -> list[Figure]:
     found: list[Figure] = []
 
     def add(name: str, compared: ComparedStore, start: Start, baseline: str, goals: tuple[str, str] = ("", "")) -> None:
-        cell = Cell(f"latency/{name}", partial(dripped, compared.fresh, seconds, start))
+        cell = Measurement(f"latency/{name}", partial(dripped, compared.fresh, seconds, start))
         for key, suffix, goal in (("p50", "", goals[0]), ("p95", "/p95", goals[1])):
             base = f"latency/{baseline}{suffix}" if baseline else None
             figure = f"{cell.name}{suffix}"

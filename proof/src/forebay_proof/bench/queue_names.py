@@ -23,7 +23,7 @@ from forebay.core.job import Draft
 from forebay.serve.actor import Role
 from forebay.serve.security.keys import Created, mint, write_entries
 from forebay.store.open import open_store
-from forebay_proof.bench.crew.cell import Cell, Values
+from forebay_proof.bench.crew.cell import Measurement, Values
 from forebay_proof.bench.measure import Figure, arguments, run
 from forebay_proof.processes import rss_bytes
 from forebay_proof.servers.postgres import PostgresServer
@@ -89,7 +89,7 @@ def figures(stack: ExitStack, names: int) -> list[Figure]:
     units = {f"{route}/{key}": unit for route in ROUTES for key, unit in UNITS.items()} | {"/memory": "MiB"}
     found = []
     for store, url in stores.items():
-        cell = Cell(store, lambda url=url: answers(url(), names))  # type: ignore[misc]
+        cell = Measurement(store, lambda url=url: answers(url(), names))  # type: ignore[misc]
         for key, unit in units.items():
             name = f"{store}{key}"
             baseline = None if store == "sqlite" else f"sqlite{key}"

@@ -28,15 +28,15 @@ import msgspec
 from forebay import Store, Want, open_store
 from forebay_proof.bench.compared_stores import ComparedStore, Site, compared_stores, fill
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import OFFERED, RATE, Cell, Values, latencies
+from forebay_proof.bench.crew.cell import OFFERED, RATE, Measurement, Values, latencies
 from forebay_proof.bench.crew.flow import DEPTH, MAX_START, SHARE, WARM_UP
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.measure import Figure, arguments, race, run
 from forebay_proof.bench.memory import BATCH, LEASE, bytes_per_job, cycle, rate
 from forebay_proof.load.claimer import claim_until
 from forebay_proof.load.generator import Load
-from forebay_proof.load.producer import Producer
-from forebay_proof.tally import CLAIM, Tally
+from forebay_proof.load.producer import LoadProducer
+from forebay_proof.tally import CLAIM, TallyFile
 
 _MANY: Final = 1_000
 _PROCESSES: Final = 2
@@ -97,8 +97,8 @@ def in_this_process(site: Site, clients: Clients, load: Load) -> Iterator[None]:
     order = msgspec.structs.replace(load.order, report=str(load.directory / "report"))
     stopped = Event()
     with closing(open_store(site.url)) as store:
-        producer = Producer(order, store)
-        tally = Tally.of_this_process(clients.directory / ours.WORKER)
+        producer = LoadProducer(order, store)
+        tally = TallyFile.of_this_process(clients.directory / ours.WORKER)
         threads = [
             Thread(target=producer.run, args=(time.time(),)),
             Thread(target=claim_until, args=(store, tally, ours.QUEUE, BATCH, True, stopped.is_set)),
@@ -114,7 +114,7 @@ def in_this_process(site: Site, clients: Clients, load: Load) -> Iterator[None]:
                 thread.join()
 
 
-def eased(compared: ComparedStore, seconds: float, flat_out: Cell, name: str) -> Values:
+def eased(compared: ComparedStore, seconds: float, flat_out: Measurement, name: str) -> Values:
     return flow(compared, seconds, round(SHARE * flat_out.read(RATE, name)))
 
 
@@ -166,9 +166,9 @@ def figures(every: list[ComparedStore], amounts: Amounts) -> list[Figure]:
 
 
 def latency_figures(compared: ComparedStore, seconds: float) -> list[Figure]:
-    flat_out = Cell(f"latency/{compared.name}-flat-out", partial(flow, compared, seconds))
+    flat_out = Measurement(f"latency/{compared.name}-flat-out", partial(flow, compared, seconds))
     name = f"latency/{compared.name}-80-percent"
-    steady = Cell(name, partial(eased, compared, seconds, flat_out, name))
+    steady = Measurement(name, partial(eased, compared, seconds, flat_out, name))
     return flat_out.figures(()) + steady.figures((OFFERED, "claim-p50", "claim-p99"), claim_p99="< 10")
 
 

@@ -20,7 +20,7 @@ from forebay.cli.exits import OK
 from forebay.core.errors import Invalid
 
 if TYPE_CHECKING:
-    from forebay_proof.lab.chaos.plan import Kept, Plan
+    from forebay_proof.lab.chaos.plan import ChaosPlan, Kept
     from forebay_proof.lab.chaos.run import ChaosResult
 
 _HEADS: Final = ("plan", "store", "faults", "bit", "acks", "again", "p50 s", "p99 s", "took s", "verdict", "what")
@@ -90,7 +90,7 @@ def _matrix(names: list[str]) -> list[str]:
     return [name for name in names if name[:1] == "f" and name[1:].isdigit()]
 
 
-def _stores_of(plan: "Plan", store: str | None) -> "list[tuple[Kept, str]]":
+def _stores_of(plan: "ChaosPlan", store: str | None) -> "list[tuple[Kept, str]]":
     """The kinds of store to run it on, and where those are."""
     if store is None:
         return [(kept, kept) for kept in plan.stores]
@@ -111,7 +111,7 @@ def _folder(report: str | None) -> Iterator[Path]:
         folder.rmdir()
 
 
-def _run(call: Call, folder: Path, plan: "Plan", kept: "Kept", where: str) -> "ChaosResult":
+def _run(call: Call, folder: Path, plan: "ChaosPlan", kept: "Kept", where: str) -> "ChaosResult":
     from forebay_proof.lab.chaos.run import Runner
 
     args = call.args

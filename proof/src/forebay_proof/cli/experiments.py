@@ -19,7 +19,7 @@ from forebay.core.errors import Invalid
 
 if TYPE_CHECKING:
     from forebay_proof.lab.experiments.base import Experiment, Scale
-    from forebay_proof.lab.runner import Remaining, Step
+    from forebay_proof.lab.runner import Remaining, RunStep
 
 RESULTS = "lab-results"
 _SCALES: Final[tuple["Scale", ...]] = ("quick", "full", "release")
@@ -131,7 +131,7 @@ def _measure(call: Call, experiments: "Sequence[Experiment]") -> int:
             results.forget(*step.key)
     progress = ProgressBar(call.screen, "lab", len(steps))
 
-    def begin(step: "Step", left: "Remaining") -> None:
+    def begin(step: "RunStep", left: "Remaining") -> None:
         progress.show(left.done, f"{step}, about {_minutes(left.seconds)} left")
 
     def say(words: str) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forebay_proof.lab.job_cost import JobCost
     from forebay_proof.lab.results import Results
     from forebay_proof.lab.trial import Trial
-    from forebay_proof.lab.watch import Sample
+    from forebay_proof.lab.watch import StoreSample
 
 _MB = 1 << 20
 
@@ -107,7 +107,7 @@ def _long_run(call: Call, results: "Results", kept: Path) -> int:
     )
     progress = ProgressBar(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
 
-    def on_sample(sample: "Sample") -> None:
+    def on_sample(sample: "StoreSample") -> None:
         progress.show(round(sample.at), describe_sample(sample))
 
     def say(words: str) -> None:
@@ -123,7 +123,7 @@ def _long_run(call: Call, results: "Results", kept: Path) -> int:
     return report.exit_code
 
 
-def describe_sample(sample: "Sample") -> str:
+def describe_sample(sample: "StoreSample") -> str:
     """A sample as text."""
     if sample.depth is None:
         return "the store does not answer"

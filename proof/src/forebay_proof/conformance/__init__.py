@@ -65,14 +65,14 @@ from forebay_proof.conformance import (
 )
 from forebay_proof.conformance.case import Case, Need, case, case_if, refused
 from forebay_proof.conformance.harness import Harness, Opener
-from forebay_proof.conformance.runner import Result, Status, run_cases
+from forebay_proof.conformance.runner import CaseResult, Status, run_cases
 
 __all__ = [
     "Case",
     "Harness",
     "Need",
     "Opener",
-    "Result",
+    "CaseResult",
     "Status",
     "case",
     "case_if",
@@ -144,8 +144,8 @@ def run(
     reset: Callable[[], None] | None = None,
     only: str | None = None,
     virtual_time: bool = True,
-    report: Callable[[Result], None] | None = None,
-) -> list[Result]:
+    report: Callable[[CaseResult], None] | None = None,
+) -> list[CaseResult]:
     """Check a store; `report` is called with each result."""
     results = []
     for result in run_cases(cases(only), opener, reset, virtual_time):

@@ -22,7 +22,7 @@ from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError, Invalid
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
-from forebay_proof.conformance import Case, Result, Status, cases, run
+from forebay_proof.conformance import Case, CaseResult, Status, cases, run
 from forebay_proof.servers.process import ServerUnavailable
 
 _EXAMPLES = """\
@@ -162,9 +162,9 @@ class Printer:
         self._location = location
         self._quiet = quiet
         self._theme = ""
-        self._results: list[Result] = []
+        self._results: list[CaseResult] = []
 
-    def add(self, result: Result) -> None:
+    def add(self, result: CaseResult) -> None:
         failed = result.status is Status.FAILED
         self._location.tidy(failed)
         if result.case.theme != self._theme:
@@ -186,7 +186,7 @@ class Printer:
             sys.stdout.flush()
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[CaseResult]) -> str:
     count = Counter(result.status for result in results)
     unclaimed = f", {count[Status.NOT_CLAIMED]} not claimed" if count[Status.NOT_CLAIMED] else ""
     return f"{count[Status.PASSED]} passed, {count[Status.FAILED]} failed{unclaimed}"
@@ -252,7 +252,7 @@ def _condition(case: Case) -> str:
     return "" if case.need == "nothing" else f"  (for stores that claim: {case.need})"
 
 
-def _json(url: str, results: Sequence[Result]) -> str:
+def _json(url: str, results: Sequence[CaseResult]) -> str:
     count = Counter(result.status for result in results)
     document = {
         "store": url,

@@ -8,7 +8,7 @@ from forebay.core.lease import Settled
 from forebay.core.policy import Block, Bounded, LatestWins, Moved
 from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import SECOND, Harness
-from forebay_proof.conformance.racing import Task, answers, race
+from forebay_proof.conformance.racing import RacingCall, answers, race
 
 
 def _blocking(h: Harness, limit: int = 1) -> None:
@@ -214,7 +214,7 @@ def a_blocked_producer_gets_in_when_there_is_room(h: Harness) -> None:
     _blocking(h)
     h.one()
     lease = h.take()
-    producer = Task(h.one)
+    producer = RacingCall(h.one)
     h.until_asleep(1)
     assert producer.running
     h.ack(lease)
@@ -227,7 +227,7 @@ def a_blocked_producer_gets_in_when_there_is_room(h: Harness) -> None:
 def a_blocked_producer_gives_up_after_its_time(h: Harness) -> None:
     h.spec(capacity=Bounded(1, when_full=Block(timeout=h.short_delta)))
     first = h.one()
-    producer = Task(lambda: refused(QueueFull, h.one))
+    producer = RacingCall(lambda: refused(QueueFull, h.one))
     h.until_asleep(1)
     h.advance(h.short + 1)
     assert producer.result().depth == 1
@@ -239,7 +239,7 @@ def a_blocked_producer_gives_up_after_its_time(h: Harness) -> None:
 def a_blocked_producer_gets_in_when_a_job_is_cancelled(h: Harness) -> None:
     _blocking(h)
     first = h.one(delay=3_600 * SECOND)
-    producer = Task(h.one)
+    producer = RacingCall(h.one)
     h.until_asleep(1)
     h.store.cancel([first])
     job_id = producer.result()
@@ -250,7 +250,7 @@ def a_blocked_producer_gets_in_when_a_job_is_cancelled(h: Harness) -> None:
 def a_blocked_batch_gets_in_when_all_of_it_fits(h: Harness) -> None:
     _blocking(h, limit=3)
     h.enqueue(3)
-    producer = Task(lambda: h.enqueue(3))
+    producer = RacingCall(lambda: h.enqueue(3))
     h.until_asleep(1)
     for lease in h.claim(3):
         assert h.backlog().depth <= 3
@@ -263,7 +263,7 @@ def a_blocked_batch_gets_in_when_all_of_it_fits(h: Harness) -> None:
 def a_larger_bound_lets_a_blocked_producer_in(h: Harness) -> None:
     _blocking(h)
     h.one()
-    producer = Task(h.one)
+    producer = RacingCall(h.one)
     h.until_asleep(1)
     _blocking(h, limit=2)
     assert producer.result(patience=10)
@@ -275,9 +275,9 @@ def a_small_draft_gets_in_beside_a_blocked_large_batch(h: Harness) -> None:
     _blocking(h, limit=5)
     h.enqueue(5)
     lease = h.take()
-    large = Task(lambda: h.enqueue(5))
+    large = RacingCall(lambda: h.enqueue(5))
     h.until_asleep(1)
-    small = Task(h.one)
+    small = RacingCall(h.one)
     h.until_asleep(2)
     h.ack(lease)
     small.result(patience=10)
@@ -298,7 +298,7 @@ def many_blocked_producers_all_get_in_one_by_one(h: Harness) -> None:
             for lease in leases:
                 h.ack(lease)
 
-    consumer = Task(consume)
+    consumer = RacingCall(consume)
     ids = answers(race(12, lambda _: h.one()))
     done.set()
     consumer.result()
@@ -310,7 +310,7 @@ def many_blocked_producers_all_get_in_one_by_one(h: Harness) -> None:
 def closing_the_store_wakes_blocked_producers(h: Harness) -> None:
     _blocking(h)
     h.one()
-    producer = Task(lambda: refused(Closed, h.one))
+    producer = RacingCall(lambda: refused(Closed, h.one))
     h.until_asleep(1)
     h.store.close()
     producer.result()

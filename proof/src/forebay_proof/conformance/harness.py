@@ -25,7 +25,7 @@ from forebay.core.policy import Fixed, Routing
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Backlog, Page, Query, Receipt, Store, Want
 from forebay.testing.clock import ManualClock
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 
 Opener: TypeAlias = Callable[[Clock | None], Store]
 
@@ -97,15 +97,15 @@ class Harness:
         else:
             Event().wait(self.short / SECOND)
 
-    def until_asleep_or_done(self, task: Task[Any]) -> None:
+    def until_asleep_or_done(self, task: RacingCall[Any]) -> None:
         """Return when a task that may have been signalled has checked again, and sleeps or is done."""
         while self.clock is not None and task.running and not self.clock.asleep():
             Event().wait(0.001)
 
-    def asleep_in(self, wait: Callable[[], bool]) -> Task[bool]:
+    def asleep_in(self, wait: Callable[[], bool]) -> RacingCall[bool]:
         """A thread that sleeps in this call. A late notification may wake it: then it waits again."""
         while True:
-            task = Task(wait)
+            task = RacingCall(wait)
             if self.clock is None:
                 self.until_asleep(1)
             else:

@@ -22,7 +22,7 @@ from forebay_proof.conformance.harness import ERROR, LONG, SECOND, Harness
 HOUR = 3_600 * SECOND
 
 
-class JobChange(NamedTuple):
+class JobEntry(NamedTuple):
     """What a span says of one of its jobs."""
 
     id: int
@@ -40,12 +40,12 @@ def entries(h: Harness, after: int = -1) -> list[LedgerEntry]:
     return found
 
 
-def job_changes(record: Record) -> list[JobChange]:
+def job_changes(record: Record) -> list[JobEntry]:
     jobs = []
     for span in record.spans:
         for place in range(span.n):
             trait = None if span.traits is None else span.traits[place]
-            jobs.append(JobChange(span.first + place, span.change, kind_of(span, place), span, trait or Trait()))
+            jobs.append(JobEntry(span.first + place, span.change, kind_of(span, place), span, trait or Trait()))
     return jobs
 
 
@@ -68,12 +68,12 @@ def is_heartbeat(record: Record) -> bool:
     return record.verb == "extend" and record.owner is not None and record.tick is not None and not record.spans
 
 
-def only(h: Harness, verb: str, action: Callable[[], object]) -> JobChange:
+def only(h: Harness, verb: str, action: Callable[[], object]) -> JobEntry:
     (one,) = job_changes(record(h, verb, action))
     return one
 
 
-def matches(change: JobChange, lease: Lease) -> bool:
+def matches(change: JobEntry, lease: Lease) -> bool:
     """Whether it is what the lease said."""
     job, span = lease.job, change.span
     return (span.queue, change.kind, span.delivery, span.attempt, span.enqueued_at, span.due_at, span.claimed_at) == (

@@ -7,7 +7,7 @@ from forebay.core.policy import Retained
 from forebay.store.log import Owned, Standing
 from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import LONG, Harness
-from forebay_proof.conformance.racing import Task, answers, race
+from forebay_proof.conformance.racing import RacingCall, answers, race
 
 
 def _log(h: Harness, partitions: int = 4, entries: int = 0) -> None:
@@ -275,7 +275,7 @@ def owners_and_groups_outlive_a_reopening(h: Harness) -> None:
 @case
 def a_waiting_reader_is_woken_when_the_log_grows(h: Harness) -> None:
     _log(h, partitions=2)
-    task = Task(lambda: h.store.wait(["log"], timedelta(minutes=5)))
+    task = RacingCall(lambda: h.store.wait(["log"], timedelta(minutes=5)))
     h.until_asleep(1)
     assert task.running
     h.store.append("log", [b"1"])

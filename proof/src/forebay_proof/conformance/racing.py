@@ -11,7 +11,7 @@ PATIENCE_SECONDS: Final = 60.0
 T = TypeVar("T")
 
 
-class Task(Generic[T]):
+class RacingCall(Generic[T]):
     """A call on its own thread. `result` is what it returned or raised, `TimeoutError` if it hangs."""
 
     def __init__(self, action: Callable[[], T]) -> None:
@@ -55,7 +55,7 @@ def race(count: int, action: Callable[[int], T]) -> list[T | ForebayError]:
         except ForebayError as error:
             return error
 
-    tasks = [Task(lambda number=number: run(number)) for number in range(count)]  # type: ignore[misc]
+    tasks = [RacingCall(lambda number=number: run(number)) for number in range(count)]  # type: ignore[misc]
     return [task.result() for task in tasks]
 
 

@@ -8,7 +8,7 @@ from forebay.core.outcome import Abandoned
 from forebay.core.policy import All, AtMost, InOrder, Priority, Rate
 from forebay_proof.conformance.case import case, refused
 from forebay_proof.conformance.harness import Harness
-from forebay_proof.conformance.racing import Task, answers, race
+from forebay_proof.conformance.racing import RacingCall, answers, race
 
 
 def one_a_moment(h: Harness, burst: int = 1, **how: str) -> Rate:
@@ -122,7 +122,7 @@ def wait_is_woken_when_a_rate_opens(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     h.enqueue(2)
     h.take()
-    task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
+    task = RacingCall(lambda: h.store.wait(["q"], timedelta(minutes=1)))
     h.until_asleep(1)
     assert task.running
     h.advance(2 * h.short)
@@ -133,7 +133,7 @@ def wait_is_woken_when_a_rate_opens(h: Harness) -> None:
 @case
 def wait_is_woken_by_a_job_whose_rate_is_open(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
-    task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
+    task = RacingCall(lambda: h.store.wait(["q"], timedelta(minutes=1)))
     h.until_asleep(1)
     h.one()
     assert task.result() is True
@@ -232,7 +232,7 @@ def promote_returns_when_the_rate_of_a_lane_opens(h: Harness) -> None:
     assert next_due is not None
     assert started + h.short <= next_due <= h.now() + h.short
     assert h.store.wait(["q"], timedelta(0)) is False
-    task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
+    task = RacingCall(lambda: h.store.wait(["q"], timedelta(minutes=1)))
     h.until_asleep(1)
     h.advance(2 * h.short)
     assert task.result() is True

@@ -8,7 +8,7 @@ from forebay.core.job import State
 from forebay.core.policy import AtMost, Priority, Until
 from forebay_proof.conformance.case import case, refused
 from forebay_proof.conformance.harness import Harness
-from forebay_proof.conformance.racing import Task, answers, race
+from forebay_proof.conformance.racing import RacingCall, answers, race
 
 
 @case
@@ -144,7 +144,7 @@ def a_release_wakes_waiting_workers(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     h.one()
     assert h.claim() == []
-    task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
+    task = RacingCall(lambda: h.store.wait(["q"], timedelta(minutes=1)))
     h.until_asleep(1)
     assert task.running
     h.store.release("stock", 1)

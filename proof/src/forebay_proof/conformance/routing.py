@@ -8,7 +8,7 @@ from forebay.core.schedule import Schedule
 from forebay.store.streams import enqueue_stream
 from forebay_proof.conformance.case import case, refused
 from forebay_proof.conformance.harness import SECOND, Harness
-from forebay_proof.conformance.racing import Task, race
+from forebay_proof.conformance.racing import RacingCall, race
 
 _ROUTES = (Route("order.**", "mail"), Route("order.paid", "ship"), Route("*.paid", "books"))
 
@@ -95,7 +95,7 @@ def a_broker_waits_for_the_queue_that_lets_it_wait(h: Harness) -> None:
     _broker(h)
     h.spec("ship", capacity=Bounded(1, when_full=Block(hours(1))))
     h.one(queue="ship")
-    waiting = Task(lambda: h.send(h.draft(kind="order.paid")))
+    waiting = RacingCall(lambda: h.send(h.draft(kind="order.paid")))
     h.until_asleep(1)
     assert waiting.running
     h.ack(h.take("ship"))

@@ -16,7 +16,7 @@ from typing import Final
 
 from forebay_proof.conformance.case import Case
 from forebay_proof.conformance.harness import Harness, Opener
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 
 _SHOWN: Final = 240
 
@@ -28,7 +28,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """The result of one case; `detail` is why it failed, or what the store does not claim."""
 
     case: Case
@@ -39,21 +39,21 @@ class Result:
 
 def run_cases(
     chosen: Sequence[Case], opener: Opener, reset: Callable[[], None] | None, virtual_time: bool
-) -> Iterator[Result]:
+) -> Iterator[CaseResult]:
     if not __debug__:
         raise RuntimeError("assertions are switched off, every case would pass: run Python without -O")
     for case in chosen:
         if reset is not None:
             reset()
         started = perf_counter()
-        task = Task(lambda case=case: _check(case, opener, virtual_time))  # type: ignore[misc]
+        task = RacingCall(lambda case=case: _check(case, opener, virtual_time))  # type: ignore[misc]
         try:
             status, detail = task.result(), ""
             if status is Status.NOT_CLAIMED:
                 detail = f"the store does not claim: {case.need}"
         except Exception as error:
             status, detail = Status.FAILED, explain(error, getfile(case.check))
-        yield Result(case, status, perf_counter() - started, detail)
+        yield CaseResult(case, status, perf_counter() - started, detail)
 
 
 def _check(case: Case, opener: Opener, virtual_time: bool) -> Status:

@@ -10,7 +10,7 @@ from forebay.core.policy import Block, Bounded, Retained
 from forebay.core.schedule import Schedule
 from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import SECOND, Harness
-from forebay_proof.conformance.racing import Task, answers, race
+from forebay_proof.conformance.racing import RacingCall, answers, race
 
 MINUTE = 60 * SECOND
 
@@ -192,7 +192,7 @@ def firing_into_a_full_queue_never_blocks(h: Harness) -> None:
     h.spec(capacity=Bounded(1, when_full=Block()))
     h.one()
     tick = _planned(h)
-    Task(lambda: refused(QueueFull, lambda: _fire(h, tick))).result(patience=5)
+    RacingCall(lambda: refused(QueueFull, lambda: _fire(h, tick))).result(patience=5)
 
 
 @case

@@ -7,7 +7,7 @@ from forebay.core.outcome import Ack, Release, Retry, Verdict
 from forebay.core.policy import AtMost, Fair, InOrder
 from forebay_proof.conformance.case import case
 from forebay_proof.conformance.harness import ERROR, Harness
-from forebay_proof.conformance.racing import Task, answers, race
+from forebay_proof.conformance.racing import RacingCall, answers, race
 
 
 def _claim_all(h: Harness, batch: int) -> list[Lease]:
@@ -183,7 +183,7 @@ def waiting_workers_miss_no_job(h: Harness) -> None:
                     return done
                 done.append(lease.job.id)
 
-    workers = [Task(work) for _ in range(8)]
+    workers = [RacingCall(work) for _ in range(8)]
     ids = [job_id for batch in answers(race(8, lambda _: [h.one() for _ in range(8)])) for job_id in batch]
     h.enqueue(8, kind="stop")
     for _ in range(1_000):

@@ -13,7 +13,7 @@ from forebay.core.policy import AtMost, Bounded, KeepFor, Until
 from forebay.store.protocol import CancelAnswer
 from forebay_proof.conformance.case import Need, case, case_if
 from forebay_proof.conformance.harness import SECOND, Harness
-from forebay_proof.conformance.racing import Task
+from forebay_proof.conformance.racing import RacingCall
 
 _AT_ONCE = timedelta(0)
 _HOUR = timedelta(hours=1)
@@ -289,7 +289,7 @@ def wait_returns_at_once_when_there_is_work(h: Harness) -> None:
 @case
 def wait_without_work_ends_with_its_time(h: Harness) -> None:
     assert h.store.wait(["q"], _AT_ONCE) is False
-    waiter = Task(lambda: h.store.wait(["q"], h.short_delta))
+    waiter = RacingCall(lambda: h.store.wait(["q"], h.short_delta))
     h.until_asleep(1)
     h.advance(h.short)
     assert waiter.result() is False
@@ -297,7 +297,7 @@ def wait_without_work_ends_with_its_time(h: Harness) -> None:
 
 @case
 def wait_is_woken_by_a_new_job(h: Harness) -> None:
-    waiter = Task(lambda: h.store.wait(["q"], _HOUR))
+    waiter = RacingCall(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
     assert waiter.running
     h.one()
@@ -307,7 +307,7 @@ def wait_is_woken_by_a_new_job(h: Harness) -> None:
 @case
 def wait_is_woken_when_a_job_falls_due(h: Harness) -> None:
     job_id = h.one(delay=2 * h.short)
-    waiter = Task(lambda: h.store.wait(["q"], _HOUR))
+    waiter = RacingCall(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
     h.advance(2 * h.short)
     assert waiter.result() is True
@@ -318,7 +318,7 @@ def wait_is_woken_when_a_job_falls_due(h: Harness) -> None:
 def wait_is_woken_when_a_lease_runs_out(h: Harness) -> None:
     h.one()
     lease = h.take(lease_for=h.short_delta)
-    waiter = Task(lambda: h.store.wait(["q"], _HOUR))
+    waiter = RacingCall(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
     h.lapse(lease)
     assert waiter.result() is True
@@ -352,7 +352,7 @@ def wait_is_woken_when_a_slot_is_freed(h: Harness) -> None:
     h.spec(eligibility=AtMost(1))
     h.enqueue(2)
     lease = h.take()
-    waiter = Task(lambda: h.store.wait(["q"], _HOUR))
+    waiter = RacingCall(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
     h.ack(lease)
     assert waiter.result() is True
@@ -361,7 +361,7 @@ def wait_is_woken_when_a_slot_is_freed(h: Harness) -> None:
 @case
 def wait_is_woken_by_a_redrive(h: Harness) -> None:
     job_id = h.dead()
-    waiter = Task(lambda: h.store.wait(["q"], _HOUR))
+    waiter = RacingCall(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
     h.store.redrive([job_id])
     assert waiter.result() is True
@@ -373,7 +373,7 @@ def closing_the_store_wakes_waiters(h: Harness) -> None:
         with suppress(Closed):
             h.store.wait(["q"], _HOUR)
 
-    waiter = Task(wait)
+    waiter = RacingCall(wait)
     h.until_asleep(1)
     h.store.close()
     waiter.result()
@@ -384,7 +384,7 @@ def wait_does_not_spin_at_a_paused_queue(h: Harness) -> None:
     h.one()
     h.store.pause("q")
     assert h.store.wait(["q"], _AT_ONCE) is False
-    waiter = Task(lambda: h.store.wait(["q"], _HOUR))
+    waiter = RacingCall(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
     h.store.resume("q")
     assert waiter.result() is True
@@ -397,7 +397,7 @@ def wait_does_not_spin_at_a_closed_gate(h: Harness) -> None:
     h.store.promote(10)
     assert h.claim() == [], "which is when its lane is found closed"
     assert h.store.wait(["q"], _AT_ONCE) is False
-    waiter = Task(lambda: h.store.wait(["q"], _HOUR))
+    waiter = RacingCall(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
     h.store.set_gate("until/go", 1)
     assert waiter.result() is True

@@ -75,7 +75,7 @@ class AuditResult(Struct, frozen=True, kw_only=True):
         return EXITS[self.answer]
 
 
-class Receipt(Struct):
+class SentReceipt(Struct):
     seq: int
     answer: str
     job_id: int | None = None
@@ -88,7 +88,7 @@ class Effect(Struct):
     effect_at: str | None = None
 
 
-class Lines:
+class NdjsonLines:
     """Files of NDJSON below a path, read block by block."""
 
     def __init__(self, path: Path, what: str) -> None:
@@ -155,10 +155,10 @@ class QuickAudit:
         self._effects = 0
         self.torn = 0
 
-    def add_receipts(self, receipts: Lines) -> None:
+    def add_receipts(self, receipts: NdjsonLines) -> None:
         """Receipts of producers. A job whose only answer was lost may or may not be in the store."""
         accepted_ids = self._accepted
-        for lines in receipts.read(Receipt):
+        for lines in receipts.read(SentReceipt):
             for line in lines:
                 seq, job_id = line.seq, line.job_id
                 if seq >= len(accepted_ids):
@@ -177,7 +177,7 @@ class QuickAudit:
         """Seqs whose only answer was lost."""
         return len(self._unknown)
 
-    def add_effects(self, effects: Lines) -> None:
+    def add_effects(self, effects: NdjsonLines) -> None:
         """Effects that handlers applied."""
         accepted_ids, done, delivery = self._accepted, self._done, self._delivery
         reached = len(accepted_ids)
@@ -207,7 +207,7 @@ class QuickAudit:
             return True
         return False
 
-    def _find_repeated(self, effects: Lines) -> None:
+    def _find_repeated(self, effects: NdjsonLines) -> None:
         """A line that was read twice is one effect; another time of the same fence is another."""
         for lines in effects.read(Effect):
             for line in lines:
@@ -265,8 +265,8 @@ def audit_quickly(
 ) -> AuditResult:
     """Compares receipts with effects; the store says which jobs are dead and which are still open."""
     quick = QuickAudit()
-    quick.add_receipts(Lines(receipts, "receipts"))
-    quick.add_effects(Lines(effects, "effects"))
+    quick.add_receipts(NdjsonLines(receipts, "receipts"))
+    quick.add_effects(NdjsonLines(effects, "effects"))
     dead = list(_seqs(store, queue, State.DEAD))
     states = (State.WAITING, State.READY, State.RUNNING)
     depth = sum(each.depth for each in store.backlog([queue] if queue is not None else None))
@@ -327,7 +327,7 @@ def read_spark_result(answer: str | bytes, receipts: Path, url: str, missing: Se
     answered = msgspec.json.decode(answer)
     results = {each["check"]: each for each in answered["results"]}
     counts = QuickAudit()
-    counts.add_receipts(Lines(receipts, "receipts"))
+    counts.add_receipts(NdjsonLines(receipts, "receipts"))
     with closing(open_store(url)) as store:
         dead = sum(each.dead for each in store.backlog())
 

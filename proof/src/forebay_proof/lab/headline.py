@@ -23,7 +23,7 @@ from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.lab.results import Results
 from forebay_proof.lab.screenshot import BrowserMissing, take_screenshot
 from forebay_proof.lab.trial import Trial, TrialResult
-from forebay_proof.lab.watch import Sample
+from forebay_proof.lab.watch import StoreSample
 from forebay_proof.load.fleet import Fleet
 
 NAME: Final = "headline"
@@ -64,7 +64,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     picture: bool = True
 
     def run(
-        self, directory: Path, results: Results, on_sample: Callable[[Sample], object], say: Callable[[str], None]
+        self, directory: Path, results: Results, on_sample: Callable[[StoreSample], object], say: Callable[[str], None]
     ) -> HeadlineResult:
         chaos = _Chaos(self, directory, say)
         verdicts: list[AuditResult] = []

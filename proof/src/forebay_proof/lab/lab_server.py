@@ -26,7 +26,7 @@ from forebay_proof.processes import cpu_seconds, parent_of
 from forebay_proof.servers.proxy import Proxy
 
 if TYPE_CHECKING:
-    from forebay_proof.servers.server import Server
+    from forebay_proof.servers.server import LocalServer
 
 KINDS: Final = ("postgres", "redis", "sqlite", "memory")
 POSTGRES: Final = {
@@ -57,7 +57,7 @@ class LabServer:
         self._trusted = {"durability": "trusted"} if unsynced else {}
         self._url = "" if self.private else kind
         self._stack = ExitStack()
-        self._server: Server | None = None
+        self._server: LocalServer | None = None
         self._watchdog_pid = 0
         self.proxy: Proxy | None = None
 
@@ -103,7 +103,7 @@ class LabServer:
         return self._url
 
     @property
-    def server(self) -> "Server":
+    def server(self) -> "LocalServer":
         """The private server; `Invalid` where there is none."""
         if self._server is None:
             raise Invalid("lab server", f"{self.kind} has no server of its own here", "use postgres or redis")

@@ -17,7 +17,7 @@ from forebay.core.humanize import number
 from forebay.spark.document import document, save, section, table
 from forebay.spark.plots import Line, Spread, lines, number_of, sweep
 from forebay_proof.lab.experiments import EXPERIMENTS
-from forebay_proof.lab.experiments.base import Cell, Chart, Experiment, Finding, Found, Timeline
+from forebay_proof.lab.experiments.base import Chart, Conclusion, Experiment, Results, Statistic, TimeChart
 from forebay_proof.lab.headline import NAME as HEADLINE
 from forebay_proof.lab.results import ROWS, SAMPLES
 from forebay_proof.lab.runner import name_of
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 _EVIDENCE: Final = "evidence/"
 _MAX_CASES: Final = 6
 _SECONDS: Final = (
-    Timeline("Jobs", "Accepted, and done.", ("accepted", "acked")),
-    Timeline("Depth", "Jobs without an end.", ("depth",)),
-    Timeline("Left", "Jobs that are still to be done.", ("left",)),
-    Timeline("Memory", "Of supervisor and workers, bytes.", ("fleet_rss",)),
-    Timeline("Open files", "Of supervisor and workers.", ("fleet_descriptors",)),
+    TimeChart("Jobs", "Accepted, and done.", ("accepted", "acked")),
+    TimeChart("Depth", "Jobs without an end.", ("depth",)),
+    TimeChart("Left", "Jobs that are still to be done.", ("left",)),
+    TimeChart("Memory", "Of supervisor and workers, bytes.", ("fleet_rss",)),
+    TimeChart("Open files", "Of supervisor and workers.", ("fleet_descriptors",)),
 )
 _WORDS: Final = {True: "holds", False: "does not hold", None: ""}
 
 Series = Mapping[tuple[str, str], Sequence[tuple[float, float]]]
 
 
-class Measured(Struct, frozen=True):
+class LabResults(Struct, frozen=True):
     """All results of a folder: by experiment what was found, samples by case and name, and where it was measured."""
 
-    found: Mapping[str, Found]
+    found: Mapping[str, Results]
     samples: Mapping[str, Series]
     machine: Mapping[str, Any]
 
 
-def read(spark: "SparkSession", folder: Path) -> Measured:
+def read(spark: "SparkSession", folder: Path) -> LabResults:
     """Medians and extremes over the rounds; the samples of each case's first round."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -60,16 +60,16 @@ def read(spark: "SparkSession", folder: Path) -> Measured:
         F.first("unit").alias("unit"),
         F.first("facts").alias("facts"),
     )
-    cells: dict[str, dict[tuple[str, str], Cell]] = {}
+    cells: dict[str, dict[tuple[str, str], Statistic]] = {}
     cases: dict[str, dict[str, Any]] = {}
     for row in by_case.orderBy("experiment", "case", "metric").collect():
-        cell = Cell(row["median"], row["least"], row["most"], row["rounds"], row["unit"])
+        cell = Statistic(row["median"], row["least"], row["most"], row["rounds"], row["unit"])
         cells.setdefault(row["experiment"], {})[row["case"], row["metric"]] = cell
         cases.setdefault(row["experiment"], {})[row["case"]] = msgspec.json.decode(row["facts"])
-    found = {name: Found(cells[name], cases[name]) for name in cells}
+    found = {name: Results(cells[name], cases[name]) for name in cells}
     latest = rows.orderBy(F.desc("at")).select("machine").first()
     machine = msgspec.json.decode(latest["machine"]) if latest is not None else {}
-    return Measured(found, _series(spark, folder / SAMPLES), machine)
+    return LabResults(found, _series(spark, folder / SAMPLES), machine)
 
 
 def _series(spark: "SparkSession", folder: Path) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
@@ -88,23 +88,23 @@ def _frame(spark: "SparkSession", folder: Path) -> "DataFrame":
     return spark.read.parquet(str(folder.resolve()))
 
 
-def read_headline(spark: "SparkSession", folder: Path) -> Measured | None:
+def read_headline(spark: "SparkSession", folder: Path) -> LabResults | None:
     """The long runs, if there were any."""
     return read(spark, folder) if any((folder / ROWS).glob("*.parquet")) else None
 
 
-def judged(measured: Measured) -> list[tuple[Experiment, list[Finding]]]:
+def judged(measured: LabResults) -> list[tuple[Experiment, list[Conclusion]]]:
     """The experiments of which there are results, and what those say."""
     return [
         (each, each.judge(measured.found[name_of(each)])) for each in EXPERIMENTS if name_of(each) in measured.found
     ]
 
 
-def write_report(measured: Measured, headline: Measured | None, out: Path, output: str) -> None:
+def write_report(measured: LabResults, headline: LabResults | None, out: Path, output: str) -> None:
     save(page(measured, headline, output), out)
 
 
-def page(measured: Measured, headline: Measured | None, output: str) -> str:
+def page(measured: LabResults, headline: LabResults | None, output: str) -> str:
     whole = judged(measured)
     parts = [_head(whole, measured.machine), _summary(whole)]
     parts += [] if headline is None else [_headline(headline)]
@@ -112,7 +112,7 @@ def page(measured: Measured, headline: Measured | None, output: str) -> str:
     return document("Forebay lab", *parts, _foot(measured.machine, output))
 
 
-def _head(whole: Sequence[tuple[Experiment, list[Finding]]], machine: Mapping[str, Any]) -> str:
+def _head(whole: Sequence[tuple[Experiment, list[Conclusion]]], machine: Mapping[str, Any]) -> str:
     findings = [finding for _, each in whole for finding in each if finding.holds is not None]
     broken = sum(not finding.holds for finding in findings)
     answer, word = ("fail", f"{broken} of {len(findings)}") if broken else ("pass", f"all {len(findings)}")
@@ -124,7 +124,7 @@ def _head(whole: Sequence[tuple[Experiment, list[Finding]]], machine: Mapping[st
     )
 
 
-def _summary(whole: Sequence[tuple[Experiment, list[Finding]]]) -> str:
+def _summary(whole: Sequence[tuple[Experiment, list[Conclusion]]]) -> str:
     rows = [
         [str(each.number), each.title, finding.sentence, _WORDS[finding.holds]]
         for each, findings in whole
@@ -133,7 +133,7 @@ def _summary(whole: Sequence[tuple[Experiment, list[Finding]]]) -> str:
     return section("What was found", table(["", "experiment", "finding", ""], rows))
 
 
-def _experiment(each: Experiment, findings: Iterable[Finding], measured: Measured) -> str:
+def _experiment(each: Experiment, findings: Iterable[Conclusion], measured: LabResults) -> str:
     found = measured.found[name_of(each)]
     words = f"<p class='note'><b>Hypothesis.</b> {escape(each.hypothesis)}</p>"
     words += "".join(f"<p class='note'>{_mark(finding)} {escape(finding.sentence)}</p>" for finding in findings)
@@ -143,7 +143,7 @@ def _experiment(each: Experiment, findings: Iterable[Finding], measured: Measure
     return section(f"{each.number}. {each.title}", words, *plots, _figures(found), _evidence(found))
 
 
-def _headline(measured: Measured) -> str:
+def _headline(measured: LabResults) -> str:
     """What was seen second by second, and what came of it."""
     samples = measured.samples.get(HEADLINE, {})
     plots = [plot for line in _SECONDS for plot in _timelines(line, samples)]
@@ -151,11 +151,11 @@ def _headline(measured: Measured) -> str:
     return section("Headline", output, *plots, _figures(measured.found[HEADLINE]))
 
 
-def _mark(finding: Finding) -> str:
+def _mark(finding: Conclusion) -> str:
     return {True: "✓", False: "✗", None: "·"}[finding.holds]
 
 
-def _chart(chart: Chart, found: Found) -> str:
+def _chart(chart: Chart, found: Results) -> str:
     cells = found.of(chart.metric, **chart.only)
     used = {case: found.cases[case] for case in cells if chart.over in found.cases[case]}
     places = sorted({settings[chart.over] for settings in used.values()}, key=_order)
@@ -179,7 +179,7 @@ def _order(value: object) -> tuple[bool, float, str]:
     return (False, float(value), "") if isinstance(value, int | float) else (True, 0.0, str(value))
 
 
-def _timelines(wanted: Timeline, samples: Series) -> list[str]:
+def _timelines(wanted: TimeChart, samples: Series) -> list[str]:
     cases = sorted({case for case, name in samples if name in wanted.names})
     drawn = []
     for case in cases[:_MAX_CASES]:
@@ -190,7 +190,7 @@ def _timelines(wanted: Timeline, samples: Series) -> list[str]:
     return drawn
 
 
-def _figures(found: Found) -> str:
+def _figures(found: Results) -> str:
     rows = [
         [case, metric, _spread(cell), cell.unit, str(cell.rounds)]
         for (case, metric), cell in found.cells.items()
@@ -199,7 +199,7 @@ def _figures(found: Found) -> str:
     return _details("All figures: the median, and the least and the most of the rounds", rows)
 
 
-def _evidence(found: Found) -> str:
+def _evidence(found: Results) -> str:
     rows = [
         [case, metric.removeprefix(_EVIDENCE), _spread(cell), cell.unit, str(cell.rounds)]
         for (case, metric), cell in found.cells.items()
@@ -213,7 +213,7 @@ def _details(title: str, rows: Sequence[Sequence[str]]) -> str:
     return f"<details class='note'><summary>{escape(title)}</summary>{body}</details>"
 
 
-def _spread(cell: Cell) -> str:
+def _spread(cell: Statistic) -> str:
     return number_of(Spread("", cell.median, cell.least, cell.most))
 
 

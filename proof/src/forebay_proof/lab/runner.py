@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay_proof.lab.experiments.base import STORES, Case, Experiment, Scale
+from forebay_proof.lab.experiments.base import STORES, Experiment, ExperimentCase, Scale
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.lab.results import Results
 from forebay_proof.servers.process import ServerUnavailable
@@ -19,9 +19,9 @@ from forebay_proof.servers.process import ServerUnavailable
 SEED: Final = 7
 
 
-class Step(Struct, frozen=True):
+class RunStep(Struct, frozen=True):
     experiment: Experiment
-    case: Case
+    case: ExperimentCase
     round: int
 
     @property
@@ -46,13 +46,13 @@ def name_of(experiment: Experiment) -> str:
     return f"e{experiment.number:02}"
 
 
-def steps_of(experiments: Iterable[Experiment], scale: Scale, stores: Sequence[str] = STORES) -> list[Step]:
+def steps_of(experiments: Iterable[Experiment], scale: Scale, stores: Sequence[str] = STORES) -> list[RunStep]:
     """Rounds of all cases before the next round, so that a machine that changes its mood changes it for all."""
-    made: list[Step] = []
+    made: list[RunStep] = []
     for experiment in experiments:
         cases = [case for case in experiment.cases(scale) if case.store in stores]
         for number in range(1, max((case.rounds for case in cases), default=0) + 1):
-            made += [Step(experiment, case, number) for case in cases if number <= case.rounds]
+            made += [RunStep(experiment, case, number) for case in cases if number <= case.rounds]
     return made
 
 
@@ -67,14 +67,14 @@ class ExperimentRunner:
         results: Results,
         seed: int,
         say: Callable[[str], None],
-        begin: Callable[[Step, Remaining], None] | None = None,
+        begin: Callable[[RunStep, Remaining], None] | None = None,
     ) -> None:
         self._results = results
         self._seed = seed
         self._say = say
         self._begin = begin
 
-    def run(self, steps: Sequence[Step]) -> list[str]:
+    def run(self, steps: Sequence[RunStep]) -> list[str]:
         """What failed, in words."""
         todo = [step for step in steps if not self._results.done(*step.key)]
         if len(todo) < len(steps):
@@ -97,7 +97,7 @@ class ExperimentRunner:
                 self._say(f"failed: {failed[-1]}")
         return failed
 
-    def _measured(self, step: Step) -> str | None:
+    def _measured(self, step: RunStep) -> str | None:
         """Why it failed, if it did."""
         key = step.key
         try:

@@ -21,7 +21,7 @@ from forebay.core.errors import Invalid
 from forebay.store.open import open_store
 from forebay_proof.lab.audit import AuditResult, audit_quickly
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.watch import Sample, Watch
+from forebay_proof.lab.watch import StoreSample, Watch
 from forebay_proof.load.app import QUEUE, SPEC
 from forebay_proof.load.fleet import APP, EFFECTS_FOLDER, Fleet
 from forebay_proof.load.generator import Load, ProducerReport
@@ -48,7 +48,7 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     drained: float
     exit_code: int
     verdict: AuditResult
-    samples: list[Sample]
+    samples: list[StoreSample]
     evidence: dict[str, float]
     waits: str
 
@@ -87,7 +87,7 @@ class Trial(Struct, frozen=True, kw_only=True):
         self,
         directory: Path,
         *,
-        on_sample: Callable[[Sample], object] | None = None,
+        on_sample: Callable[[StoreSample], object] | None = None,
         disturb: Callable[[Fleet, LabServer], object] | None = None,
         afterwards: Callable[[LabServer, "TrialResult"], object] | None = None,
     ) -> TrialResult:
@@ -181,7 +181,7 @@ def prepare(url: str) -> None:
     app.close()
 
 
-def _rates(during: list[Sample]) -> dict[str, Any]:
+def _rates(during: list[StoreSample]) -> dict[str, Any]:
     """What a second of the load was like, once it was no longer new."""
     warm = during[round(_WARM_SHARE * len(during)) :]
     first, last = warm[0], warm[-1]
@@ -202,7 +202,7 @@ def _rates(during: list[Sample]) -> dict[str, Any]:
     }
 
 
-def _depth(samples: list[Sample], quarter: int) -> float:
+def _depth(samples: list[StoreSample], quarter: int) -> float:
     """The median depth in one of four quarters."""
     part = samples[len(samples) * quarter // 4 : len(samples) * (quarter + 1) // 4]
     return float(statistics.median([each.depth for each in part if each.depth is not None] or [0]))

@@ -26,7 +26,7 @@ _SECOND: Final = 1_000_000
 _REST, _MAX_REST = 5, 5
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class StoreSample(Struct, frozen=True, kw_only=True):
     """At `at` seconds after the beginning. CPU in seconds since then, ages in seconds. None: the store did not answer.
 
     acked  jobs that are neither open nor dead any more, of those that producers know to be accepted
@@ -62,7 +62,7 @@ class Watch:
         lab_server: LabServer | None = None,
         seeded: int = 0,
         every: float = 1.0,
-        on_sample: Callable[[Sample], object] | None = None,
+        on_sample: Callable[[StoreSample], object] | None = None,
     ) -> None:
         self._url = url
         self._queue = queue
@@ -76,7 +76,7 @@ class Watch:
         self._stop = Event()
         self._thread = Thread(target=self._run, name="watch", daemon=True)
         self._began = 0.0
-        self.samples: list[Sample] = []
+        self.samples: list[StoreSample] = []
 
     def __enter__(self) -> Self:
         self._began = time.monotonic()
@@ -102,13 +102,13 @@ class Watch:
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
 
-    def sample(self) -> Sample:
+    def sample(self) -> StoreSample:
         """One sample, now."""
         fleet, load, lab_server = self._fleet, self._load, self._lab_server
         report = load.report() if load else ProducerReport()
         accepted = self._seeded + report.accepted
         now = self._backlog()
-        return Sample(
+        return StoreSample(
             at=time.monotonic() - self._began,
             depth=now.depth if now else None,
             waiting=now.waiting if now else None,

@@ -23,7 +23,7 @@ from forebay.core.policy import FullJitter, Routing
 from forebay_proof.load.handler_log import HandlerLog
 from forebay_proof.load.mix import MAX_ATTEMPTS
 from forebay_proof.load.probed_store import UNRENEWED, count_claims, ignore_claim, probed
-from forebay_proof.tally import FOLDER, LATE, Tally
+from forebay_proof.tally import FOLDER, LATE, TallyFile
 
 QUEUE: Final = "lab"
 EFFECTS, STARTS, DEPENDENCY = "LAB_EFFECTS", "LAB_STARTS", "LAB_DEPENDENCY"
@@ -35,7 +35,7 @@ _FLAKY_PERIOD: Final = 20
 
 started: Final = HandlerLog(STARTS, b"started_at").write
 effect: Final = HandlerLog(EFFECTS, b"effect_at").write
-tally: Final = Tally.of_this_process() if os.environ.get(FOLDER) else None
+tally: Final = TallyFile.of_this_process() if os.environ.get(FOLDER) else None
 
 
 class LoadForebay(Forebay):

@@ -17,14 +17,16 @@ from forebay.core.outcome import Ack
 from forebay.store.open import open_store
 from forebay.store.protocol import Pipelining, Store, Want
 from forebay_proof.load.probed_store import count_claims, probed
-from forebay_proof.tally import Tally
+from forebay_proof.tally import TallyFile
 
 APART: Final = "apart"
 LEASE: Final = seconds(600)
 _PAUSE: Final = 0.001
 
 
-def claim_until(store: Store, tally: Tally, queue: str, batch: int, apart: bool, stopped: Callable[[], bool]) -> None:
+def claim_until(
+    store: Store, tally: TallyFile, queue: str, batch: int, apart: bool, stopped: Callable[[], bool]
+) -> None:
     """Claim and acknowledge; what was claimed last stays unacknowledged where both are one call."""
     store = probed(store, count_claims(tally))
     wants = [Want(queue, batch)]
@@ -45,7 +47,7 @@ def claim_until(store: Store, tally: Tally, queue: str, batch: int, apart: bool,
 
 def main(queue: str, batch: str, *words: str) -> None:
     store = open_store(os.environ["FOREBAY_URL"])
-    claim_until(store, Tally.of_this_process(), queue, int(batch), APART in words, lambda: False)
+    claim_until(store, TallyFile.of_this_process(), queue, int(batch), APART in words, lambda: False)
 
 
 if __name__ == "__main__":

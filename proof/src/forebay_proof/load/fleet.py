@@ -24,7 +24,7 @@ from typing import Final, Self
 from forebay.core.errors import ForebayError
 from forebay_proof.load.app import EFFECTS, QUEUE
 from forebay_proof.processes import alive, children_of, cpu_seconds, descriptors, parent_of, rss_bytes
-from forebay_proof.servers.process import Child, Watchdog
+from forebay_proof.servers.process import ServerProcess, ServerWatchdog
 
 APP: Final = "forebay_proof.load.app:fb"
 EFFECTS_FOLDER: Final = "effects"
@@ -64,9 +64,9 @@ class Fleet:
         self.effects = self.directory / EFFECTS_FOLDER
         self.processes = processes
         self._drain = drain
-        self._supervisors: list[Child | None] = [None] * supervisors
+        self._supervisors: list[ServerProcess | None] = [None] * supervisors
         self._terminated: set[int] = set()
-        self._watchdog: Watchdog | None = None
+        self._watchdog: ServerWatchdog | None = None
         self._watchdog_pid = 0
         self._command = [sys.executable, "-m", "forebay", "worker", app, "--queues", ",".join(queues)]
         self._command += ["--concurrency", str(concurrency), "--claim-batch", str(claim_batch)]
@@ -85,7 +85,7 @@ class Fleet:
     def start(self, patience: float = 30.0) -> None:
         """Every supervisor that does not run is started; returns when each has its workers."""
         self.effects.mkdir(parents=True, exist_ok=True)
-        self._watchdog = self._watchdog or Watchdog()
+        self._watchdog = self._watchdog or ServerWatchdog()
         self._start_missing(self._watchdog)
         deadline = time.monotonic() + patience
         while not self._complete():
@@ -97,7 +97,7 @@ class Fleet:
 
     restart = start
 
-    def _start_missing(self, watchdog: Watchdog) -> None:
+    def _start_missing(self, watchdog: ServerWatchdog) -> None:
         for number, child in enumerate(self._supervisors):
             if child is None or not alive(child.pid):
                 log = str(self.directory / f"fleet-{number}.log")
@@ -108,7 +108,7 @@ class Fleet:
     def _complete(self) -> bool:
         return all(len(self._below(child)) >= max(1, self.processes) for child in self._supervisors)
 
-    def _below(self, child: Child | None) -> list[int]:
+    def _below(self, child: ServerProcess | None) -> list[int]:
         if child is None or not alive(child.pid):
             return []
         return [pid for pid in children_of(child.pid) if alive(pid)] if self.processes else [child.pid]
@@ -150,7 +150,7 @@ class Fleet:
         child.wait(_BESIDES)
         return child.pid
 
-    def commands(self) -> list[Child]:
+    def commands(self) -> list[ServerProcess]:
         """The commands that run now."""
         return [child for child in self._supervisors if child is not None and alive(child.pid)]
 

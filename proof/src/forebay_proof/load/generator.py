@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.limits import MAX_BATCH
-from forebay_proof.histogram import Histogram
+from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.load.app import QUEUE
 from forebay_proof.load.mix import MAX_SEQ, S1, Mix
 from forebay_proof.processes import cpu_seconds
@@ -47,7 +47,7 @@ class ProducerFailed(ForebayError):
     """A producer did not start, or ended before the end of its schedule."""
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class LoadShare(Struct, frozen=True, kw_only=True):
     """The work of one producer: batches `number`, `number + producers`, … of the load. No `receipts`: none are kept.
 
     `depth`: unfinished jobs at most, 0 for any number;  `consumers`: the folder of the tallies that count finished ones
@@ -92,7 +92,7 @@ class ProducerReport(Struct, kw_only=True):
     ended: bool = False
     seconds: float = 0.0
     cpu: float = 0.0
-    latency: Histogram = msgspec.field(default_factory=Histogram)
+    latency: LatencyHistogram = msgspec.field(default_factory=LatencyHistogram)
 
     def plus(self, other: "ProducerReport") -> "ProducerReport":
         added = ("sent", "accepted", "duplicates", "refused", "unknown", "open", "missed", "cpu")
@@ -152,7 +152,7 @@ class Load:
         self._keeps_receipts = receipts
         self._processes = processes
         self._running: list[subprocess.Popen[bytes]] = []
-        self.order = Order(
+        self.order = LoadShare(
             url=url,
             rate=rate or 0.0,
             jobs=self.jobs,
@@ -203,7 +203,7 @@ class Load:
                 raise ProducerFailed(f"producers were not ready within {_READY_SECONDS:g} s")
             time.sleep(_STEP)
 
-    def _producer(self, order: Order) -> "subprocess.Popen[bytes]":
+    def _producer(self, order: LoadShare) -> "subprocess.Popen[bytes]":
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with (self.directory / f"producer-{order.number}.log").open("ab") as log:
             process = subprocess.Popen(

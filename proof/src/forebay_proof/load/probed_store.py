@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.store.protocol import Pipelining, Store, Want
-from forebay_proof.tally import CLAIM, Tally
+from forebay_proof.tally import CLAIM, TallyFile
 
 UNRENEWED: Final = "LAB_UNRENEWED"
 OnClaim = Callable[[float, int], None]
@@ -67,7 +67,7 @@ def ignore_claim(_: float, __: int) -> None:
     """For a store whose claims are not timed."""
 
 
-def count_claims(tally: Tally) -> OnClaim:
+def count_claims(tally: TallyFile) -> OnClaim:
     """Adds each claim and its jobs to a tally."""
 
     def on_claim(seconds: float, jobs: int) -> None:

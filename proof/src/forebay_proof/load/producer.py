@@ -20,7 +20,7 @@ from forebay.core.errors import ForebayError, Invalid, KeyConflict, QueueFull
 from forebay.core.job import Draft
 from forebay.store.open import open_store
 from forebay.store.protocol import Receipt, Store
-from forebay_proof.load.generator import Order, ProducerReport
+from forebay_proof.load.generator import LoadShare, ProducerReport
 from forebay_proof.tally import Tallies
 
 _REPORT_INTERVAL: Final = 0.25
@@ -29,10 +29,10 @@ _OPEN_SECONDS: Final = 30.0
 _ROOM_INTERVAL: Final = 0.001
 
 
-class Producer:
+class LoadProducer:
     """One order, carried out on a store that is open."""
 
-    def __init__(self, order: Order, store: Store) -> None:
+    def __init__(self, order: LoadShare, store: Store) -> None:
         self._order = order
         self._store = store
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -215,16 +215,16 @@ def open_patiently(url: str) -> Store:
 
 def main() -> None:
     with open(0, "rb", buffering=0, closefd=False) as orders:
-        order = msgspec.json.decode(orders.readline(), type=Order)
+        order = msgspec.json.decode(orders.readline(), type=LoadShare)
         with closing(open_patiently(order.url)) as store:
-            producer = Producer(order, store)
+            producer = LoadProducer(order, store)
             producer.ready()
             if first := orders.readline():
                 Thread(target=_stop_at_end_of_input, args=(producer,), daemon=True).start()
                 producer.run(msgspec.json.decode(first, type=float))
 
 
-def _stop_at_end_of_input(producer: Producer) -> None:
+def _stop_at_end_of_input(producer: LoadProducer) -> None:
     """Stop when the other end of the pipe is closed."""
     while os.read(0, 1):
         pass

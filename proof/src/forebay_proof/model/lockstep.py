@@ -42,7 +42,7 @@ _ROUNDS = 40
 T = TypeVar("T")
 
 
-class Opened(Struct, frozen=True):
+class OpenedStore(Struct, frozen=True):
     """A store under test, on the clock that it was opened with.
 
     reopen   crash, recover and hand back the store; without it nothing survives a restart
@@ -59,7 +59,7 @@ class Opened(Struct, frozen=True):
 class Lockstep:
     """One store, one model, one clock."""
 
-    def __init__(self, opened: Opened, clock: ManualClock) -> None:
+    def __init__(self, opened: OpenedStore, clock: ManualClock) -> None:
         self.opened = opened
         self.store = opened.store
         self.clock = clock

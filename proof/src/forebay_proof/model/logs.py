@@ -15,7 +15,7 @@ from forebay.store.log import Owned, Standing
 from forebay_proof.model.jobs import require
 
 
-class Group:
+class ModelGroup:
     """One group of a log. An owner is (member, epoch), None once it was freed; `lost` is by partition."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class LogModel:
         self.partitions: dict[str, list[list[LogEntry]]] = {}
         self.first: dict[str, list[int]] = {}
         self.positions: dict[tuple[str, str, int], int] = {}
-        self.readers: dict[str, dict[str, Group]] = {}
+        self.readers: dict[str, dict[str, ModelGroup]] = {}
         self._homes: dict[tuple[str, str, int], int] = {}
 
     def put_spec(self, spec: QueueSpec) -> None:
@@ -87,7 +87,7 @@ class LogModel:
     ) -> int:
         if not -1 <= offset < len(self._partitions(log)[partition]):
             raise Invalid("offset", "it was never written", "commit what was read")
-        known = self.readers.get(log, {}).get(group) or Group()
+        known = self.readers.get(log, {}).get(group) or ModelGroup()
         if epoch is not None and (known.owner(partition)[0] is None or known.owner(partition)[1] != epoch):
             raise PartitionLost(log, group, partition, epoch)
         self._group(log, group).seen_at = now
@@ -125,7 +125,7 @@ class LogModel:
 
     def disown(self, now: Instant, log: str, group: str, member: str) -> int:
         self._partitions(log)
-        known = self.readers.get(log, {}).get(group) or Group()
+        known = self.readers.get(log, {}).get(group) or ModelGroup()
         mine = [number for number in known.owners if known.owner(number)[0] == member]
         for number in mine:
             known.owners[number] = (None, known.owners[number][1])
@@ -141,7 +141,7 @@ class LogModel:
             for number in range(len(self.partitions[log]))
         ]
 
-    def _standing(self, log: str, name: str, group: Group, number: int) -> Standing:
+    def _standing(self, log: str, name: str, group: ModelGroup, number: int) -> Standing:
         position, window = self.position(log, name, number), self._window(log)
         ahead = self.partitions[log][number][max(self.first[log][number], position + 1) :]
         loses_at = ahead[0].at + window if ahead and window is not None else None
@@ -188,12 +188,12 @@ class LogModel:
         require(gone == limit or not left, "trimming leaves nothing old behind", left)
         return gone
 
-    def _drop_members(self, group: Group, now: Instant) -> None:
+    def _drop_members(self, group: ModelGroup, now: Instant) -> None:
         busy = {owner for owner, _ in group.owners.values()}
         group.members = {name: until for name, until in group.members.items() if until > now or name in busy}
 
-    def _group(self, log: str, name: str) -> Group:
-        return self.readers.setdefault(log, {}).setdefault(name, Group())
+    def _group(self, log: str, name: str) -> ModelGroup:
+        return self.readers.setdefault(log, {}).setdefault(name, ModelGroup())
 
     def _window(self, log: str) -> Duration | None:
         retention = self._specs[log].retention

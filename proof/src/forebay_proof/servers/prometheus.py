@@ -22,8 +22,15 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from forebay_proof.servers.account import Account, Programs, settle
-from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, ServerUnavailable, Watchdog, environment
-from forebay_proof.servers.server import Server
+from forebay_proof.servers.process import (
+    LOOPBACK,
+    PATIENCE,
+    ServerProcess,
+    ServerUnavailable,
+    ServerWatchdog,
+    environment,
+)
+from forebay_proof.servers.server import LocalServer
 
 UNPACKED: Final = Path(sys.prefix) / "prometheus"
 """Where `make prometheus` unpacks it."""
@@ -61,7 +68,7 @@ def promtool(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-class Prometheus(Server):
+class Prometheus(LocalServer):
     program = "prometheus"
 
     def __init__(self, files: Mapping[str, str]) -> None:
@@ -93,7 +100,7 @@ class Prometheus(Server):
         data: dict[str, Any] = answer["data"]
         return data
 
-    def _prepare(self, watchdog: Watchdog) -> Account:
+    def _prepare(self, watchdog: ServerWatchdog) -> Account:
         account = settle(watchdog, find_programs(), self.program, _WAY_OUT)
         for name, text in self._files.items():
             (watchdog.directory / name).write_text(text)
@@ -109,7 +116,7 @@ class Prometheus(Server):
             "--log.level=warn",
         )
 
-    def _is_ready(self, child: Child) -> bool:
+    def _is_ready(self, child: ServerProcess) -> bool:
         try:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{self._port}/-/ready", timeout=2) as reply:
                 return bool(reply.status == 200)

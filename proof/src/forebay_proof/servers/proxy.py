@@ -68,7 +68,7 @@ class Trap:
 
 
 @dataclass(slots=True, eq=False)
-class Flow:
+class Direction:
     """One direction of a connection."""
 
     source: socket.socket
@@ -93,10 +93,10 @@ class Flow:
 class Link:
     """A connection of a client, and ours to the server for it."""
 
-    up: Flow
-    down: Flow
+    up: Direction
+    down: Direction
     connecting: bool = True
-    doom: tuple[Trap, Flow] | None = None
+    doom: tuple[Trap, Direction] | None = None
     losing: "Pattern | None" = None
     received: bytes = b""
     muted: bool = False
@@ -119,7 +119,7 @@ class Link:
         before, self.muted = self.muted, False
         return before
 
-    def interest(self, flow: Flow, back: Flow) -> int:
+    def interest(self, flow: Direction, back: Direction) -> int:
         """What to wait for on the source of `flow`, which is the target of `back`."""
         if self.muted:
             return 0
@@ -129,13 +129,13 @@ class Link:
 
 
 class Count(Trap):
-    def __init__(self, count: int, replies: bool, already: dict[Flow, int]) -> None:
+    def __init__(self, count: int, replies: bool, already: dict[Direction, int]) -> None:
         super().__init__()
         self._count = count
         self._replies = replies
         self._already = already
 
-    def allows(self, link: Link, flow: Flow, data: bytes) -> int | None:
+    def allows(self, link: Link, flow: Direction, data: bytes) -> int | None:
         """How many bytes may still pass if this is the moment, else None."""
         left = self._count + self._already.get(flow, 0) - flow.passed
         return left if (flow is link.down) == self._replies and len(data) >= left else None
@@ -158,7 +158,7 @@ class Pattern(Trap):
     def is_answered(self, received: bytes) -> bool:
         return bool(received) and (self._answer or b"") in received
 
-    def allows(self, link: Link, flow: Flow, data: bytes) -> int | None:
+    def allows(self, link: Link, flow: Direction, data: bytes) -> int | None:
         """As for `Count`. The start of a pattern that is split has passed by then; its last byte has not."""
         if flow is link.down:
             return None
@@ -362,7 +362,7 @@ class Proxy:
                     end.setblocking(False)
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 server.connect_ex(self._upstream)
-                self._links[Link(Flow(client, server), Flow(server, client))] = None
+                self._links[Link(Direction(client, server), Direction(server, client))] = None
 
     def _all(self) -> list[Link]:
         """Also those that the kernel has accepted and we have not."""
@@ -375,7 +375,7 @@ class Proxy:
         del self._links[link]
         return True
 
-    def _move(self, link: Link, flow: Flow, back: Flow) -> None:
+    def _move(self, link: Link, flow: Direction, back: Direction) -> None:
         """Something happened on the source of `flow`: send to it what waits, take what it has."""
         if link not in self._links:
             return
@@ -391,7 +391,7 @@ class Proxy:
         except OSError:
             self._drop(link)
 
-    def _take(self, link: Link, flow: Flow) -> None:
+    def _take(self, link: Link, flow: Direction) -> None:
         try:
             data = flow.source.recv(BUFFER_BYTES)
         except BlockingIOError:
@@ -407,7 +407,7 @@ class Proxy:
         except OSError:
             return 0 * self._drop(link)
 
-    def _sip(self, link: Link, flow: Flow, count: int) -> int:
+    def _sip(self, link: Link, flow: Direction, count: int) -> int:
         """At most so many bytes of one direction."""
         if link.connecting or flow.ended:
             return 0
@@ -421,7 +421,7 @@ class Proxy:
             return sent
         return 0
 
-    def _judge(self, link: Link, flow: Flow, data: bytes) -> bytes:
+    def _judge(self, link: Link, flow: Direction, data: bytes) -> bytes:
         """What of these bytes may pass."""
         if link.losing is not None and flow is link.down:
             link.received = link.received[-MAX_PATTERN:] + data

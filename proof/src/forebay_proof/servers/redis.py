@@ -31,8 +31,8 @@ from urllib.parse import urlsplit
 import redis
 
 from forebay_proof.servers.account import Account, Programs, settle
-from forebay_proof.servers.process import LOOPBACK, Child, ServerUnavailable, Watchdog
-from forebay_proof.servers.server import Server
+from forebay_proof.servers.process import LOOPBACK, ServerProcess, ServerUnavailable, ServerWatchdog
+from forebay_proof.servers.server import LocalServer
 
 ELSEWHERE: Final = "FOREBAY_TEST_REDIS"
 
@@ -66,7 +66,7 @@ def find_program() -> tuple[str, Programs]:
     )
 
 
-class RedisServer(Server):
+class RedisServer(LocalServer):
     program = "valkey-server"
 
     def __init__(
@@ -125,7 +125,7 @@ class RedisServer(Server):
         with self.client() as client:
             client.flushdb()
 
-    def _prepare(self, watchdog: Watchdog) -> Account:
+    def _prepare(self, watchdog: ServerWatchdog) -> Account:
         self.program, programs = find_program()  # type: ignore[misc]
         account = settle(watchdog, programs, self.program, _WAY_OUT)
         data = watchdog.directory / "data"
@@ -141,7 +141,7 @@ class RedisServer(Server):
         account.own(configuration)
         return account.command(self.program, configuration)
 
-    def _is_ready(self, child: Child) -> bool:
+    def _is_ready(self, child: ServerProcess) -> bool:
         try:
             with self.client() as client:
                 return client.info("server")["process_id"] == child.pid and bool(client.ping())

@@ -1,4 +1,4 @@
-"""`Server`: what every private server has in common: a directory, an account, a port that it keeps, one process.
+"""`LocalServer`: what every private server has in common: a directory, an account, a port that it keeps, one process.
 
 Promise. `start` returns when the server answers, and comes back on the same port after a stop; `stop_by` returns when
 no process of it is left; `close` leaves no file either and may be called again. A server says what it needs by three
@@ -15,22 +15,30 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from forebay_proof.servers.account import Account
-from forebay_proof.servers.process import LOOPBACK, PATIENCE, Child, ServerFailed, Watchdog, free_port, tail
+from forebay_proof.servers.process import (
+    LOOPBACK,
+    PATIENCE,
+    ServerFailed,
+    ServerProcess,
+    ServerWatchdog,
+    free_port,
+    tail,
+)
 
 _PORT_TRIES: Final = 5
 _STEP: Final = 0.02
 
 
-class Server(ABC):
+class LocalServer(ABC):
     program: ClassVar[str]
     end: ClassVar[Signals] = SIGKILL
     """The signal that ends it for good, with nothing left in the kernel."""
 
     def __init__(self) -> None:
         self._port = 0
-        self._watchdog: Watchdog | None = None
+        self._watchdog: ServerWatchdog | None = None
         self._account: Account | None = None
-        self._child: Child | None = None
+        self._child: ServerProcess | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -66,7 +74,7 @@ class Server(ABC):
         if self._child is not None and self._child.alive():
             return
         if self._watchdog is None or self._account is None:
-            self._watchdog = self._watchdog or Watchdog()
+            self._watchdog = self._watchdog or ServerWatchdog()
             self._account = self._prepare(self._watchdog)
         known = self._port
         for _ in range(1 if known else _PORT_TRIES):
@@ -94,12 +102,12 @@ class Server(ABC):
         self._watchdog = self._account = self._child = None
         self._port = 0
 
-    def _started(self) -> Child:
+    def _started(self) -> ServerProcess:
         if self._child is None:
             raise ServerFailed(f"{self.program} has not been started")
         return self._child
 
-    def _wait_until_ready(self, child: Child) -> bool:
+    def _wait_until_ready(self, child: ServerProcess) -> bool:
         """Whether it came up; if it did not, it has ended."""
         for _ in range(round(PATIENCE / _STEP)):
             if child.wait(_STEP) is not None:
@@ -110,12 +118,12 @@ class Server(ABC):
         return False
 
     @abstractmethod
-    def _prepare(self, watchdog: Watchdog) -> Account:
+    def _prepare(self, watchdog: ServerWatchdog) -> Account:
         """Find the programs and the account, and write what every start reads."""
 
     @abstractmethod
     def _command(self, account: Account, directory: Path) -> Sequence[str | Path]: ...
 
     @abstractmethod
-    def _is_ready(self, child: Child) -> bool:
+    def _is_ready(self, child: ServerProcess) -> bool:
         """Whether this child, and not a stranger on its port, answers."""

@@ -20,7 +20,7 @@ from forebay.store.memory.image import restore
 from forebay.store.memory.journaled import CompactingJournal
 from forebay.store.memory.recovery import recover
 from forebay.store.memory.store import MemoryStore
-from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
+from forebay_proof.disk import DiskCrash, FaultyDisk, MemoryDisk
 from forebay_proof.faulty import ConnectionLost, ReplyLost
 from forebay_proof.sim.world import EPOCH, SECOND, CannotContinue, World
 
@@ -65,16 +65,16 @@ class PowerDisk(FaultyDisk):
 
     def _call(self, name: str, path: str, action: Callable[[], T]) -> T:
         if self._off:
-            raise SimulatedCrash
+            raise DiskCrash
         if self.dies_in < 0:
             return action()
         self.dies_in -= 1
         self._off = self.dies_in < 0
         if self._off and not self._behind:
-            raise SimulatedCrash
+            raise DiskCrash
         result = action()
         if self._off:
-            raise SimulatedCrash
+            raise DiskCrash
         return result
 
     def _sync(self, handle: int) -> None:
@@ -149,7 +149,7 @@ class StoreProcess:
             raise ConnectionLost("the store is out of reach")
         try:
             return action()
-        except SimulatedCrash:
+        except DiskCrash:
             self.fall(power=True)
             raise ReplyLost("the store fell during the call") from None
 
@@ -181,7 +181,7 @@ class StoreProcess:
         if self.reachable:
             try:
                 self._recorder.compact()
-            except SimulatedCrash:
+            except DiskCrash:
                 self.fall(power=True)
 
     def changes(self) -> list[ChangeSet]:
@@ -203,7 +203,7 @@ class StoreProcess:
             self.world.skew -= self.world.between(0, min(5 * SECOND, max(0, self.world.skew)))
         try:
             self.store, self._recorder = self._open()
-        except SimulatedCrash:
+        except DiskCrash:
             self.world.record("store falls again during recovery")
             draw = self.world.random.randrange
             self._disk = PowerDisk(self._disk.memory.crash(draw), self._on_sync)

@@ -1,7 +1,7 @@
 """A cell measures many values at once; each becomes a figure, and all figures of a round share one measurement.
 
 A figure that reads a cell a second time is in its next round: the cell measures again. So every figure works alone,
-and those of one cell never measure twice for one round. A `Window` measures between two moments.
+and those of one cell never measure twice for one round. A `ClientWindow` measures between two moments.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import Final
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.crew.server import BenchDatabase
 from forebay_proof.bench.measure import Figure
-from forebay_proof.histogram import Histogram
+from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.tally import CLAIM, ENQUEUE, LATE
 
 Values = Mapping[str, float]
@@ -43,7 +43,7 @@ _UNITS: Final = {
 
 
 @dataclass
-class Cell:
+class Measurement:
     name: str
     work: Callable[[], Values]
     values: Values | None = None
@@ -73,16 +73,16 @@ class Cell:
         ]
 
 
-def ratio(name: str, ours: Sequence[Cell], theirs: Sequence[Cell], goal: str, key: str = RATE) -> Figure:
+def ratio(name: str, ours: Sequence[Measurement], theirs: Sequence[Measurement], goal: str, key: str = RATE) -> Figure:
     """The best of ours over the best of theirs, of the same round."""
 
-    def best(cells: Sequence[Cell]) -> float:
+    def best(cells: Sequence[Measurement]) -> float:
         return max(cell.read(key, name) for cell in cells)
 
     return Figure(name, "×", lambda: best(ours) / best(theirs), goal=goal)
 
 
-def latencies(name: str, histogram: Histogram) -> dict[str, float]:
+def latencies(name: str, histogram: LatencyHistogram) -> dict[str, float]:
     """In milliseconds."""
     return {f"{name}-p{percent}": 1e3 * histogram.percentile(percent) for percent in (50, 99)}
 
@@ -98,7 +98,7 @@ def costs(jobs: int, server: float, client: float, wal: float) -> dict[str, floa
     }
 
 
-class Window:
+class ClientWindow:
     """From its making to `close`: jobs done by a group of clients, and what it took."""
 
     def __init__(self, database: BenchDatabase, clients: Clients, group: str = "worker") -> None:
@@ -129,7 +129,7 @@ class Window:
             },
         }
 
-    def _latencies(self) -> dict[str, Histogram]:
+    def _latencies(self) -> dict[str, LatencyHistogram]:
         return {
             CLAIM: self._group.histogram(CLAIM),
             ENQUEUE: self._clients.enqueue_latency(),

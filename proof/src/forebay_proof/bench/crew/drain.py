@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, PUT, RATE, SERVER, WAL, Values, Window
+from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, PUT, RATE, SERVER, WAL, ClientWindow, Values
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.crew.server import BenchServer, D
@@ -45,7 +45,7 @@ def drained(server: BenchServer[D], queue: Queue[D], jobs: int) -> Values:
         workers = clients.tallies("worker")
         queue.start(database, clients)
         clients.wait_until(lambda: workers.jobs() >= jobs // 10, _MAX_START, "the first tenth of the backlog")
-        window = Window(database, clients)
+        window = ClientWindow(database, clients)
         clients.wait_until(lambda: workers.jobs() >= jobs, _MAX_DRAIN, "the end of the backlog")
         values = window.close()
         clients.wait_until(lambda: database.number(queue.left) == 0, _MAX_EMPTY, "every job acknowledged", step=0.05)

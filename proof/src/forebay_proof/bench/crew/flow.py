@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final, Generic
 
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import OFFERED, Values, Window
+from forebay_proof.bench.crew.cell import OFFERED, ClientWindow, Values
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.crew.server import BenchServer, D
 from forebay_proof.load.mix import EMAIL, Mix
@@ -22,7 +22,7 @@ WARM_UP: Final = 2.0
 SHARE: Final = 0.8
 
 
-class Flow(Generic[D]):
+class RunningFlow(Generic[D]):
     """Both sides at work in one database."""
 
     def __init__(self, database: D, clients: Clients) -> None:
@@ -30,7 +30,7 @@ class Flow(Generic[D]):
         self.clients = clients
 
     def measured(self, seconds: float) -> dict[str, float]:
-        window = Window(self.database, self.clients)
+        window = ClientWindow(self.database, self.clients)
         time.sleep(seconds)
         return window.close()
 
@@ -46,7 +46,7 @@ def flowing(
     size: tuple[int, int] = ours.FLOW,
     processes: int = 0,
     ledger: bool = True,
-) -> Iterator[Flow[D]]:
+) -> Iterator[RunningFlow[D]]:
     with server.database() as database, Clients() as clients:
         ours.prepare(database, ledger)
         workers = clients.tallies("worker")
@@ -55,7 +55,7 @@ def flowing(
         busy = max(1, processes)
         clients.wait_until(lambda: workers.busy() >= busy, MAX_START, "every process at work")
         time.sleep(WARM_UP)
-        yield Flow(database, clients)
+        yield RunningFlow(database, clients)
         clients.stop()
 
 

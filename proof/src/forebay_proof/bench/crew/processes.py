@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from forebay_proof.histogram import Histogram
+from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.load.fleet import Fleet
 from forebay_proof.load.generator import Load
 from forebay_proof.processes import cpu_seconds, parent_of
-from forebay_proof.servers.process import Child, Watchdog, environment, tail
+from forebay_proof.servers.process import ServerProcess, ServerWatchdog, environment, tail
 from forebay_proof.tally import FOLDER, Tallies
 
 ROOT: Final = Path(__file__).parents[5]
@@ -27,13 +27,13 @@ class Clients:
     """Processes of one measurement in a directory of their own, and the tallies of each group of them."""
 
     def __init__(self) -> None:
-        self._watchdog = Watchdog()
+        self._watchdog = ServerWatchdog()
         self._stack = ExitStack()
         self._stack.callback(self._watchdog.close)
         self._fleets: list[Fleet] = []
         self._loads: list[Load] = []
         self._directories = count()
-        self._children: list[Child] = []
+        self._children: list[ServerProcess] = []
         self._watchdog_pids: set[int] = set()
         self._groups: dict[str, Tallies] = {}
 
@@ -57,7 +57,7 @@ class Clients:
             self._groups[group] = Tallies(self.directory / group)
         return self._groups[group]
 
-    def start(self, group: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Child:
+    def start(self, group: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> ServerProcess:
         self.tallies(group)
         given = {
             **environment(),
@@ -88,9 +88,9 @@ class Clients:
         self._loads.append(self._stack.enter_context(load))
         load.start()
 
-    def enqueue_latency(self) -> Histogram:
+    def enqueue_latency(self) -> LatencyHistogram:
         """Of all loads, at most a quarter of a second old."""
-        return reduce(Histogram.plus, (load.report().latency for load in self._loads), Histogram())
+        return reduce(LatencyHistogram.plus, (load.report().latency for load in self._loads), LatencyHistogram())
 
     def cpu(self) -> float:
         """Of all processes that were ever started here: the watchdog, their parent, counts those that ended, too."""

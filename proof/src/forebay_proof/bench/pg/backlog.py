@@ -8,7 +8,7 @@ from typing import Final
 
 from forebay import open_store
 from forebay_proof.bench.crew.ours import DRAIN, FLOW
-from forebay_proof.bench.pg.server import Database
+from forebay_proof.bench.pg.server import PostgresDatabase
 from forebay_proof.load.mix import email_drafts
 from forebay_proof.load.payloads import BATCH
 
@@ -33,7 +33,7 @@ _INDEXES: Final = """
 """
 
 
-def seed(database: Database, jobs: int, batch: int = BATCH) -> None:
+def seed(database: PostgresDatabase, jobs: int, batch: int = BATCH) -> None:
     """A backlog of rows of `batch` jobs each, in the default queue."""
     store = open_store(database.url)
     (first, *_) = store.enqueue(email_drafts(batch))

@@ -7,7 +7,7 @@ for as long as its rule says.
 from functools import partial
 from typing import Final
 
-from forebay_proof.bench.crew.cell import DEAD, Cell
+from forebay_proof.bench.crew.cell import DEAD, Measurement
 from forebay_proof.bench.crew.flow import flowing
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg.server import Bench
@@ -41,7 +41,7 @@ def _done(workers: Tallies, count: int) -> bool:
 def figures(bench: Bench, jobs: int) -> list[Figure]:
     early, late = (f"{count // 1000}k" for count in (jobs // _PARTS, jobs))
     tables, indexes = f"scale/bloat-tables-{early}", f"scale/bloat-indexes-{early}"
-    return Cell("scale/bloat", lambda: sizes(bench, jobs)).named_figures(
+    return Measurement("scale/bloat", lambda: sizes(bench, jobs)).named_figures(
         (tables, "early-tables", "MB", None, ""),
         (f"scale/bloat-tables-{late}", "late-tables", "MB", tables, "≤ 1.5 ×"),
         (indexes, "early-indexes", "MB", None, ""),

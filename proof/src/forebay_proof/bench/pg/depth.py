@@ -10,11 +10,11 @@ from typing import Final
 
 from forebay import Want, open_store
 from forebay.core.outcome import Ack
-from forebay_proof.bench.crew.cell import CLIENT, CPU, SERVER, Cell, Values, costs, latencies
+from forebay_proof.bench.crew.cell import CLIENT, CPU, SERVER, Measurement, Values, costs, latencies
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.server import Bench
-from forebay_proof.histogram import Histogram
+from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.load.claimer import LEASE
 from forebay_proof.load.mix import email_drafts
 from forebay_proof.load.payloads import BATCH
@@ -28,7 +28,7 @@ def claims(bench: Bench, depth: int, rows_of: int, cycles: int) -> Values:
     with bench.database() as database:
         backlog.seed(database, depth, rows_of)
         database.settle_down()
-        found = Histogram()
+        found = LatencyHistogram()
         server, client, wal = database.server_cpu(), time.process_time(), database.wal()
         with closing(open_store(database.url)) as store:
             for number in range(cycles):
@@ -48,7 +48,7 @@ def figures(bench: Bench, deep: int, cycles: int) -> list[Figure]:
         for depth in (SHALLOW, deep):
             name = f"scale/depth-{kind}-{_short(depth)}"
             base = "" if depth == SHALLOW else f"scale/depth-{kind}-{_short(SHALLOW)}"
-            cell = Cell(name, _measuring(bench, depth, rows_of, cycles))
+            cell = Measurement(name, _measuring(bench, depth, rows_of, cycles))
             found += [
                 cell.figure(key, f"{base}/{key}" if base else None, _GOALS.get(key, "") if base else "")
                 for key in (CPU, SERVER, CLIENT, "claim-p50", "claim-p99")

@@ -5,15 +5,15 @@ from functools import partial
 from typing import Any, Final
 
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import DEAD, RATE, Cell, Values, costs, latencies, ratio
+from forebay_proof.bench.crew.cell import DEAD, RATE, Measurement, Values, costs, latencies, ratio
 from forebay_proof.bench.crew.drain import COSTS, Prepare, Put, Queue, drain_of, drain_of_peer
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.peers.programs import PEERS
-from forebay_proof.bench.pg.server import Bench, Database
-from forebay_proof.histogram import Histogram
+from forebay_proof.bench.pg.server import Bench, PostgresDatabase
+from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.load.payloads import BULK
 from forebay_proof.tally import CPU as CPU_TIME
 from forebay_proof.tally import ENQUEUE, WHOLE
@@ -24,11 +24,11 @@ _PUT: Final = "put"
 _KEYS: Final = (*COSTS, "claim-p50", "claim-p99", DEAD)
 
 
-PutTimed = Callable[[Database, Clients, int], tuple[float, float, Histogram]]
+PutTimed = Callable[[PostgresDatabase, Clients, int], tuple[float, float, LatencyHistogram]]
 """Puts so many jobs; returns the seconds and the CPU seconds that it took, and the latencies of its calls."""
 
 
-def put_in_bulk(bench: Bench, prepare: Prepare[Database], put: PutTimed, jobs: int) -> Values:
+def put_in_bulk(bench: Bench, prepare: Prepare[PostgresDatabase], put: PutTimed, jobs: int) -> Values:
     with bench.database() as database, Clients() as clients:
         prepare(database, clients)
         spent, wal = database.server_cpu(), database.wal()
@@ -41,23 +41,25 @@ def put_in_bulk(bench: Bench, prepare: Prepare[Database], put: PutTimed, jobs: i
         }
 
 
-def _seeded(batch: int) -> Put[Database]:
+def _seeded(batch: int) -> Put[PostgresDatabase]:
     return lambda database, _, jobs: backlog.seed(database, jobs, batch)
 
 
-def put_ours(database: Database, clients: Clients, jobs: int, **given: Any) -> tuple[float, float, Histogram]:
+def put_ours(
+    database: PostgresDatabase, clients: Clients, jobs: int, **given: Any
+) -> tuple[float, float, LatencyHistogram]:
     report = ours.run_load(database, clients, jobs, **given)
     return report.seconds, report.cpu, report.latency
 
 
-def put_theirs(clients: Clients, put: Callable[[str], None]) -> tuple[float, float, Histogram]:
+def put_theirs(clients: Clients, put: Callable[[str], None]) -> tuple[float, float, LatencyHistogram]:
     """`put` gets the group of processes to count it in."""
     put(_PUT)
     tallies = clients.tallies(_PUT)
     return tallies.seconds(WHOLE), tallies.seconds(CPU_TIME), tallies.histogram(ENQUEUE)
 
 
-def _worker(size: tuple[int, int], processes: int = 0, rows_of: int = 100) -> Queue[Database]:
+def _worker(size: tuple[int, int], processes: int = 0, rows_of: int = 100) -> Queue[PostgresDatabase]:
     return Queue(_seeded(rows_of), lambda db, clients: ours.start_worker(db, clients, size, processes), backlog.LEFT)
 
 
@@ -66,7 +68,7 @@ _OURS: Final = {
     "forebay-2-processes": _worker(ours.DRAIN, processes=2),
     "forebay-defaults": _worker(ours.DEFAULTS),
     "forebay-singles": _worker(ours.DRAIN, rows_of=1),
-    "store": Queue[Database](
+    "store": Queue[PostgresDatabase](
         _seeded(100), lambda db, clients: ours.start_claimer(db, clients, ours.DRAIN[1]), backlog.LEFT
     ),
 }
@@ -74,15 +76,15 @@ _OURS: Final = {
 
 def figures(bench: Bench, jobs: int) -> list[Figure]:
     found: list[Figure] = []
-    cells = {name: Cell(f"drain/{name}", drain_of(bench, queue, jobs)) for name, queue in _OURS.items()}
-    theirs = {peer.name: Cell(f"drain/{peer.name}", drain_of_peer(bench, peer, jobs)) for peer in PEERS.here()}
+    cells = {name: Measurement(f"drain/{name}", drain_of(bench, queue, jobs)) for name, queue in _OURS.items()}
+    theirs = {peer.name: Measurement(f"drain/{peer.name}", drain_of_peer(bench, peer, jobs)) for peer in PEERS.here()}
     for name, cell in cells.items():
         found += cell.figures(_KEYS, None if name == "forebay" else "drain/forebay")
     for cell in theirs.values():
         found += cell.figures(_KEYS, "drain/forebay")
     found.append(ratio("defaults/tuned", [cells["forebay-defaults"]], [cells["forebay"]], "≥ 0.8"))
     mine = [cells["forebay"], cells["forebay-2-processes"]]
-    unlike = Cell("drain_unlike/forebay", drain_of(bench, _worker(ours.DRAIN, processes=2, rows_of=1), jobs))
+    unlike = Measurement("drain_unlike/forebay", drain_of(bench, _worker(ours.DRAIN, processes=2, rows_of=1), jobs))
     found += unlike.figures(_KEYS, "drain/forebay")
     if layouts := [theirs[peer.name] for peer in PEERS.layouts("graphile")]:
         found.append(ratio("drain_unlike/graphile", [unlike], layouts, "≥ 3.5"))
@@ -93,11 +95,11 @@ def figures(bench: Bench, jobs: int) -> list[Figure]:
 
 
 def bulk_figures(bench: Bench, jobs: int) -> list[Figure]:
-    mine = Cell(
+    mine = Measurement(
         "bulk/forebay", lambda: put_in_bulk(bench, lambda db, _: ours.prepare(db), partial(put_ours, batch=BULK), jobs)
     )
     projects = [peer for peer in PEERS.here() if peer.name == peer.project]
-    theirs = [Cell(f"bulk/{peer.name}", _bulk_of_peer(bench, peer, jobs)) for peer in projects]
+    theirs = [Measurement(f"bulk/{peer.name}", _bulk_of_peer(bench, peer, jobs)) for peer in projects]
     found = mine.figures(COSTS, rate="≥ 100,000")
     for cell in theirs:
         found += cell.figures((*COSTS, "enqueue-p50", "enqueue-p99"), "bulk/forebay")
@@ -107,7 +109,7 @@ def bulk_figures(bench: Bench, jobs: int) -> list[Figure]:
 
 
 def _bulk_of_peer(bench: Bench, peer: Peer, jobs: int) -> Callable[[], Values]:
-    def put(database: Database, clients: Clients, count: int) -> tuple[float, float, Histogram]:
+    def put(database: PostgresDatabase, clients: Clients, count: int) -> tuple[float, float, LatencyHistogram]:
         return put_theirs(clients, lambda group: peer.put(database.url, clients, group, count))
 
     return lambda: put_in_bulk(bench, lambda db, clients: peer.prepare(db.url, clients), put, jobs // peer.slower)

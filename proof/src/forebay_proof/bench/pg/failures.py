@@ -14,7 +14,7 @@ from typing import Final
 from forebay import Want
 from forebay.core.outcome import Ack, Failure, Retry
 from forebay.store.postgres.store import PostgresStore
-from forebay_proof.bench.crew.cell import CLIENT, SERVER, WAL, Cell, Values, costs
+from forebay_proof.bench.crew.cell import CLIENT, SERVER, WAL, Measurement, Values, costs
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.server import Bench
@@ -75,7 +75,9 @@ def failure(bench: Bench, jobs: int, batch: int, rows_of: int, share: float) -> 
 def figures(bench: Bench, jobs: int) -> list[Figure]:
     found: list[Figure] = []
     for name, batch, rows_of, share in _CASES:
-        cell = Cell(f"failure/{name}", partial(failure, bench, jobs if share < 1 else jobs // 4, batch, rows_of, share))
+        cell = Measurement(
+            f"failure/{name}", partial(failure, bench, jobs if share < 1 else jobs // 4, batch, rows_of, share)
+        )
         found += [
             cell.figure(CLIENT, goal="about 26"),
             cell.figure(SERVER, goal="about 52"),

@@ -17,18 +17,18 @@ from forebay_proof.bench.crew.cell import (
     RATE,
     SERVER,
     WAL,
-    Cell,
+    Measurement,
     Values,
     latencies,
     ratio,
 )
 from forebay_proof.bench.crew.drain import COSTS
-from forebay_proof.bench.crew.flow import CALLS, MAX_START, WARM_UP, Flow, at_share, flowing, together
+from forebay_proof.bench.crew.flow import CALLS, MAX_START, WARM_UP, RunningFlow, at_share, flowing, together
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.pgbench import ceiling, find_pgbench
-from forebay_proof.bench.pg.server import Bench, Database
+from forebay_proof.bench.pg.server import Bench, PostgresDatabase
 from forebay_proof.load.app import QUEUE
 from forebay_proof.load.mix import MIXES
 from forebay_proof.load.payloads import BULK
@@ -69,7 +69,7 @@ def fleet_flat_out(bench: Bench, lengths: Lengths) -> Values:
         workers = clients.tallies("worker")
         clients.wait_until(lambda: workers.busy() >= _FLEET, MAX_START, "every process at work")
         time.sleep(WARM_UP)
-        values = Flow(database, clients).measured(lengths.window)
+        values = RunningFlow(database, clients).measured(lengths.window)
         left = database.number(backlog.LEFT)
         clients.stop()
         return {**values, LEFT: left}
@@ -86,7 +86,7 @@ def scheduled(bench: Bench, lengths: Lengths) -> Values:
         late = clients.tallies("worker")
         clients.wait_until(lambda: late.histogram(LATE).total > 0, MAX_START, "the first due job")
         time.sleep(WARM_UP)
-        values = Flow(database, clients).measured(lengths.window)
+        values = RunningFlow(database, clients).measured(lengths.window)
         left = database.number(backlog.LEFT)
         clients.stop()
         return {**values, LEFT: left}
@@ -129,7 +129,7 @@ def with_snapshot(bench: Bench, lengths: Lengths) -> Values:
         }
 
 
-def _buckets(flow: Flow[Database], lengths: Lengths, count: int, what: str) -> list[float]:
+def _buckets(flow: RunningFlow[PostgresDatabase], lengths: Lengths, count: int, what: str) -> list[float]:
     rates = [flow.measured(lengths.bucket)[RATE] for _ in range(count)]
     shown = " ".join(f"{rate:,.0f}" for rate in rates)
     print(f"{what}, jobs/s in buckets of {lengths.bucket:g} s: {shown}", file=sys.stderr, flush=True)
@@ -137,41 +137,41 @@ def _buckets(flow: Flow[Database], lengths: Lengths, count: int, what: str) -> l
 
 
 def figures(bench: Bench, lengths: Lengths) -> list[Figure]:
-    flat_out = Cell("end_to_end/forebay", lambda: together(bench, lengths.window))
-    failing = Cell(
+    flat_out = Measurement("end_to_end/forebay", lambda: together(bench, lengths.window))
+    failing = Measurement(
         "end_to_end/forebay-failing", lambda: together(bench, lengths.window, mix=MIXES["flaky"], queue=QUEUE)
     )
     all_of_it = (*COSTS, *CALLS, DEAD)
     found: list[Figure] = []
     base = None
     if find_pgbench() is not None:
-        bare = Cell("end_to_end/pgbench", lambda: ceiling(bench, lengths.window))
+        bare = Measurement("end_to_end/pgbench", lambda: ceiling(bench, lengths.window))
         found += bare.figures((CPU, SERVER, CLIENT, WAL))
         base = "end_to_end/pgbench"
     found += flat_out.figures(all_of_it, base, rate="≥ 50,000 and ≥ 0.6 ×")
-    silent = Cell("end_to_end/forebay-without-ledger", lambda: together(bench, lengths.window, ledger=False))
+    silent = Measurement("end_to_end/forebay-without-ledger", lambda: together(bench, lengths.window, ledger=False))
     found += silent.figures(COSTS, "end_to_end/forebay", rate="≤ 1.1 ×")
     found += failing.figures(all_of_it, "end_to_end/forebay", rate="≥ 0.85 ×")
     found.append(ratio("failing/none", [failing], [flat_out], "≥ 0.85"))
-    single = Cell("single/enqueue-64-threads", lambda: threads(bench, lengths.threads))
+    single = Measurement("single/enqueue-64-threads", lambda: threads(bench, lengths.threads))
     found += single.figures(("enqueue-p50", "enqueue-p99"), rate="≥ 8,000", enqueue_p99="< 25")
     name = "latency/80-percent"
-    eased = Cell(name, lambda: at_share(bench, lengths.window, lambda: flat_out.read(RATE, name)))
+    eased = Measurement(name, lambda: at_share(bench, lengths.window, lambda: flat_out.read(RATE, name)))
     found += eased.figures((OFFERED, *COSTS, *CALLS), claim_p99="< 10")
-    many = Cell("fleet/8x64", lambda: fleet_flat_out(bench, lengths))
+    many = Measurement("fleet/8x64", lambda: fleet_flat_out(bench, lengths))
     found += many.figures((*COSTS, "claim-p50", "claim-p99", LEFT), rate="≥ 30,000", claim_p99="< 15")
-    fed = Cell("fleet/8x64-fed-by-one", lambda: fleet(bench, lengths))
+    fed = Measurement("fleet/8x64-fed-by-one", lambda: fleet(bench, lengths))
     found += fed.figures((*COSTS, "claim-p50", "claim-p99"), "fleet/8x64")
     return found
 
 
 def scheduled_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
-    late = Cell(f"scheduled/backlog-{lengths.backlog // 1000}k", lambda: scheduled(bench, lengths))
+    late = Measurement(f"scheduled/backlog-{lengths.backlog // 1000}k", lambda: scheduled(bench, lengths))
     return late.figures(("late-p50", "late-p99", "claim-p99", LEFT), late_p99="< 100")
 
 
 def flat_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
-    return Cell("flat/forebay", lambda: for_minutes(bench, lengths)).named_figures(
+    return Measurement("flat/forebay", lambda: for_minutes(bench, lengths)).named_figures(
         ("flat/forebay", RATE, "jobs/s", None, ""),
         ("flat/lowest-bucket", "lowest", "jobs/s", "flat/forebay", ""),
         ("flat/last-third-over-first", "end-over-start", "×", None, "≥ 0.9"),
@@ -180,7 +180,7 @@ def flat_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
 
 
 def snapshot_figures(bench: Bench, lengths: Lengths) -> list[Figure]:
-    return Cell("snapshot/held", lambda: with_snapshot(bench, lengths)).named_figures(
+    return Measurement("snapshot/held", lambda: with_snapshot(bench, lengths)).named_figures(
         ("snapshot/free", "free", "jobs/s", None, ""),
         ("snapshot/held", "held", "jobs/s", "snapshot/free", "≥ 0.8 ×"),
         ("snapshot/held-last-third", "held-end", "jobs/s", "snapshot/free", "≥ 0.8 ×"),

@@ -26,7 +26,7 @@ from forebay.store.postgres.runs import PackLease
 from forebay_proof.bench.crew.cell import RATE, Values, costs
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.pg import backlog
-from forebay_proof.bench.pg.server import Bench, Database
+from forebay_proof.bench.pg.server import Bench, PostgresDatabase
 from forebay_proof.load.claimer import LEASE
 from forebay_proof.load.mix import email_drafts
 from forebay_proof.load.payloads import BATCH
@@ -42,7 +42,7 @@ _STRAY: Final = "SELECT count(*) FROM forebay.pack"
 
 
 @dataclass(frozen=True)
-class Call:
+class SentStatement:
     """One statement as the store sent it."""
 
     statement: str
@@ -51,7 +51,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Script:
+class PgbenchScript:
     """For pgbench: statements by name, and the values of their long parameters."""
 
     enqueue: str
@@ -81,16 +81,16 @@ def find_pgbench() -> Path | None:
 
 
 @contextmanager
-def _recording() -> Iterator[list[Call]]:
+def _recording() -> Iterator[list[SentStatement]]:
     """Statements of this thread that use our schema, while the block lasts."""
-    calls: list[Call] = []
+    calls: list[SentStatement] = []
     me = threading.get_ident()
     real = psycopg.Cursor.execute
 
     def execute(cursor: Any, query: Any, params: Any = None, **options: Any) -> Any:
         if threading.get_ident() == me and "forebay." in str(query):
             given = list(params or ())
-            calls.append(Call(str(query), given, [_text(cursor.connection, each) for each in given]))
+            calls.append(SentStatement(str(query), given, [_text(cursor.connection, each) for each in given]))
         return real(cursor, query, params, **options)
 
     with patch.object(psycopg.Cursor, "execute", execute):
@@ -101,7 +101,7 @@ def _text(connection: Any, value: Any) -> str:
     return sql.Literal(value).as_string(connection)
 
 
-def record(url: str) -> Script:
+def record(url: str) -> PgbenchScript:
     """After some cycles, so that the id of the pack is a number that nothing else is."""
     store = open_store(url)
     want = [Want("default", BATCH)]
@@ -122,10 +122,10 @@ def record(url: str) -> Script:
     variables: dict[str, str] = {}
     parts = (calls[:enqueues], calls[enqueues:claims], calls[claims:])
     enqueue, claim, settle = ("".join(_rendered(call, pack, variables) for call in part) for part in parts)
-    return Script(enqueue, claim, settle, variables)
+    return PgbenchScript(enqueue, claim, settle, variables)
 
 
-def _rendered(call: Call, pack: int, variables: dict[str, str]) -> str:
+def _rendered(call: SentStatement, pack: int, variables: dict[str, str]) -> str:
     values = iter(zip(call.parameters, call.texts, strict=True))
 
     def put(_: "re.Match[str]") -> str:
@@ -145,14 +145,16 @@ def _rendered(call: Call, pack: int, variables: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Measured:
+class PgbenchResult:
     """What pgbench says: scripts a second, and how long each took, in seconds."""
 
     rate: float
     times: list[float]
 
 
-def run(database: Database, clients: Clients, script: str, variables: dict[str, str], **how: float) -> Measured:
+def run(
+    database: PostgresDatabase, clients: Clients, script: str, variables: dict[str, str], **how: float
+) -> PgbenchResult:
     """`how`: connections and seconds."""
     program = find_pgbench()
     assert program is not None
@@ -168,7 +170,7 @@ def run(database: Database, clients: Clients, script: str, variables: dict[str, 
     if rate is None or "aborted" in output:
         raise RuntimeError(f"pgbench failed:\n{output[-2000:]}")
     lines = [line for log in clients.directory.glob("pgbench_log.*") for line in log.read_text().splitlines()]
-    return Measured(float(rate[1]), [int(line.split()[2]) / 1e6 for line in lines])
+    return PgbenchResult(float(rate[1]), [int(line.split()[2]) / 1e6 for line in lines])
 
 
 def ceiling(bench: Bench, seconds: float) -> Values:

@@ -8,12 +8,12 @@ from typing import Final
 
 from forebay import Draft, open_store
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import Cell
+from forebay_proof.bench.crew.cell import Measurement
 from forebay_proof.bench.crew.drain import COSTS, Queue, drain_of
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
-from forebay_proof.bench.pg.server import Bench, Database
+from forebay_proof.bench.pg.server import Bench, PostgresDatabase
 from forebay_proof.load.payloads import BULK, payloads
 
 _GOAL: Final = "≥ 0.83 ×"
@@ -26,7 +26,7 @@ class Breadth:
     queues: int = 1
     tenants: int = 1
 
-    def seed(self, database: Database, _: Clients, jobs: int) -> None:
+    def seed(self, database: PostgresDatabase, _: Clients, jobs: int) -> None:
         store = open_store(database.url)
         for start in range(0, jobs, BULK):
             store.enqueue(
@@ -43,7 +43,7 @@ class Breadth:
             )
         store.close()
 
-    def start(self, database: Database, clients: Clients) -> None:
+    def start(self, database: PostgresDatabase, clients: Clients) -> None:
         ours.start_worker(database, clients, ours.DRAIN, queues=[f"q{number}" for number in range(self.queues)])
 
 
@@ -54,6 +54,6 @@ def figures(bench: Bench, jobs: int, queues: int, tenants: int) -> list[Figure]:
         (f"queues-{queues}", Breadth(queues=queues)),
         (f"tenants-{tenants}", Breadth(tenants=tenants)),
     ):
-        cell = Cell(f"scale/{name}", drain_of(bench, Queue(breadth.seed, breadth.start, backlog.LEFT), jobs))
+        cell = Measurement(f"scale/{name}", drain_of(bench, Queue(breadth.seed, breadth.start, backlog.LEFT), jobs))
         found += cell.figures(COSTS, None if name == "one" else "scale/one", rate="" if name == "one" else _GOAL)
     return found

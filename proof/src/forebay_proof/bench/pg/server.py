@@ -1,7 +1,8 @@
 """The server under test: one durable Postgres for ours and for all peers, a fresh database for every measurement.
 
 fsync, full_page_writes and synchronous_commit are on. What else is set is printed above the figures and is the same for
-everyone. `Database` shows what a measurement did to it: WAL written, dead rows left, what its sessions waited for.
+everyone. `PostgresDatabase` shows what a measurement did to it: WAL written, dead rows left, what its sessions waited
+for.
 """
 
 from collections import Counter
@@ -29,7 +30,7 @@ _WAITS: Final = """
 """
 
 
-class Database:
+class PostgresDatabase:
     def __init__(self, server: "Bench", url: str) -> None:
         self.url = url
         self._server = server
@@ -109,8 +110,8 @@ class Bench:
             return str(connection.info.server_version // 10_000) + "." + str(connection.info.server_version % 10_000)
 
     @contextmanager
-    def database(self) -> Iterator[Database]:
-        database = Database(self, self._server.create_database())
+    def database(self) -> Iterator[PostgresDatabase]:
+        database = PostgresDatabase(self, self._server.create_database())
         try:
             yield database
         finally:

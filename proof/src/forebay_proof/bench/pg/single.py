@@ -8,7 +8,7 @@ from typing import Final
 from forebay import Forebay, Want, open_store
 from forebay.core.instant import minutes
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import Cell, Values
+from forebay_proof.bench.crew.cell import Measurement, Values
 from forebay_proof.bench.crew.drain import COSTS
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
@@ -17,8 +17,8 @@ from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.drain import put_in_bulk, put_ours, put_theirs
 from forebay_proof.bench.pg.peers.programs import PEERS
-from forebay_proof.bench.pg.server import Bench, Database
-from forebay_proof.histogram import Histogram
+from forebay_proof.bench.pg.server import Bench, PostgresDatabase
+from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.load.payloads import payloads
 
 _COROUTINES: Final = 1_000
@@ -29,15 +29,15 @@ def _ours(bench: Bench, jobs: int) -> Values:
 
 
 def _theirs(bench: Bench, peer: Peer, jobs: int) -> Values:
-    def enqueue(database: Database, clients: Clients, count: int) -> tuple[float, float, Histogram]:
+    def enqueue(database: PostgresDatabase, clients: Clients, count: int) -> tuple[float, float, LatencyHistogram]:
         return put_theirs(clients, lambda group: peer.singles(database.url, clients, group, count))
 
     return put_in_bulk(bench, lambda database, clients: peer.prepare(database.url, clients), enqueue, jobs)
 
 
-def _by_coroutines(database: Database, _: Clients, jobs: int) -> tuple[float, float, Histogram]:
+def _by_coroutines(database: PostgresDatabase, _: Clients, jobs: int) -> tuple[float, float, LatencyHistogram]:
     """Coroutines of one loop, a job a call."""
-    fb, loads, latency = Forebay(database.url), iter(payloads(jobs)), Histogram()
+    fb, loads, latency = Forebay(database.url), iter(payloads(jobs)), LatencyHistogram()
     fb.store.now()
 
     async def one() -> None:
@@ -56,7 +56,7 @@ def _by_coroutines(database: Database, _: Clients, jobs: int) -> tuple[float, fl
     return took, spent, latency
 
 
-def _claimed(database: Database, _: Clients, jobs: int) -> tuple[float, float, Histogram]:
+def _claimed(database: PostgresDatabase, _: Clients, jobs: int) -> tuple[float, float, LatencyHistogram]:
     """Claims of one job from a backlog."""
     store = open_store(database.url)
     began, spent = time.perf_counter(), time.process_time()
@@ -64,7 +64,7 @@ def _claimed(database: Database, _: Clients, jobs: int) -> tuple[float, float, H
         store.claim([Want("default", 1)], "bench", minutes(10))
     took, spent = time.perf_counter() - began, time.process_time() - spent
     store.close()
-    return took, spent, Histogram()
+    return took, spent, LatencyHistogram()
 
 
 def figures(bench: Bench, jobs: int, seconds: float) -> list[Figure]:
@@ -73,16 +73,16 @@ def figures(bench: Bench, jobs: int, seconds: float) -> list[Figure]:
     base = None
     for peer in (each for each in PEERS.here() if each.name == "pgqueuer"):
         base = f"single_enqueue/{peer.name}"
-        found += Cell(base, partial(_theirs, bench, peer, jobs)).figures(keys)
-    mine = Cell("single_enqueue/forebay", partial(_ours, bench, jobs))
+        found += Measurement(base, partial(_theirs, bench, peer, jobs)).figures(keys)
+    mine = Measurement("single_enqueue/forebay", partial(_ours, bench, jobs))
     found += mine.figures(keys, base, rate="≥ 1 ×")
     shared = partial(put_in_bulk, bench, lambda database, _: ours.prepare(database), _by_coroutines, 10 * jobs)
-    found += Cell("aenqueue/1000-coroutines", shared).figures(keys, "single_enqueue/forebay")
+    found += Measurement("aenqueue/1000-coroutines", shared).figures(keys, "single_enqueue/forebay")
     claims = partial(put_in_bulk, bench, lambda database, _: backlog.seed(database, jobs, 1), _claimed, jobs)
-    found += Cell("single_claim/forebay", claims).figures(COSTS, server_cpu="≤ 200")
+    found += Measurement("single_claim/forebay", claims).figures(COSTS, server_cpu="≤ 200")
     starts: dict[str, Start] = {name: partial(start_peer, peer) for name, peer in peers().items() if name == "graphile"}
     for name, start in {**starts, "forebay": start_ours}.items():
-        cell = Cell(f"latency/{name}", partial(dripped, bench.database, seconds, start))
+        cell = Measurement(f"latency/{name}", partial(dripped, bench.database, seconds, start))
         ahead = "latency/graphile" if name == "forebay" and starts else None
         read = partial(cell.read, "p50", cell.name)
         found.append(Figure(cell.name, "ms", read, ahead, "≤ 0.8 ×" if ahead else ""))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import CPU, RATE, Cell, Values, Window, costs
+from forebay_proof.bench.crew.cell import CPU, RATE, ClientWindow, Measurement, Values, costs
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
@@ -41,7 +41,7 @@ class Sweep:
             ours.start_claimer(database, clients, size)
             done = clients.tallies("worker")
             clients.wait_until(lambda: done.jobs() > 0, _MAX_START, "the first claim")
-            window = Window(database, clients)
+            window = ClientWindow(database, clients)
             with database.waits() as waits:
                 ends_at = time.monotonic() + self.seconds
                 while time.monotonic() < ends_at and done.jobs() < 0.9 * self.backlog:
@@ -86,11 +86,11 @@ class Sweep:
     def figures(self) -> list[Figure]:
         found: list[Figure] = []
         for size in BATCHES:
-            cell = Cell(f"sweep/batch-{size}", _calling(self.batch, size))
+            cell = Measurement(f"sweep/batch-{size}", _calling(self.batch, size))
             found += cell.figures(("claim-p99",), None if size == 100 else "sweep/batch-100")
         if find_pgbench() is not None:
             for count in CONNECTIONS:
-                cell = Cell(f"sweep/connections-{count}", _calling(self.connections, count))
+                cell = Measurement(f"sweep/connections-{count}", _calling(self.connections, count))
                 found += cell.figures(("claim-p99",), None if count == 1 else "sweep/connections-1")
         return found
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, OFFERED, PUT, RATE, SERVER, Cell, Values, ratio
+from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, OFFERED, PUT, RATE, SERVER, Measurement, Values, ratio
 from forebay_proof.bench.crew.drain import Queue, drain_of, drain_of_peer
 from forebay_proof.bench.crew.flow import CALLS, at_share, together
 from forebay_proof.bench.measure import Figure
@@ -38,10 +38,10 @@ def _worker(processes: int) -> Queue[Keyspace]:
 
 def drain_figures(ground: RedisBench, jobs: int) -> list[Figure]:
     mine = [
-        Cell("drain/forebay", drain_of(ground, _worker(0), jobs)),
-        Cell("drain/forebay-2-processes", drain_of(ground, _worker(2), jobs)),
+        Measurement("drain/forebay", drain_of(ground, _worker(0), jobs)),
+        Measurement("drain/forebay-2-processes", drain_of(ground, _worker(2), jobs)),
     ]
-    theirs = {peer.name: Cell(f"drain/{peer.name}", drain_of_peer(ground, peer, jobs)) for peer in PEERS.here()}
+    theirs = {peer.name: Measurement(f"drain/{peer.name}", drain_of_peer(ground, peer, jobs)) for peer in PEERS.here()}
     found: list[Figure] = []
     for cell in [*mine, *theirs.values()]:
         found += cell.figures(_KEYS, None if cell is mine[0] else "drain/forebay")
@@ -55,10 +55,10 @@ def drain_figures(ground: RedisBench, jobs: int) -> list[Figure]:
 def flow_figures(grounds: Sequence[RedisBench], seconds: float) -> list[Figure]:
     found: list[Figure] = []
     for ground in grounds:
-        flat_out = Cell(f"end_to_end/{ground.mode}", _together(ground, seconds))
+        flat_out = Measurement(f"end_to_end/{ground.mode}", _together(ground, seconds))
         name = f"end_to_end/{ground.mode}-80-percent"
         found += flat_out.figures((CPU, SERVER, CLIENT, *CALLS))
-        eased = Cell(name, _eased(ground, seconds, flat_out, name))
+        eased = Measurement(name, _eased(ground, seconds, flat_out, name))
         found += eased.figures((OFFERED, *CALLS), claim_p99="< 10")
     return found
 
@@ -67,5 +67,5 @@ def _together(ground: RedisBench, seconds: float) -> Callable[[], Values]:
     return lambda: together(ground, seconds, size=FLOW)
 
 
-def _eased(ground: RedisBench, seconds: float, flat_out: Cell, name: str) -> Callable[[], Values]:
+def _eased(ground: RedisBench, seconds: float, flat_out: Measurement, name: str) -> Callable[[], Values]:
     return lambda: at_share(ground, seconds, lambda: flat_out.read(RATE, name), FLOW)

@@ -15,10 +15,10 @@ from forebay.core.errors import Invalid
 from forebay_proof.lab.chaos.plan import STORES, Kept, Timed
 from forebay_proof.lab.chaos.scene import Bite, Scene
 
-KINDS: dict[str, "type[Fault]"] = {}
+KINDS: dict[str, "type[ChaosFault]"] = {}
 
 
-class Fault(Struct, frozen=True, forbid_unknown_fields=True):
+class ChaosFault(Struct, frozen=True, forbid_unknown_fields=True):
     """Fields are what a plan may say beside the timing."""
 
     stores: ClassVar[tuple[Kept, ...]] = STORES
@@ -41,7 +41,7 @@ def snake(name: str) -> str:
     return "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in name).lstrip("_")
 
 
-def fault_of(timed: Timed) -> Fault:
+def fault_of(timed: Timed) -> ChaosFault:
     """The fault that a plan asks for."""
     kind = KINDS.get(timed.kind)
     if kind is None:

@@ -25,7 +25,7 @@ from forebay.core.lease import Settled
 from forebay.core.limits import MAX_BATCH
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Query
-from forebay_proof.lab.chaos.fault import Fault
+from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.plan import Kept
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, pause
 from forebay_proof.load.app import QUEUE
@@ -99,7 +99,7 @@ def held(scene: Scene, how: str, lasts: float) -> Iterator[bool]:
             process.kill()
 
 
-class HoldLock(Fault, frozen=True):
+class HoldLock(ChaosFault, frozen=True):
     """Another process holds the only lock for writers, for so long."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("sqlite",)
@@ -111,7 +111,7 @@ class HoldLock(Fault, frozen=True):
         return Bite(got, f"the lock was held for {self.lasts:g} s")
 
 
-class StarveCheckpoint(Fault, frozen=True):
+class StarveCheckpoint(ChaosFault, frozen=True):
     """A reader that does not end keeps the log of the file from being emptied."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("sqlite",)
@@ -126,7 +126,7 @@ class StarveCheckpoint(Fault, frozen=True):
         return Bite(got, f"a reader held its view for {self.lasts:g} s, the log grew by {grown:,} bytes")
 
 
-class KillWriter(Fault, frozen=True):
+class KillWriter(ChaosFault, frozen=True):
     """kill -9 of a producer in the middle of a transaction."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("sqlite", "postgres", "redis")
@@ -149,7 +149,7 @@ class KillWriter(Fault, frozen=True):
         return Bite(process.returncode == -signal.SIGKILL and bool(output.accepted), what)
 
 
-class FullVolume(Fault, frozen=True):
+class FullVolume(ChaosFault, frozen=True):
     """No space left on the device while the store grows. What was accepted is there, and the file goes on elsewhere."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("memory", "sqlite")
@@ -168,7 +168,7 @@ class FullVolume(Fault, frozen=True):
         return judged(scene, output, copy, f"{how}: {output.failures[:1]}")
 
 
-class FailSync(Fault, frozen=True):
+class FailSync(ChaosFault, frozen=True):
     """The k-th fsync fails with EIO, k counting up. Nothing is acknowledged by it, and what was is there."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("memory", "sqlite")
@@ -191,7 +191,7 @@ class FailSync(Fault, frozen=True):
         return Bite(met > 0, bite.what if output.failures else f"fsync {number} failed unnoticed", acks=bite.acks)
 
 
-class SecondOwner(Fault, frozen=True):
+class SecondOwner(ChaosFault, frozen=True):
     """A second worker is started on a journal that has an owner: it is refused, and the first one goes on."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("memory",)

@@ -4,7 +4,7 @@ from random import Random
 from typing import Final, Literal
 
 from forebay import State
-from forebay_proof.lab.chaos.fault import Fault
+from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.scene import Bite, Scene
 from forebay_proof.load.handler_log import read_records
 
@@ -21,7 +21,7 @@ _ENDS: Final = {
 """How a job of the kind ends; None: the fault may cost it its lives, or not."""
 
 
-class KillBeforeAck(Fault, frozen=True):
+class KillBeforeAck(ChaosFault, frozen=True):
     """kill -9 between the effect and the acknowledgement: it runs again, and is acknowledged once."""
 
     jobs: int = 1
@@ -39,7 +39,7 @@ class KillBeforeAck(Fault, frozen=True):
         return Bite(twice == set(ids), f"{len(twice)} of {len(ids)} had their effect, were killed and ran again")
 
 
-class BadHandler(Fault, frozen=True):
+class BadHandler(ChaosFault, frozen=True):
     """A handler that ends its process, starves it or wedges it. It gets what it deserves, the others lose nothing."""
 
     does: Literal["exits", "crashes", "hungers", "holds_the_interpreter", "leaks_threads", "eats_descriptors", "forks"]

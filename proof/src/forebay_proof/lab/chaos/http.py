@@ -15,7 +15,7 @@ from random import Random
 from threading import Event, Lock, Thread
 from typing import Final
 
-from forebay_proof.lab.chaos.fault import Fault
+from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.files import environment
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, now, pause
 from forebay_proof.load.app import QUEUE
@@ -120,7 +120,7 @@ class HttpSide:
         return None
 
 
-class KillServer(Fault, frozen=True):
+class KillServer(ChaosFault, frozen=True):
     """kill -9 of `forebay serve` while requests are under way."""
 
     def prepare(self, scene: Scene) -> None:

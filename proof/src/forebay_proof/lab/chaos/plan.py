@@ -128,7 +128,7 @@ class Timed(Struct, frozen=True):
         return moments if self.times.at(scale) else []
 
 
-class Plan(Struct, frozen=True):
+class ChaosPlan(Struct, frozen=True):
     name: str
     title: str
     stores: tuple[Kept, ...]
@@ -167,7 +167,7 @@ def names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in _PLANS.iterdir() if entry.name.endswith(".toml"))
 
 
-def find(word: str) -> Plan:
+def find(word: str) -> ChaosPlan:
     """A plan by its name, or from a file."""
     path: Path | Traversable = Path(word) if word.endswith(".toml") else _PLANS / f"{word}.toml"
     if not path.is_file():
@@ -179,7 +179,9 @@ def find(word: str) -> Plan:
     return parse(data.decode("utf-8", errors="replace"), Path(word).stem)
 
 
-def adjust(plan: Plan, *, seed: int | None = None, rate: float | None = None, every: float | None = None) -> Plan:
+def adjust(
+    plan: ChaosPlan, *, seed: int | None = None, rate: float | None = None, every: float | None = None
+) -> ChaosPlan:
     """The plan with another seed, another rate of its load, and another period of its faults, where given."""
     load, faults = plan.load, plan.faults
     if rate is not None:
@@ -194,7 +196,7 @@ def adjust(plan: Plan, *, seed: int | None = None, rate: float | None = None, ev
     return changed
 
 
-def parse(text: str, name: str) -> Plan:
+def parse(text: str, name: str) -> ChaosPlan:
     try:
         written = msgspec.convert(tomllib.loads(text), _Written)
     except tomllib.TOMLDecodeError as error:
@@ -204,7 +206,7 @@ def parse(text: str, name: str) -> Plan:
     if not written.fault:
         raise Invalid(f"plan {name}: fault", "there is none", "add a [[fault]]")
     faults = tuple(_timed(name, number, fault) for number, fault in enumerate(written.fault, 1))
-    plan = Plan(
+    plan = ChaosPlan(
         name,
         written.title,
         tuple(written.stores),
@@ -236,7 +238,7 @@ def _timed(name: str, number: int, fault: dict[str, Any]) -> Timed:
     return Timed(fault["kind"], at, every, _scaled(times), args)
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: ChaosPlan) -> None:
     where = f"plan {plan.name}"
     if not plan.stores:
         raise Invalid(f"{where}: stores", "none is named", f"use some of {', '.join(STORES)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final, LiteralString
 
-from forebay_proof.lab.chaos.fault import Fault
+from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.plan import Kept
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, pause
 
@@ -47,7 +47,7 @@ def setting(scene: Scene, name: LiteralString, value: LiteralString) -> Iterator
             connection.execute("SELECT pg_reload_conf()")
 
 
-class KillStore(Fault, frozen=True):
+class KillStore(ChaosFault, frozen=True):
     """kill -9 of the server, and its return after up to `away` seconds."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("postgres", "redis")
@@ -61,7 +61,7 @@ class KillStore(Fault, frozen=True):
         return Bite(scene.lab_server.pid != pid, f"kill -9 {pid}")
 
 
-class EndSessions(Fault, frozen=True):
+class EndSessions(ChaosFault, frozen=True):
     """All sessions of the database are ended by the server at once."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("postgres",)
@@ -73,7 +73,7 @@ class EndSessions(Fault, frozen=True):
         return Bite(ended > 0, f"{ended} sessions ended")
 
 
-class ReadOnly(Fault, frozen=True):
+class ReadOnly(ChaosFault, frozen=True):
     """The server refuses to write for a while, as a standby does. Workers say so once a second at most."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("postgres",)
@@ -94,7 +94,7 @@ def _said(scene: Scene) -> int:
     return sum(len(file.read_bytes().splitlines()) for file in scene.directory.glob("fleet-*.log"))
 
 
-class TakeConnections(Fault, frozen=True):
+class TakeConnections(ChaosFault, frozen=True):
     """Another client takes every connection that the server has, and keeps them for a while."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("postgres",)
@@ -114,7 +114,7 @@ class TakeConnections(Fault, frozen=True):
         return Bite(len(taken) > 10, f"all {len(taken)} connections taken for {self.lasts:g} s")
 
 
-class Clash(Fault, frozen=True):
+class Clash(ChaosFault, frozen=True):
     """Transactions conflict: every session becomes serializable, and another one takes the tables' locks in turn."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("postgres",)
@@ -164,7 +164,7 @@ def _clashes(connection: "psycopg.Connection[tuple[Any, ...]]") -> tuple[int, in
     return int(row[0]), int(row[1])
 
 
-class FillLog(Fault, frozen=True):
+class FillLog(ChaosFault, frozen=True):
     """The volume of the write-ahead log is full: the server panics and cannot come back until there is room again.
 
     The volume is a small tmpfs, so this wants the right to mount: root, as on a build machine.
@@ -226,7 +226,7 @@ def _move(folder: Path, target: Path) -> None:
     shutil.rmtree(folder)
 
 
-class RestartPooler(Fault, frozen=True):
+class RestartPooler(ChaosFault, frozen=True):
     """PgBouncer ends at once and comes back: all that went through it is cut off in the middle."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("postgres",)

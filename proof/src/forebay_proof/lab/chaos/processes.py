@@ -9,11 +9,11 @@ from random import Random
 from threading import Thread
 from typing import Final, Literal
 
-from forebay_proof.lab.chaos.fault import Fault
+from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.scene import Bite, Scene, now, pause
 from forebay_proof.load.handler_log import read_last_records, read_records
 from forebay_proof.processes import alive
-from forebay_proof.servers.process import Child
+from forebay_proof.servers.process import ServerProcess
 
 _TICK_SECONDS: Final = 0.05
 _RECENT: Final = 500_000
@@ -22,7 +22,7 @@ _END_SECONDS: Final = 10.0
 """That a command gets besides its drain timeout."""
 
 
-class KillWorker(Fault, frozen=True):
+class KillWorker(ChaosFault, frozen=True):
     """kill -9 of a worker while it runs jobs."""
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
@@ -31,7 +31,7 @@ class KillWorker(Fault, frozen=True):
         return Bite(True, f"kill -9 {pid}", (pid,), at=at)
 
 
-class KillAtTick(Fault, frozen=True):
+class KillAtTick(ChaosFault, frozen=True):
     """kill -9 of a worker within 50 ms of a tick of the schedule. Each slot must have fired once."""
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
@@ -46,7 +46,7 @@ class KillAtTick(Fault, frozen=True):
         scene.memo["ticks"] = True
 
 
-class KillSupervisor(Fault, frozen=True):
+class KillSupervisor(ChaosFault, frozen=True):
     """kill -9 of the supervisor: its workers notice and drain. Then another one is started."""
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
@@ -58,7 +58,7 @@ class KillSupervisor(Fault, frozen=True):
         return Bite(bool(workers), f"kill -9 {pid}, a supervisor of {len(workers)}")
 
 
-class StopWorker(Fault, frozen=True):
+class StopWorker(ChaosFault, frozen=True):
     """SIGSTOP of a worker for longer than its leases, then SIGCONT: what it says then must not count."""
 
     leases: float = 2.5
@@ -73,7 +73,7 @@ class StopWorker(Fault, frozen=True):
         return Bite(True, f"SIGSTOP {pid}", (pid,), at=at)
 
 
-class EndFleet(Fault, frozen=True):
+class EndFleet(ChaosFault, frozen=True):
     """SIGTERM at random, then a new fleet: it drains and leaves with code 0. With `kill`, SIGKILL while it drains."""
 
     kill: bool = False
@@ -103,7 +103,7 @@ class EndFleet(Fault, frozen=True):
                 os.kill(pid, signal.SIGKILL)
 
 
-class SignalCommand(Fault, frozen=True):
+class SignalCommand(ChaosFault, frozen=True):
     """One of several commands gets the signals of a deploy, in one of these `ways`, and is started again after its end.
 
     term  SIGTERM;  terms  SIGTERM twice;  kill  SIGKILL;  stop  SIGSTOP past its leases, SIGTERM, SIGCONT
@@ -128,7 +128,7 @@ class SignalCommand(Fault, frozen=True):
         return Bite(True, f"{way} to {command.pid}", (command.pid,) if way == "kill" else (), at=at)
 
     @staticmethod
-    def _at_work(scene: Scene, ending: Container[int]) -> list[Child]:
+    def _at_work(scene: Scene, ending: Container[int]) -> list[ServerProcess]:
         """Those that have begun jobs: an interpreter that has just started ends by SIGTERM before it runs any code."""
         begun = {int(file.name.partition("-")[0]) for file in scene.starts.iterdir()}
         return [each for each in scene.fleet.commands() if each.pid in begun and each.pid not in ending]
@@ -138,7 +138,7 @@ class SignalCommand(Fault, frozen=True):
             thread.join()
         scene.fleet.restart()
 
-    def _end(self, scene: Scene, command: Child, way: str, between: float) -> None:
+    def _end(self, scene: Scene, command: ServerProcess, way: str, between: float) -> None:
         if way == "stop":
             command.signal(signal.SIGSTOP)
             pause(scene.plan.fleet.lease * self.stopped)
@@ -155,7 +155,7 @@ class SignalCommand(Fault, frozen=True):
             scene.blame(f"a command that got {way} ended with {code}, not with {expected}")
 
 
-def _ended(command: Child, patience: float) -> int | None:
+def _ended(command: ServerProcess, patience: float) -> int | None:
     """Its exit code. Each look is short, since all children of a watchdog are waited for one at a time."""
     deadline = time.monotonic() + patience
     while (code := command.wait(0)) is None and time.monotonic() < deadline:
@@ -163,7 +163,7 @@ def _ended(command: Child, patience: float) -> int | None:
     return code
 
 
-class SkewClock(Fault, frozen=True):
+class SkewClock(ChaosFault, frozen=True):
     """A second fleet whose wall clock is `offset` seconds off, or jumps to and fro with a `strobe` of so many seconds.
 
     The clock is wrong for all of Python in those processes (`app.py`), from before the store is opened.
@@ -196,7 +196,7 @@ class SkewClock(Fault, frozen=True):
         return sum(len(read_last_records(scene.effects, pid)) for pid in pids)
 
 
-class FlapDependency(Fault, frozen=True):
+class FlapDependency(ChaosFault, frozen=True):
     """What handlers depend on is down, and up again. No job may become a dead letter for it."""
 
     lasts: float = 3.0

@@ -6,7 +6,7 @@ from random import Random
 from threading import Thread
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from forebay_proof.lab.chaos.fault import Fault
+from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.plan import Kept
 from forebay_proof.lab.chaos.scene import Bite, Scene, pause
 
@@ -26,7 +26,7 @@ def client_of(scene: Scene) -> "Iterator[redis.Redis]":
         yield client
 
 
-class KillClients(Fault, frozen=True):
+class KillClients(ChaosFault, frozen=True):
     """CLIENT KILL of all clients; with `scripts`, the server forgets its scripts, too (NOSCRIPT)."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("redis",)
@@ -40,7 +40,7 @@ class KillClients(Fault, frozen=True):
         return Bite(killed > 0, f"{killed} clients killed{', no script is known' if self.scripts else ''}")
 
 
-class Answer(Fault, frozen=True):
+class Answer(ChaosFault, frozen=True):
     """For a while the server answers with an error: BUSY, OOM, READONLY or NOSCRIPT. How often, it counts itself."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("redis",)

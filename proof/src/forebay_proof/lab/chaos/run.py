@@ -29,9 +29,9 @@ from forebay_proof.checkers import ledger
 from forebay_proof.histogram import percentile
 from forebay_proof.lab.audit import EXITS, Answer, AuditFailed, AuditResult, audit, audit_quickly
 from forebay_proof.lab.chaos import deploys
-from forebay_proof.lab.chaos.faults import Fault, fault_of
+from forebay_proof.lab.chaos.faults import ChaosFault, fault_of
 from forebay_proof.lab.chaos.parts import build
-from forebay_proof.lab.chaos.plan import Kept, Plan, Scale
+from forebay_proof.lab.chaos.plan import ChaosPlan, Kept, Scale
 from forebay_proof.lab.chaos.recovery import recovered, unfinished, unstarted
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, Strike, Stuck, now, pause
 from forebay_proof.load.app import QUEUE
@@ -76,7 +76,7 @@ class ChaosResult(Struct, kw_only=True):
 class Runner:
     def __init__(
         self,
-        plan: Plan,
+        plan: ChaosPlan,
         kept: Kept,
         where: str,
         directory: Path,
@@ -118,7 +118,7 @@ class Runner:
         outcome.seconds = time.monotonic() - began
         return outcome
 
-    def _timeline(self) -> list[tuple[float, int, Fault]]:
+    def _timeline(self) -> list[tuple[float, int, ChaosFault]]:
         """Moments in order, each with its fault."""
         timeline = []
         for number, (fault, timed) in enumerate(self._faults):
@@ -126,7 +126,7 @@ class Runner:
             timeline += [(moment, number, fault) for moment in moments]
         return sorted(timeline, key=lambda entry: entry[:2])
 
-    def _carry_out(self, timeline: list[tuple[float, int, Fault]]) -> AuditResult | None:
+    def _carry_out(self, timeline: list[tuple[float, int, ChaosFault]]) -> AuditResult | None:
         scene = self.scene
         loaded = self._plan.load.rate > 0
         if loaded:
@@ -154,7 +154,7 @@ class Runner:
         scene.until(lambda: len(read_records(scene.effects)) >= _WARM_EFFECTS, "the first effects")
         scene.say("warm: faults begin")
 
-    def _strike(self, fault: Fault, of: int) -> None:
+    def _strike(self, fault: ChaosFault, of: int) -> None:
         scene = self.scene
         at = now()
         try:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay import Draft, ForebayError, Job, Store
-from forebay_proof.lab.chaos.plan import Kept, Plan, Scale
+from forebay_proof.lab.chaos.plan import ChaosPlan, Kept, Scale
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.load.app import QUEUE
 from forebay_proof.load.fleet import Fleet
@@ -70,7 +70,7 @@ class Strike(Struct):
 
 class Scene:
     def __init__(
-        self, plan: Plan, kept: Kept, scale: Scale, directory: Path, say: Callable[[str], None], parts: ExitStack
+        self, plan: ChaosPlan, kept: Kept, scale: Scale, directory: Path, say: Callable[[str], None], parts: ExitStack
     ) -> None:
         self.plan = plan
         self.kept = kept

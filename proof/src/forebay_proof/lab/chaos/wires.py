@@ -4,7 +4,7 @@ import time
 from random import Random
 from typing import Final, Literal
 
-from forebay_proof.lab.chaos.fault import Fault
+from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.scene import Bite, Scene, pause
 
 _CALLS: Final = {
@@ -15,7 +15,7 @@ _STRIKES_WITHIN: Final = 3.0
 _LISTEN: Final = b"LISTEN forebay"
 
 
-class Cut(Fault, frozen=True):
+class Cut(ChaosFault, frozen=True):
     """Connections are reset: all `now`, one in the `middle` of a message, one `before` a call of the store arrives, one
     after it took effect, before its `reply`; or so around a `commit`, where a
     call is not one already."""
@@ -42,7 +42,7 @@ class Cut(Fault, frozen=True):
         return Bite(struck, what.strip())
 
 
-class Freeze(Fault, frozen=True):
+class Freeze(ChaosFault, frozen=True):
     """Nothing goes through and nothing is closed, as behind a firewall that has forgotten."""
 
     stores = ("postgres", "redis")
@@ -58,7 +58,7 @@ class Freeze(Fault, frozen=True):
         return Bite(count > 0, f"{count} connections silent for {self.lasts:g} s")
 
 
-class Trickle(Fault, frozen=True):
+class Trickle(ChaosFault, frozen=True):
     """A few bytes at a time, each way."""
 
     stores = ("postgres", "redis")
@@ -78,7 +78,7 @@ class Trickle(Fault, frozen=True):
         return Bite(moved > 0, f"{moved} bytes in {self.lasts:g} s")
 
 
-class Delay(Fault, frozen=True):
+class Delay(ChaosFault, frozen=True):
     """Everything is late by up to `most` seconds, differently every time."""
 
     stores = ("postgres", "redis")
@@ -99,7 +99,7 @@ class Delay(Fault, frozen=True):
         return Bite(count > 0, f"{held} delays of 0 … {self.most:g} s on {count} connections")
 
 
-class HalfOpenListener(Fault, frozen=True):
+class HalfOpenListener(ChaosFault, frozen=True):
     """Connections that listen for wake-ups go silent and stay open, the others go on. Work is found all the same."""
 
     stores = ("postgres",)

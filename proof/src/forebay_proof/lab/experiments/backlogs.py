@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from forebay.client import Forebay
 from forebay.core.job import Draft
 from forebay_proof.lab.experiments.stage import Crew, Stage, Working
-from forebay_proof.lab.experiments.window import Window
+from forebay_proof.lab.experiments.window import FleetWindow
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.load.app import QUEUE, SPEC
 from forebay_proof.load.mix import Mix
@@ -47,7 +47,7 @@ def saturated(
 ) -> float:
     """A window in which the fleet never lacks work: it closes early, before a backlog of so many jobs runs dry."""
     time.sleep(warm_up)
-    window = Window(stage, lab_server, crew)
+    window = FleetWindow(stage, lab_server, crew)
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at and crew.claimed() < _DRY * jobs:
         time.sleep(0.05)

@@ -2,7 +2,7 @@
 
 Everything here is a value. An experiment is listed, estimated, run case by case, stopped, gone on with and reported
 without knowing how: `drive` runs its cases, the results are rows in Parquet, and the report gives the rows back as
-`Found`, from which `judge` makes its sentences. A judgement that has nothing to go by says so.
+`Results`, from which `judge` makes its sentences. A judgement that has nothing to go by says so.
 """
 
 import re
@@ -22,7 +22,7 @@ STORES: Final = ("postgres", "redis", "sqlite")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 
 
-class Case(Struct, frozen=True):
+class ExperimentCase(Struct, frozen=True):
     """One measurement: `settings` are what is swept and what is held, `seconds` what a round takes, about.
 
     Its name is the name of its file of results, so a case that was measured is never measured again by accident.
@@ -48,7 +48,7 @@ def rounds_of(scale: Scale, store: str) -> int:
     return (2 if scale == "full" else 3) if store == "postgres" else 1
 
 
-class Cell(Struct, frozen=True):
+class Statistic(Struct, frozen=True):
     """One metric of one case over its rounds."""
 
     median: float
@@ -58,17 +58,17 @@ class Cell(Struct, frozen=True):
     unit: str
 
 
-class Found(Struct, frozen=True):
+class Results(Struct, frozen=True):
     """What was measured of one experiment: cells by case and metric, and the settings of each case."""
 
-    cells: Mapping[tuple[str, str], Cell]
+    cells: Mapping[tuple[str, str], Statistic]
     cases: Mapping[str, Mapping[str, Any]]
 
     def value(self, case: str, metric: str) -> float | None:
         cell = self.cells.get((case, metric))
         return None if cell is None else cell.median
 
-    def of(self, metric: str, **settings: Any) -> dict[str, Cell]:
+    def of(self, metric: str, **settings: Any) -> dict[str, Statistic]:
         """The cells of a metric in the cases with these settings."""
         return {
             case: cell
@@ -84,7 +84,7 @@ class Found(Struct, frozen=True):
         return max((cell.most for cell in self.of(metric).values()), default=None)
 
 
-class Finding(Struct, frozen=True):
+class Conclusion(Struct, frozen=True):
     """One sentence. `holds` None: there was nothing to judge by, or it is a remark."""
 
     sentence: str
@@ -103,7 +103,7 @@ class Chart(Struct, frozen=True):
     only: Mapping[str, Any] = {}
 
 
-class Timeline(Struct, frozen=True):
+class TimeChart(Struct, frozen=True):
     """Samples of one case over its seconds; of all its cases where none is named."""
 
     title: str
@@ -119,30 +119,30 @@ class Experiment(Struct, frozen=True):
     title: str
     hypothesis: str
     bound: str
-    cases: Callable[[Scale], list[Case]]
-    run: Callable[[Case, "Stage"], None]
-    judge: Callable[[Found], list[Finding]]
+    cases: Callable[[Scale], list[ExperimentCase]]
+    run: Callable[[ExperimentCase, "Stage"], None]
+    judge: Callable[[Results], list[Conclusion]]
     charts: Sequence[Chart] = ()
-    timelines: Sequence[Timeline] = ()
+    timelines: Sequence[TimeChart] = ()
 
     def seconds(self, scale: Scale) -> float:
         return sum(case.seconds * case.rounds for case in self.cases(scale))
 
 
-def missing(what: str) -> Finding:
-    return Finding(f"not measured: {what}")
+def missing(what: str) -> Conclusion:
+    return Conclusion(f"not measured: {what}")
 
 
-def zero(found: Found, metric: str, claim: str) -> Finding:
+def zero(found: Results, metric: str, claim: str) -> Conclusion:
     """A count that must be nought in every round of every case."""
     worst = found.worst(metric)
     if worst is None:
         return missing(claim)
     cases = len(found.of(metric))
-    return Finding(f"{claim}: {worst:,.0f} in the worst of {cases} cases", worst == 0)
+    return Conclusion(f"{claim}: {worst:,.0f} in the worst of {cases} cases", worst == 0)
 
 
-def at_most(found: Found, metric: str, bound: float, claim: str, **settings: Any) -> Finding:
+def at_most(found: Results, metric: str, bound: float, claim: str, **settings: Any) -> Conclusion:
     """The median of every case lies below a bound."""
     cells = found.of(metric, **settings)
     if not cells:
@@ -150,9 +150,9 @@ def at_most(found: Found, metric: str, bound: float, claim: str, **settings: Any
     worst = max(cells, key=lambda case: cells[case].median)
     cell = cells[worst]
     sentence = f"{claim}: {cell.median:,.4g} {cell.unit} in {worst}, goal at most {bound:,g}"
-    return Finding(sentence, cell.median <= bound)
+    return Conclusion(sentence, cell.median <= bound)
 
 
-def ratio(found: Found, above: tuple[str, str], below: tuple[str, str]) -> float | None:
+def ratio(found: Results, above: tuple[str, str], below: tuple[str, str]) -> float | None:
     one, other = found.value(*above), found.value(*below)
     return None if one is None or not other else one / other

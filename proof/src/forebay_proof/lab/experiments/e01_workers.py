@@ -3,7 +3,16 @@
 from typing import Final
 
 from forebay_proof.lab.experiments.backlogs import flat_out
-from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, rounds_of
+from forebay_proof.lab.experiments.base import (
+    Chart,
+    Conclusion,
+    Experiment,
+    ExperimentCase,
+    Results,
+    Scale,
+    missing,
+    rounds_of,
+)
 from forebay_proof.lab.experiments.stage import Stage
 
 _SWEEP: Final = {16: (1, 16), 64: (1, 64), 256: (4, 64), 512: (8, 64), 1024: (16, 64)}
@@ -18,7 +27,7 @@ _BACKLOG: Final = {"postgres": 60_000, "redis": 60_000, "sqlite": 25_000}
 _NEAR: Final = 0.9
 
 
-def _case(store: str, processes: int, concurrency: int, scale: Scale) -> Case:
+def _case(store: str, processes: int, concurrency: int, scale: Scale) -> ExperimentCase:
     seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 5.0)}[scale]
     jobs = round(_BACKLOG[store] * (seconds + 2 * warm_up))
     settings = {
@@ -32,22 +41,22 @@ def _case(store: str, processes: int, concurrency: int, scale: Scale) -> Case:
         "layout": f"{processes}×{concurrency}",
     }
     takes = seconds + warm_up + 2.5 + 0.45 * processes + jobs / 100_000
-    return Case(f"{store}-{processes}x{concurrency}", store, settings, takes, rounds_of(scale, store))
+    return ExperimentCase(f"{store}-{processes}x{concurrency}", store, settings, takes, rounds_of(scale, store))
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     chosen = _QUICK if scale == "quick" else _FULL
     cases = [_case(store, *_SWEEP[workers], scale) for store, sweep in chosen.items() for workers in sweep]
     layouts = _LAYOUTS[1:2] if scale == "quick" else _LAYOUTS
     return cases + [_case("postgres", processes, concurrency, scale) for processes, concurrency in layouts]
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     names = ("jobs", "processes", "concurrency", "claim_batch", "warm_up", "seconds")
     flat_out(stage, **{name: case.settings[name] for name in names})
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     sentences = []
     for store in ("postgres", "redis", "sqlite"):
         rates = found.of("jobs/s", store=store)
@@ -59,7 +68,7 @@ def _judge(found: Found) -> list[Finding]:
         busy = found.value(best, "machine") or 0.0
         server, workers = found.value(best, "server") or 0.0, found.value(best, "workers") or 0.0
         sentences.append(
-            Finding(
+            Conclusion(
                 f"{store}: {rates[best].median:,.0f} jobs/s at best ({best}), within a tenth of it from "
                 f"{found.cases[knee]['workers']} workers on; the machine was {busy:.0f} % busy, a job took "
                 f"{server:.0f} µs of the server's CPU and {workers:.0f} of the workers'"
@@ -70,7 +79,7 @@ def _judge(found: Found) -> list[Finding]:
     if wide is None or len(layouts) < 2:
         return [*sentences, missing("8 × 64 beside another layout of 512")]
     share = wide.median / max(cell.median for cell in layouts.values())
-    return [*sentences, Finding(f"8 × 64 claimers reach {share:.0%} of the best layout, goal 80 %", share >= 0.8)]
+    return [*sentences, Conclusion(f"8 × 64 claimers reach {share:.0%} of the best layout, goal 80 %", share >= 0.8)]
 
 
 EXPERIMENT: Final = Experiment(

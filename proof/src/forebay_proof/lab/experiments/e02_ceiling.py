@@ -9,9 +9,19 @@ from typing import Final
 
 from forebay.core.ledger import LedgerRule
 from forebay_proof.lab.experiments.backlogs import at_work, depth, idle_drafts, saturated, seeded
-from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, ratio, rounds_of
+from forebay_proof.lab.experiments.base import (
+    Chart,
+    Conclusion,
+    Experiment,
+    ExperimentCase,
+    Results,
+    Scale,
+    missing,
+    ratio,
+    rounds_of,
+)
 from forebay_proof.lab.experiments.stage import Crew, Stage
-from forebay_proof.lab.experiments.window import Window
+from forebay_proof.lab.experiments.window import FleetWindow
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.load.app import QUEUE, SPEC
 from forebay_proof.load.generator import Load
@@ -30,7 +40,7 @@ _FLAT: Final = 0.5
 """Seconds' worth of jobs by which a depth may grow in a window and still count as flat."""
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 5.0)}[scale]
     stores = {"postgres": ("nothing", "a-core", "sync"), "redis": ("nothing",)} if scale == "quick" else _WITHOUT
     cases = []
@@ -39,15 +49,17 @@ def _cases(scale: Scale) -> list[Case]:
         for suspect in suspects:
             settings = {**_SHAPE, "without": suspect, "jobs": jobs, "seconds": seconds, "warm_up": warm_up}
             takes = seconds + 6 + jobs / 80_000
-            cases.append(Case(f"{store}-without-{suspect}", store, settings, takes, rounds_of(scale, store)))
+            cases.append(ExperimentCase(f"{store}-without-{suspect}", store, settings, takes, rounds_of(scale, store)))
     for rate in _RATES["quick" if scale == "quick" else "full"]:
         length = 2 * seconds
         settings = {**_SHAPE, "claim_batch": 500, "concurrency": 500, "rate": rate, "seconds": length, "mix": "fast"}
-        cases.append(Case(f"postgres-at-{rate}", "postgres", settings, length + 9, rounds_of(scale, "postgres")))
+        cases.append(
+            ExperimentCase(f"postgres-at-{rate}", "postgres", settings, length + 9, rounds_of(scale, "postgres"))
+        )
     return cases
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     if "rate" in case.settings:
         _steady(case, stage)
     else:
@@ -57,7 +69,7 @@ def _run(case: Case, stage: Stage) -> None:
             _drained(case, stage)
 
 
-def _drained(case: Case, stage: Stage) -> None:
+def _drained(case: ExperimentCase, stage: Stage) -> None:
     given, without = case.settings, case.settings["without"]
     lab_server = stage.lab_server(unsynced=without == "sync")
     app = stage.app(lab_server)
@@ -95,7 +107,7 @@ class _Bare:
             process.wait()
 
 
-def _bare(case: Case, stage: Stage, lab_server: LabServer) -> None:
+def _bare(case: ExperimentCase, stage: Stage, lab_server: LabServer) -> None:
     given = case.settings
     bare = _Bare(stage, lab_server, given["processes"], given["claim_batch"])
     try:
@@ -105,7 +117,7 @@ def _bare(case: Case, stage: Stage, lab_server: LabServer) -> None:
         bare.close()
 
 
-def _steady(case: Case, stage: Stage) -> None:
+def _steady(case: ExperimentCase, stage: Stage) -> None:
     """Enqueue and process at a rate that does not ask whether it suits."""
     given = case.settings
     lab_server = stage.lab_server()
@@ -119,7 +131,7 @@ def _steady(case: Case, stage: Stage) -> None:
         load.start()
         at_work(stage, crew, given["processes"])
         time.sleep(1.0)
-        window, deep = Window(stage, lab_server, crew), depth(app)
+        window, deep = FleetWindow(stage, lab_server, crew), depth(app)
         time.sleep(given["seconds"])
         rate, grown = window.close(), depth(app) - deep
         report = load.stop()
@@ -131,7 +143,7 @@ def _steady(case: Case, stage: Stage) -> None:
     stage.record("flat", float(grown <= _FLAT * given["rate"] and not report.missed), "")
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     sentences = []
     for store, suspects in _WITHOUT.items():
         base = (f"{store}-without-nothing", "jobs/s")
@@ -143,17 +155,19 @@ def _judge(found: Found) -> list[Finding]:
         if found.value(*base) is not None:
             busy = found.value(base[0], "machine") or 0.0
             sentences.append(
-                Finding(f"{store}: {found.value(*base):,.0f} jobs/s with {busy:.0f} % of the CPU; {', '.join(claim)}")
+                Conclusion(
+                    f"{store}: {found.value(*base):,.0f} jobs/s with {busy:.0f} % of the CPU; {', '.join(claim)}"
+                )
             )
     core = ratio(found, ("postgres-without-a-core", "jobs/s"), ("postgres-without-nothing", "jobs/s"))
     if core is None:
         sentences.append(missing("Postgres with a core less"))
     else:
-        sentences.append(Finding(f"CPU bounds Postgres: half the cores, {core:.2f} × the rate", core <= 0.7))
+        sentences.append(Conclusion(f"CPU bounds Postgres: half the cores, {core:.2f} × the rate", core <= 0.7))
     return [*sentences, *_of_rates(found)]
 
 
-def _of_rates(found: Found) -> list[Finding]:
+def _of_rates(found: Results) -> list[Conclusion]:
     flat = [case for case, cell in found.of("flat").items() if cell.least == 1]
     if not flat:
         return [missing("a rate with flat depth")]
@@ -162,9 +176,9 @@ def _of_rates(found: Found) -> list[Finding]:
     eased = rates[max((rate for rate in rates if rate <= 0.85 * ceiling), default=ceiling)]
     claim, enqueue = found.value(eased, "claim p99") or 0.0, found.value(eased, "enqueue p99") or 0.0
     return [
-        Finding(f"enqueue and process together, depth stays flat up to {ceiling:,} jobs/s offered"),
-        Finding(f"claim p99 {claim:.1f} ms at {found.cases[eased]['rate']:,} jobs/s, goal below 10", claim < 10),
-        Finding(f"enqueue p99 {enqueue:.1f} ms from the intended instant there, goal below 25", enqueue < 25),
+        Conclusion(f"enqueue and process together, depth stays flat up to {ceiling:,} jobs/s offered"),
+        Conclusion(f"claim p99 {claim:.1f} ms at {found.cases[eased]['rate']:,} jobs/s, goal below 10", claim < 10),
+        Conclusion(f"enqueue p99 {enqueue:.1f} ms from the intended instant there, goal below 25", enqueue < 25),
     ]
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from forebay_proof.lab.experiments.backlogs import flat_out
-from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, rounds_of
+from forebay_proof.lab.experiments.base import Chart, Conclusion, Experiment, ExperimentCase, Results, Scale, rounds_of
 from forebay_proof.lab.experiments.stage import Stage
 
 _BATCHES: Final = (1, 10, 50, 200, 1_000)
@@ -17,7 +17,7 @@ def _backlog(store: str, batch: int) -> int:
     return min(80_000 if store != "sqlite" else 30_000, 8_000 + 2_000 * batch)
 
 
-def _case(store: str, batch: int, scale: Scale) -> Case:
+def _case(store: str, batch: int, scale: Scale) -> ExperimentCase:
     seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 3.0)}[scale]
     jobs = round(_backlog(store, batch) * (seconds + 2 * warm_up))
     settings = {
@@ -29,20 +29,20 @@ def _case(store: str, batch: int, scale: Scale) -> Case:
         "warm_up": warm_up,
     }
     takes = seconds + warm_up + 4 + jobs / 100_000
-    return Case(f"{store}-{batch}", store, settings, takes, rounds_of(scale, store))
+    return ExperimentCase(f"{store}-{batch}", store, settings, takes, rounds_of(scale, store))
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     chosen = _QUICK if scale == "quick" else dict.fromkeys(("postgres", "redis", "sqlite"), _BATCHES)
     return [_case(store, batch, scale) for store, batches in chosen.items() for batch in batches]
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     names = ("jobs", "processes", "concurrency", "claim_batch", "warm_up", "seconds")
     flat_out(stage, **{name: case.settings[name] for name in names})
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     sentences = []
     for store in ("postgres", "redis", "sqlite"):
         rates = {found.cases[case]["claim_batch"]: case for case in found.of("jobs/s", store=store)}
@@ -55,7 +55,7 @@ def _judge(found: Found) -> list[Finding]:
         p99 = {batch: found.value(case, "claim p99") or 0.0 for batch, case in rates.items()}
         even = found.value(rates[most], "evenness") or 0.0
         sentences.append(
-            Finding(
+            Conclusion(
                 f"{store}: {value[one]:,.0f} jobs/s with claims of {one}, {best:,.0f} at best; the knee is at {knee}. "
                 f"Claim p99 {p99[one]:.1f} ms at {one}, {p99[knee]:.1f} ms at the knee, {p99[most]:.1f} ms at {most}, "
                 f"where the evenness between processes is {even:.2f}",

@@ -10,7 +10,17 @@ from typing import Any, Final
 from forebay_proof.histogram import percentile
 from forebay_proof.lab.audit import audit, audit_quickly
 from forebay_proof.lab.experiments.backlogs import depth
-from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, Timeline, missing, zero
+from forebay_proof.lab.experiments.base import (
+    Chart,
+    Conclusion,
+    Experiment,
+    ExperimentCase,
+    Results,
+    Scale,
+    TimeChart,
+    missing,
+    zero,
+)
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.lab.watch import Watch
 from forebay_proof.load.app import QUEUE, SPEC
@@ -36,7 +46,7 @@ _CERTAIN: Final = ("fast", "slow")
 _MAX_DRAIN: Final = 120.0
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     seconds, every, rounds = {"quick": (6, 1.0, 1), "full": (40, 2.0, 1), "release": (300, 2.0, 2)}[scale]
     cases = []
     for store, rate in _RATES["quick" if scale == "quick" else "full"].items():
@@ -54,7 +64,7 @@ def _cases(scale: Scale) -> list[Case]:
             "concurrency": 256,
             "spark": scale != "quick" and store == "postgres",
         }
-        cases.append(Case(f"{store}-worker", store, settings, seconds + 12 + 60 * settings["spark"], rounds))
+        cases.append(ExperimentCase(f"{store}-worker", store, settings, seconds + 12 + 60 * settings["spark"], rounds))
     settings = {
         **cases[0].settings,
         "recovery": _LEASE + _WARY + 1,
@@ -63,10 +73,10 @@ def _cases(scale: Scale) -> list[Case]:
         "rate": cases[0].settings["rate"] // 2,
         "spark": False,
     }
-    return [*cases, Case("postgres-all", "postgres", settings, seconds + 14, rounds)]
+    return [*cases, ExperimentCase("postgres-all", "postgres", settings, seconds + 14, rounds)]
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     given, mix = case.settings, parse_mix(case.settings["mix"])
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
@@ -116,7 +126,7 @@ def _kill(fleet: Fleet, load: Load, rng: random.Random, every: float, victim: st
     return kills
 
 
-def _prove(case: Case, stage: Stage, load: Load, url: str, kills: int) -> None:
+def _prove(case: ExperimentCase, stage: Stage, load: Load, url: str, kills: int) -> None:
     from forebay.store.open import open_store
 
     store = open_store(url)
@@ -148,7 +158,7 @@ def _prove(case: Case, stage: Stage, load: Load, url: str, kills: int) -> None:
         stage.record("passed on Spark", float(output.answer == "PASS"), "")
 
 
-def _recovery(case: Case, stage: Stage, kills: list[tuple[int, float]]) -> None:
+def _recovery(case: ExperimentCase, stage: Stage, kills: list[tuple[int, float]]) -> None:
     """From the kill of a process to the next start of what it had started and not finished."""
     mix = parse_mix(case.settings["mix"])
     killed = dict(kills)
@@ -168,12 +178,12 @@ def _recovery(case: Case, stage: Stage, kills: list[tuple[int, float]]) -> None:
         stage.record("recovery p99", percentile(lengths, 99), "s")
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     if not found.of("lost"):
         return [missing("a run with kills")]
     accepted, kills, again = (found.total(name) for name in ("accepted", "kills", "redelivered"))
     sentences = [
-        Finding(
+        Conclusion(
             f"{accepted:,.0f} jobs accepted, {kills:,.0f} processes killed with -9, {again:,.0f} effects redelivered"
         ),
         zero(found, "lost", "accepted jobs that are neither done nor dead"),
@@ -184,9 +194,9 @@ def _judge(found: Found) -> list[Finding]:
     for case, cell in found.of("recovery p99").items():
         bound = found.cases[case]["recovery"]
         sentence = f"{case}: what a killed process held ran again within {cell.most:.2f} s (p99), goal {bound:g}"
-        sentences.append(Finding(sentence, cell.most <= bound))
+        sentences.append(Conclusion(sentence, cell.most <= bound))
     passed = [cell.least for name in ("passed", "passed on Spark") for cell in found.of(name).values()]
-    return [*sentences, Finding(f"{sum(passed):.0f} of {len(passed)} audits passed", all(passed))]
+    return [*sentences, Conclusion(f"{sum(passed):.0f} of {len(passed)} audits passed", all(passed))]
 
 
 EXPERIMENT: Final = Experiment(
@@ -203,7 +213,7 @@ EXPERIMENT: Final = Experiment(
         Chart("Redelivered", "Jobs with effects by several deliveries.", "redelivered", "", "victim"),
     ),
     (
-        Timeline("Depth", "Jobs without an end.", ("depth",)),
-        Timeline("Workers", "Processes that live.", ("workers",)),
+        TimeChart("Depth", "Jobs without an end.", ("depth",)),
+        TimeChart("Workers", "Processes that live.", ("workers",)),
     ),
 )

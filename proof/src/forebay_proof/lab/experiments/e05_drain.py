@@ -3,21 +3,21 @@
 import time
 from typing import Final
 
-from forebay_proof.lab.audit import Effect, Lines
+from forebay_proof.lab.audit import Effect, NdjsonLines
 from forebay_proof.lab.experiments.backlogs import at_work, depth, idle_drafts, seeded
 from forebay_proof.lab.experiments.base import (
-    Case,
     Chart,
+    Conclusion,
     Experiment,
-    Finding,
-    Found,
+    ExperimentCase,
+    Results,
     Scale,
-    Timeline,
+    TimeChart,
     missing,
     rounds_of,
 )
 from forebay_proof.lab.experiments.stage import Stage
-from forebay_proof.lab.experiments.window import Window
+from forebay_proof.lab.experiments.window import FleetWindow
 from forebay_proof.load.app import QUEUE, SPEC
 from forebay_proof.load.generator import Load
 from forebay_proof.load.mix import MIXES
@@ -34,30 +34,30 @@ _SLOWEST: Final = {"postgres": 12_000, "redis": 8_000, "sqlite": 4_000}
 _LOOK_EVERY: Final = 0.5
 
 
-def cold_case(store: str, jobs: int, *, rounds: int = 1, proof: bool = False) -> Case:
+def cold_case(store: str, jobs: int, *, rounds: int = 1, proof: bool = False) -> ExperimentCase:
     """`proof`: every handler testifies, and every effect is counted."""
     takes = 5 + jobs / 80_000 + jobs / (30_000 if store != "sqlite" else 10_000)
     settings = {**_SHAPE, "jobs": jobs, "flow": "drain", "proof": proof}
-    return Case(f"{store}-cold", store, settings, takes, rounds)
+    return ExperimentCase(f"{store}-cold", store, settings, takes, rounds)
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     cases = [cold_case(store, jobs, rounds=rounds_of(scale, store)) for store, jobs in _JOBS[scale].items()]
     seconds = {"quick": 3.0, "full": 15.0, "release": 60.0}[scale]
     for store in ("postgres",) if scale == "quick" else ("postgres", "redis"):
         settings = {**_SHAPE, "seconds": seconds, "flow": "steady"}
-        cases.append(Case(f"{store}-steady", store, settings, seconds + 6, rounds_of(scale, store)))
+        cases.append(ExperimentCase(f"{store}-steady", store, settings, seconds + 6, rounds_of(scale, store)))
     return cases
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     if case.settings["flow"] == "drain":
         cold(case, stage)
     else:
         _steady(case, stage)
 
 
-def cold(case: Case, stage: Stage) -> bool:
+def cold(case: ExperimentCase, stage: Stage) -> bool:
     """Whether all are done, each once. The clock starts with the fleet's first process, Python's own start included."""
     jobs, proof = case.settings["jobs"], case.settings["proof"]
     lab_server = stage.lab_server()
@@ -66,7 +66,7 @@ def cold(case: Case, stage: Stage) -> bool:
     stage.record("seeded", jobs / took, "jobs/s")
     began = time.monotonic()
     crew = stage.fleet(lab_server, **{name: case.settings[name] for name in _SHAPE}, effects=proof)
-    window = Window(stage, lab_server, crew)
+    window = FleetWindow(stage, lab_server, crew)
     deadline = began + 30 + jobs / _SLOWEST[case.store]
     while (left := depth(app)) and time.monotonic() < deadline:
         stage.sample("left", time.monotonic(), left)
@@ -86,7 +86,7 @@ def _each_once(stage: Stage, jobs: int) -> bool:
     """Every seq has its effect, and none has two."""
     done = bytearray(jobs)
     twice = 0
-    for lines in Lines(stage.effects, "effects").read(Effect):
+    for lines in NdjsonLines(stage.effects, "effects").read(Effect):
         for line in lines:
             twice += done[line.seq]
             done[line.seq] = 1
@@ -95,7 +95,7 @@ def _each_once(stage: Stage, jobs: int) -> bool:
     return sum(done) == jobs and not twice
 
 
-def _steady(case: Case, stage: Stage) -> None:
+def _steady(case: ExperimentCase, stage: Stage) -> None:
     """One producer, as fast as its batches are taken, and the same fleet."""
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
@@ -105,14 +105,14 @@ def _steady(case: Case, stage: Stage) -> None:
         load.start()
         at_work(stage, crew, case.settings["processes"])
         time.sleep(1.0)
-        window, deep = Window(stage, lab_server, crew), depth(app)
+        window, deep = FleetWindow(stage, lab_server, crew), depth(app)
         time.sleep(case.settings["seconds"])
         rate, grown = window.close(), depth(app) - deep
         stage.record("drained", rate, "jobs/s")
         stage.record("depth grown", grown / case.settings["seconds"], "jobs/s")
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     sentences = []
     for store in ("postgres", "redis", "sqlite"):
         rate, seconds = found.value(f"{store}-cold", "drained"), found.value(f"{store}-cold", "drain time")
@@ -123,7 +123,7 @@ def _judge(found: Found) -> list[Finding]:
         beside = f", {rate / steady:.1f} × what it does beside a producer" if steady else ""
         left = found.of("left", store=store)[f"{store}-cold"].most
         sentences.append(
-            Finding(
+            Conclusion(
                 f"{store}: {jobs:,} jobs in {seconds:.1f} s, {rate:,.0f} a second{beside}; {left:,.0f} left", not left
             )
         )
@@ -144,5 +144,5 @@ EXPERIMENT: Final = Experiment(
         Chart("CPU of the workers", "Microseconds a job.", "workers", " µs", "flow"),
         Chart("CPU of the server", "Microseconds a job.", "server", " µs", "flow"),
     ),
-    (Timeline("Left", "Jobs that are still to be done.", ("left",)),),
+    (TimeChart("Left", "Jobs that are still to be done.", ("left",)),),
 )

@@ -10,13 +10,13 @@ from forebay.core.policy import Backoff, Fixed, FullJitter, Routing
 from forebay.core.spec import QueueSpec
 from forebay_proof.lab.experiments.backlogs import depth
 from forebay_proof.lab.experiments.base import (
-    Case,
     Chart,
+    Conclusion,
     Experiment,
-    Finding,
-    Found,
+    ExperimentCase,
+    Results,
     Scale,
-    Timeline,
+    TimeChart,
     at_most,
     rounds_of,
     zero,
@@ -36,24 +36,26 @@ _BIN: Final = 0.1
 _PATIENCE: Final = 60.0
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     outage, rate = {"quick": (14, 300), "full": (60, 1_000), "release": (60, 2_000)}[scale]
     cases = []
     for store in ("postgres", "redis") if scale == "release" else ("postgres",):
         settings = {"outage": outage, "before": 2, "after": 2, "rate": rate, "load": "steady", "backoff": "jitter"}
         takes = outage + 4 + (12 if scale == "quick" else 25)
-        cases.append(Case(f"{store}-steady", store, settings, takes, rounds_of(scale, store)))
+        cases.append(ExperimentCase(f"{store}-steady", store, settings, takes, rounds_of(scale, store)))
     for backoff in _BACKOFFS:
         settings = {"outage": 3, "jobs": 500, "load": "at once", "backoff": backoff}
-        cases.append(Case(f"postgres-at-once-{backoff}", "postgres", settings, 12, rounds_of(scale, "postgres")))
+        cases.append(
+            ExperimentCase(f"postgres-at-once-{backoff}", "postgres", settings, 12, rounds_of(scale, "postgres"))
+        )
     return cases
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     (_steady if case.settings["load"] == "steady" else _at_once)(case, stage)
 
 
-def _steady(case: Case, stage: Stage) -> None:
+def _steady(case: ExperimentCase, stage: Stage) -> None:
     given, mix = case.settings, MIXES["dependent"]
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
@@ -104,7 +106,7 @@ def _spread(stage: Stage, needing: set[int], went: float, back: float) -> None:
         stage.record("half done after recovery", max(0.0, ends[len(ends) // 2]), "s")
 
 
-def _at_once(case: Case, stage: Stage) -> None:
+def _at_once(case: ExperimentCase, stage: Stage) -> None:
     """All of them fail in the same moment: the crowd that a fixed delay keeps together."""
     given = case.settings
     lab_server = stage.lab_server()
@@ -128,7 +130,7 @@ def _at_once(case: Case, stage: Stage) -> None:
     stage.record("tries a job", sum(map(len, starts.values())) / max(1, len(starts)), "tries")
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     sentences = [
         zero(found, "dead", "jobs in the dead letters, though the dependency came back"),
         at_most(found, "fullest second of first retries", 15.0, "the fullest second of first retries"),
@@ -136,16 +138,16 @@ def _judge(found: Found) -> list[Finding]:
     fixed, jitter = (found.value(f"postgres-at-once-{name}", "fullest tenth") for name in ("fixed", "jitter"))
     if fixed is not None and jitter is not None:
         sentences.append(
-            Finding(
+            Conclusion(
                 f"of 500 that failed at once, {fixed:.0f} % came back in one tenth of a second with a fixed delay, "
                 f"{jitter:.0f} % with full jitter",
                 jitter < fixed / 2,
             )
         )
     for case, cell in found.of("last done after recovery").items():
-        sentences.append(Finding(f"{case}: all that met the outage were done {cell.median:.1f} s after it"))
+        sentences.append(Conclusion(f"{case}: all that met the outage were done {cell.median:.1f} s after it"))
     for case, cell in found.of("healthy during the outage").items():
-        sentences.append(Finding(f"{case}: the others ran at {cell.median:.0f} % of their rate", cell.median >= 90))
+        sentences.append(Conclusion(f"{case}: the others ran at {cell.median:.0f} % of their rate", cell.median >= 90))
     return sentences
 
 
@@ -159,5 +161,5 @@ EXPERIMENT: Final = Experiment(
     _run,
     _judge,
     (Chart("In one tenth of a second", "The fullest bin of first retries.", "fullest tenth", " %", "backoff"),),
-    (Timeline("Retries", "Of jobs that met the outage, by the second.", ("retries", "first retries")),),
+    (TimeChart("Retries", "Of jobs that met the outage, by the second.", ("retries", "first retries")),),
 )

@@ -6,11 +6,11 @@ from forebay.core.job import State
 from forebay.store.protocol import Query
 from forebay_proof.lab.experiments.backlogs import depth, mixed_drafts, seeded
 from forebay_proof.lab.experiments.base import (
-    Case,
     Chart,
+    Conclusion,
     Experiment,
-    Finding,
-    Found,
+    ExperimentCase,
+    Results,
     Scale,
     missing,
     ratio,
@@ -18,7 +18,7 @@ from forebay_proof.lab.experiments.base import (
     zero,
 )
 from forebay_proof.lab.experiments.stage import Stage
-from forebay_proof.lab.experiments.window import Window
+from forebay_proof.lab.experiments.window import FleetWindow
 from forebay_proof.load.app import QUEUE, SPEC
 from forebay_proof.load.generator import Load
 from forebay_proof.load.handler_log import by_seq
@@ -30,7 +30,7 @@ _AT_RATE: Final = {"healthy": MIXES["fast"], "poisoned": MIXES["poison"]}
 _PATIENCE: Final = 90.0
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     jobs = {"quick": 30_000, "full": 300_000, "release": 1_000_000}[scale]
     rate, seconds = {"quick": (1_000, 4), "full": (4_000, 15), "release": (5_000, 60)}[scale]
     cases = []
@@ -38,14 +38,18 @@ def _cases(scale: Scale) -> list[Case]:
         for mix in _MIXES:
             size = jobs if store == "postgres" else jobs // 3
             settings = {**_SHAPE, "jobs": size, "mix": mix, "load": "flat out"}
-            cases.append(Case(f"{store}-flat-out-{mix}", store, settings, 6 + size / 12_000, rounds_of(scale, store)))
+            cases.append(
+                ExperimentCase(f"{store}-flat-out-{mix}", store, settings, 6 + size / 12_000, rounds_of(scale, store))
+            )
     for mix in _AT_RATE:
         settings = {**_SHAPE, "rate": rate, "seconds": seconds, "mix": mix, "load": "at a rate"}
-        cases.append(Case(f"postgres-at-rate-{mix}", "postgres", settings, 8 + seconds, rounds_of(scale, "postgres")))
+        cases.append(
+            ExperimentCase(f"postgres-at-rate-{mix}", "postgres", settings, 8 + seconds, rounds_of(scale, "postgres"))
+        )
     return cases
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     given = case.settings
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
@@ -55,11 +59,11 @@ def _run(case: Case, stage: Stage) -> None:
         mix, jobs = _MIXES[given["mix"]], given["jobs"]
         seeded(app, mixed_drafts(mix, stage.seed, jobs))
         crew = stage.fleet(lab_server, **shape, starts=True)
-        window = Window(stage, lab_server, crew)
+        window = FleetWindow(stage, lab_server, crew)
     else:
         mix = _AT_RATE[given["mix"]]
         crew = stage.fleet(lab_server, **shape, starts=True)
-        window = Window(stage, lab_server, crew)
+        window = FleetWindow(stage, lab_server, crew)
         schedule = {name: given[name] for name in ("rate", "seconds")}
         load = Load(lab_server.url, **schedule, directory=stage.directory, mix=mix, seed=stage.seed)
         with load:
@@ -87,7 +91,7 @@ def _letters(stage: Stage, jobs: object, poison: set[int]) -> None:
     stage.record("other than its lives", wrong, "jobs")
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     sentences = [
         zero(found, "poison not dead", "poison that is no dead letter"),
         zero(found, "dead but not poison", "dead letters that are no poison"),
@@ -99,12 +103,12 @@ def _judge(found: Found) -> list[Finding]:
         sentences.append(missing("a rate with and without poison"))
     else:
         sentence = f"at a fixed rate the healthy run at {rate / 0.95:.0%} of what they do alone, goal 90 %"
-        sentences.append(Finding(sentence, rate / 0.95 >= 0.9))
+        sentences.append(Conclusion(sentence, rate / 0.95 >= 0.9))
     for store in ("postgres", "redis"):
         flat = ratio(found, (f"{store}-flat-out-poisoned", "healthy"), (f"{store}-flat-out-healthy", "healthy"))
         if flat is not None:
             sentences.append(
-                Finding(
+                Conclusion(
                     f"{store}, flat out: {flat:.0%} of the healthy throughput; one job in twenty that fails three "
                     "times costs so much CPU"
                 )

@@ -7,9 +7,19 @@ from typing import Final
 from forebay.client import Forebay
 from forebay.core.job import Draft
 from forebay_proof.lab.experiments.backlogs import MAX_START, depth, seeded
-from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, at_most, rounds_of, zero
+from forebay_proof.lab.experiments.base import (
+    Chart,
+    Conclusion,
+    Experiment,
+    ExperimentCase,
+    Results,
+    Scale,
+    at_most,
+    rounds_of,
+    zero,
+)
 from forebay_proof.lab.experiments.stage import Stage
-from forebay_proof.lab.experiments.window import Window
+from forebay_proof.lab.experiments.window import FleetWindow
 from forebay_proof.load.app import QUEUE
 from forebay_proof.load.handler_log import by_seq
 
@@ -26,7 +36,7 @@ _PER_STEP: Final = 10
 _STEP: Final = 0.05
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     ahead, seconds = {"quick": (1.5, 2.0), "full": (5.0, 10.0), "release": (5.0, 60.0)}[scale]
     depths = _QUICK if scale == "quick" else _FULL
     cases = []
@@ -34,11 +44,11 @@ def _cases(scale: Scale) -> list[Case]:
         for backlog in backlogs:
             settings = {"backlog": backlog, "ahead": ahead, "seconds": seconds, "processes": 2, "concurrency": 64}
             takes = 6 + ahead + seconds + backlog / 60_000
-            cases.append(Case(f"{store}-{backlog}", store, settings, takes, rounds_of(scale, store)))
+            cases.append(ExperimentCase(f"{store}-{backlog}", store, settings, takes, rounds_of(scale, store)))
     return cases
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     given = case.settings
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
@@ -48,7 +58,7 @@ def _run(case: Case, stage: Stage) -> None:
     if given["backlog"]:
         stage.wait_until(lambda: crew.claimed() > 0, MAX_START, "the first job")
     before = depth(app)
-    window = Window(stage, lab_server, crew)
+    window = FleetWindow(stage, lab_server, crew)
     due = _schedule(app, random.Random(stage.seed), given["ahead"], given["seconds"])
     time.sleep(given["ahead"] + 1.0)
     window.close()
@@ -83,7 +93,7 @@ def _schedule(app: Forebay, rng: random.Random, ahead: float, seconds: float) ->
     return due
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     deep = max((settings["backlog"] for settings in found.cases.values()), default=0)
     sentences = [at_most(found, "late p99", 1_000.0, "lateness p99")]
     if deep:

@@ -5,7 +5,17 @@ from typing import Any, Final
 
 from forebay.core.job import Draft
 from forebay_proof.lab.experiments.backlogs import MAX_START, depth
-from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, rounds_of, zero
+from forebay_proof.lab.experiments.base import (
+    Chart,
+    Conclusion,
+    Experiment,
+    ExperimentCase,
+    Results,
+    Scale,
+    missing,
+    rounds_of,
+    zero,
+)
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.load.app import QUEUE, SPEC
 from forebay_proof.load.handler_log import by_seq, read_records
@@ -17,18 +27,18 @@ _LENGTHS: Final = {"enough": (600, 10.0), "short": (4_000, 0.5)}
 _MAX_END: Final = 60.0
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     stores = ("postgres",) if scale == "quick" else ("postgres", "redis", "sqlite")
     cases = []
     for store in stores:
         for drain, (ms, seconds) in _LENGTHS.items():
             settings = {"drain": drain, "ms": ms, "drain_seconds": seconds, "jobs": 2 * IN_FLIGHT}
             takes = 8 + 3 * ms / 1_000
-            cases.append(Case(f"{store}-{drain}", store, settings, takes, rounds_of(scale, store)))
+            cases.append(ExperimentCase(f"{store}-{drain}", store, settings, takes, rounds_of(scale, store)))
     return cases
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     given = case.settings
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
@@ -67,12 +77,12 @@ def _count(stage: Stage, in_flight: set[int], jobs: int, signalled: float) -> No
         stage.record("ran again after", again[-1], "s")
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     if not found.of("in flight"):
         return [missing("a shutdown")]
     least = min(cell.least for cell in found.of("in flight").values())
     sentences = [
-        Finding(f"{least:,.0f} jobs or more were in flight at the signal", least >= IN_FLIGHT),
+        Conclusion(f"{least:,.0f} jobs or more were in flight at the signal", least >= IN_FLIGHT),
         zero(found, "lost", "jobs without an effect"),
         zero(found, "effects twice", "jobs whose effect was applied twice"),
         zero(found, "dead", "jobs that died of it"),
@@ -83,7 +93,7 @@ def _judge(found: Found) -> list[Finding]:
         cells = found.of(name, drain=drain)
         if cells:
             fewest = min(cell.least for cell in cells.values())
-            sentences.append(Finding(f"{fewest:,.0f} of {IN_FLIGHT} were {claim}", fewest >= IN_FLIGHT))
+            sentences.append(Conclusion(f"{fewest:,.0f} of {IN_FLIGHT} were {claim}", fewest >= IN_FLIGHT))
     return sentences
 
 

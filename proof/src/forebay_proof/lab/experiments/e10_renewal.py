@@ -6,7 +6,16 @@ from typing import Final
 
 from forebay.core.job import Draft
 from forebay_proof.lab.experiments.backlogs import depth
-from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, rounds_of
+from forebay_proof.lab.experiments.base import (
+    Chart,
+    Conclusion,
+    Experiment,
+    ExperimentCase,
+    Results,
+    Scale,
+    missing,
+    rounds_of,
+)
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.load.app import QUEUE, SPEC
 from forebay_proof.load.handler_log import by_seq
@@ -24,7 +33,7 @@ _WARY: Final = 4.5
 """A new process reaps nothing before: it cannot know whether others just had an outage."""
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[ExperimentCase]:
     lease, jobs = _LEASE[scale], 20 if scale == "quick" else 60
     cases = []
     for store in _STORES[scale]:
@@ -40,11 +49,13 @@ def _cases(scale: Scale) -> list[Case]:
                 "seconds": 4 * _TIMES * lease,
             }
             takes = 6 + _WARY + (4 if not renewing else 1) * _TIMES * lease
-            cases.append(Case(f"{store}-{settings['renewal']}", store, settings, takes, rounds_of(scale, store)))
+            cases.append(
+                ExperimentCase(f"{store}-{settings['renewal']}", store, settings, takes, rounds_of(scale, store))
+            )
     return cases
 
 
-def _run(case: Case, stage: Stage) -> None:
+def _run(case: ExperimentCase, stage: Stage) -> None:
     given = case.settings
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
@@ -71,7 +82,7 @@ def _overlap(starts: list[tuple[int, float]], length: float) -> bool:
     return any(after - before < length for before, after in pairwise(times))
 
 
-def _judge(found: Found) -> list[Finding]:
+def _judge(found: Results) -> list[Conclusion]:
     with_it, without = (found.of("ran more than once", renewing=renewing) for renewing in (True, False))
     if not with_it or not without:
         return [missing("both sides")]
@@ -80,7 +91,7 @@ def _judge(found: Found) -> list[Finding]:
     at_once = sum(cell.median for cell in found.of("at once", renewing=False).values())
     good = max(cell.most for cell in with_it.values())
     sentence = f"without renewal {again:,.0f} of {jobs:,} jobs ran more than once, {at_once:,.0f} in two places at once"
-    return [Finding(sentence, again > 0), Finding(f"with renewal {good:,.0f} did", good == 0)]
+    return [Conclusion(sentence, again > 0), Conclusion(f"with renewal {good:,.0f} did", good == 0)]
 
 
 EXPERIMENT: Final = Experiment(

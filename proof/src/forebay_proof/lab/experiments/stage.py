@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from forebay.client import Forebay
 from forebay.store.protocol import Store
-from forebay_proof.histogram import Histogram
-from forebay_proof.lab.experiments.base import Case
+from forebay_proof.histogram import LatencyHistogram
+from forebay_proof.lab.experiments.base import ExperimentCase
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.lab.results import Results
 from forebay_proof.load.app import EFFECTS, STARTS
@@ -31,7 +31,13 @@ W_co = TypeVar("W_co", bound="Working", covariant=True)
 
 class Stage:
     def __init__(
-        self, experiment: str, case: Case, round_number: int, seed: int, results: Results, say: Callable[[str], None]
+        self,
+        experiment: str,
+        case: ExperimentCase,
+        round_number: int,
+        seed: int,
+        results: Results,
+        say: Callable[[str], None],
     ) -> None:
         self.case = case
         self.seed = seed
@@ -111,14 +117,14 @@ class Working(Protocol):
     def cpu_seconds(self) -> float: ...
 
 
-class Claims(NamedTuple):
+class ClaimCount(NamedTuple):
     """What a process has claimed: jobs, and the latencies of the claims that brought some."""
 
     jobs: int
-    latency: Histogram
+    latency: LatencyHistogram
 
-    def since(self, before: "Claims") -> "Claims":
-        return Claims(self.jobs - before.jobs, self.latency.minus(before.latency))
+    def since(self, before: "ClaimCount") -> "ClaimCount":
+        return ClaimCount(self.jobs - before.jobs, self.latency.minus(before.latency))
 
 
 class Crew(Generic[W_co]):
@@ -128,10 +134,10 @@ class Crew(Generic[W_co]):
         self.fleet = fleet
         self._tallies = Tallies(folder)
 
-    def claims(self) -> dict[str, Claims]:
+    def claims(self) -> dict[str, ClaimCount]:
         """Of all processes that ever claimed."""
         found = self._tallies.all().items()
-        return {name: Claims(tally.claimed, tally.histogram(CLAIM)) for name, tally in found if tally.claimed}
+        return {name: ClaimCount(tally.claimed, tally.histogram(CLAIM)) for name, tally in found if tally.claimed}
 
     def claimed(self) -> int:
         return self._tallies.claimed()

@@ -12,15 +12,15 @@ import time
 from functools import reduce
 from typing import Final
 
-from forebay_proof.histogram import Histogram
-from forebay_proof.lab.experiments.stage import Claims, Crew, Stage, Working
+from forebay_proof.histogram import LatencyHistogram
+from forebay_proof.lab.experiments.stage import ClaimCount, Crew, Stage, Working
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.processes import machine_seconds
 
 _SHOWN: Final = 6
 
 
-class Window:
+class FleetWindow:
     def __init__(self, stage: Stage, lab_server: LabServer, crew: Crew[Working]) -> None:
         self._stage = stage
         self._lab_server = lab_server
@@ -40,10 +40,10 @@ class Window:
     def close(self) -> float:
         """The rate."""
         took = time.monotonic() - self._at
-        nothing = Claims(0, Histogram())
+        nothing = ClaimCount(0, LatencyHistogram())
         own = [claims.since(self._before.get(name, nothing)) for name, claims in self._crew.claims().items()]
         claimed = sum(claims.jobs for claims in own)
-        latency = reduce(Histogram.plus, (claims.latency for claims in own), Histogram())
+        latency = reduce(LatencyHistogram.plus, (claims.latency for claims in own), LatencyHistogram())
         jobs = max(1, claimed)
         busy, idle = (end - start for start, end in zip(self._machine, machine_seconds(), strict=True))
         record = self._stage.record

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from forebay_proof.load.payloads import BULK, payloads
-from forebay_proof.tally import CLAIM, ENQUEUE, Tally
+from forebay_proof.tally import CLAIM, ENQUEUE, TallyFile
 
 
 async def prepare(url: str) -> None:
@@ -22,7 +22,7 @@ async def prepare(url: str) -> None:
     await connection.close()
 
 
-async def put(url: str, jobs: int, tally: Tally) -> None:
+async def put(url: str, jobs: int, tally: TallyFile) -> None:
     import asyncpg
     from pgqueuer import Queries
     from pgqueuer.db import AsyncpgPoolDriver  # type: ignore[import-not-found,unused-ignore]
@@ -44,7 +44,7 @@ async def put(url: str, jobs: int, tally: Tally) -> None:
     await pool.close()
 
 
-async def singles(url: str, jobs: int, tally: Tally) -> None:
+async def singles(url: str, jobs: int, tally: TallyFile) -> None:
     """One connection, one job a call."""
     import asyncpg
     from pgqueuer import Queries
@@ -61,7 +61,7 @@ async def singles(url: str, jobs: int, tally: Tally) -> None:
     await connection.close()
 
 
-async def work(url: str, batch_size: int, tally: Tally) -> None:
+async def work(url: str, batch_size: int, tally: TallyFile) -> None:
     import asyncpg
     from pgqueuer import PgQueuer
     from pgqueuer.queries import Queries  # type: ignore[import-not-found,unused-ignore]
@@ -88,7 +88,7 @@ async def work(url: str, batch_size: int, tally: Tally) -> None:
 
 
 async def main(what: str, url: str, *count: str) -> None:
-    tally = Tally.of_this_process()
+    tally = TallyFile.of_this_process()
     if what == "prepare":
         await prepare(url)
     elif what == "put":

@@ -5,12 +5,12 @@ import time
 from typing import Any
 
 from forebay_proof.load.payloads import BULK, payloads
-from forebay_proof.tally import CLAIM, ENQUEUE, Tally
+from forebay_proof.tally import CLAIM, ENQUEUE, TallyFile
 
 CONNECTIONS = 7
 
 
-def app_of(url: str, tally: Tally) -> Any:
+def app_of(url: str, tally: TallyFile) -> Any:
     from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found,unused-ignore]
 
     app: Any = App(connector=PsycopgConnector(conninfo=url, min_size=2, max_size=CONNECTIONS))
@@ -22,7 +22,7 @@ def app_of(url: str, tally: Tally) -> Any:
     return app
 
 
-async def put(app: Any, jobs: int, tally: Tally) -> None:
+async def put(app: Any, jobs: int, tally: TallyFile) -> None:
     loads = payloads(jobs)
     with tally.whole(jobs):
         for start in range(0, jobs, BULK):
@@ -31,7 +31,7 @@ async def put(app: Any, jobs: int, tally: Tally) -> None:
             tally.add(ENQUEUE, time.perf_counter() - began)
 
 
-async def work(app: Any, concurrency: int, tally: Tally) -> None:
+async def work(app: Any, concurrency: int, tally: TallyFile) -> None:
     real = app.job_manager.fetch_job
 
     async def timed(*args: Any, **kwargs: Any) -> Any:
@@ -46,7 +46,7 @@ async def work(app: Any, concurrency: int, tally: Tally) -> None:
 
 
 async def main(what: str, url: str, *count: str) -> None:
-    tally = Tally.of_this_process()
+    tally = TallyFile.of_this_process()
     app = app_of(url, tally)
     async with app.open_async():
         if what == "prepare":

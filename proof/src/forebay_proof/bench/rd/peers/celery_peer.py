@@ -5,10 +5,10 @@ import time
 from typing import Any
 
 from forebay_proof.load.payloads import payloads
-from forebay_proof.tally import ENQUEUE, Tally
+from forebay_proof.tally import ENQUEUE, TallyFile
 
 
-def app_of(url: str, tally: Tally, *, late: bool) -> Any:
+def app_of(url: str, tally: TallyFile, *, late: bool) -> Any:
     from celery import Celery  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     app: Any = Celery("bench", broker=url)
@@ -27,7 +27,7 @@ def app_of(url: str, tally: Tally, *, late: bool) -> Any:
     return app
 
 
-def put(app: Any, jobs: int, tally: Tally) -> None:
+def put(app: Any, jobs: int, tally: TallyFile) -> None:
     """With one producer for all: there is no call for many."""
     loads, email = payloads(jobs), app.tasks["email"]
     with app.producer_pool.acquire(block=True) as producer, tally.whole(jobs):
@@ -53,7 +53,7 @@ def work(app: Any, prefetch: int) -> None:
 
 
 def main(what: str, url: str, *numbers: str) -> None:
-    tally = Tally.of_this_process()
+    tally = TallyFile.of_this_process()
     app = app_of(url, tally, late=numbers[1:] == ("1",))
     if what == "put":
         put(app, int(numbers[0]), tally)

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from forebay_proof.load.payloads import payloads
-from forebay_proof.tally import ENQUEUE, Tally
+from forebay_proof.tally import ENQUEUE, TallyFile
 
 
-def app_of(url: str, tally: Tally) -> tuple[Any, Any]:
+def app_of(url: str, tally: TallyFile) -> tuple[Any, Any]:
     import dramatiq  # type: ignore[import-not-found,unused-ignore]
     from dramatiq.brokers.redis import RedisBroker  # type: ignore[import-not-found,unused-ignore]
     from dramatiq.middleware import Retries  # type: ignore[import-not-found,unused-ignore]
@@ -24,7 +24,7 @@ def app_of(url: str, tally: Tally) -> tuple[Any, Any]:
     return broker, dramatiq.actor(email)
 
 
-def put(email: Any, jobs: int, tally: Tally) -> None:
+def put(email: Any, jobs: int, tally: TallyFile) -> None:
     """One by one: a group is a loop of the same calls."""
     loads = payloads(jobs)
     with tally.whole(jobs):
@@ -46,7 +46,7 @@ def work(broker: Any, threads: int) -> None:
 
 
 def main(what: str, url: str, *count: str) -> None:
-    tally = Tally.of_this_process()
+    tally = TallyFile.of_this_process()
     broker, email = app_of(url, tally)
     if what == "put":
         put(email, int(count[0]), tally)
