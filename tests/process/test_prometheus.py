@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from forebay import QueueSpec
 from forebay.client import Forebay
+from forebay.core.policy import Retained
 from forebay_proof.servers.process import ServerUnavailable, free_port
 from forebay_proof.servers.prometheus import CONFIGURATION, Prometheus, find_programs, promtool
 from tests.waiting import PATIENCE, eventually
@@ -137,6 +139,12 @@ def test_what_a_real_prometheus_makes_of_it(postgres_url: str, tmp_path: Path) -
     server, worker = free_port(), free_port()
     files = configuration(server, worker) | {"forebay.key": made_key(tmp_path, postgres_url)}
     fb = Forebay(postgres_url)
+    fb.queue(QueueSpec(name="clicks", retention=Retained(1)))
+    fb.store.append("clicks", [b"1", b"2"])
+    fb.store.commit("clicks", "readers", 0, 0)
+
+    def one_more() -> bool:
+        return fb.enqueue("send", {"n": 0}, queue="mail").durable
 
     def value(expression: str) -> float:
         samples = prometheus.query(expression)
@@ -155,7 +163,8 @@ def test_what_a_real_prometheus_makes_of_it(postgres_url: str, tmp_path: Path) -
                 fb.enqueue("broken", {}, queue="mail")
             until(lambda: value('forebay_jobs_acked_total{kind="send"}') == JOBS, "all are counted", tmp_path)
             until(lambda: value('forebay:queue_jobs{queue="mail", state="ready"}') == 0, "none is left", tmp_path)
-            until(lambda: value("forebay:jobs_acked:rate1m") > 0, "rates are recorded", tmp_path)
+            # The first scrape of a counter may see its last value already: a rate needs jobs between two scrapes.
+            until(lambda: one_more() and value("forebay:jobs_acked:rate1m") > 0, "rates are recorded", tmp_path)
             until(lambda: value("forebay:job_wait_seconds:p99") > 0, "percentiles are recorded", tmp_path)
             until(lambda: value("forebay:claim_duration_seconds:p99") > 0, "claims are measured", tmp_path)
             until(lambda: value('forebay_breaker_state{state="open"}') == 1, "the breaker is open", tmp_path)
