@@ -48,7 +48,7 @@ from forebay.explain import explain
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, CancelAnswer, Query, Receipt, Store
 from forebay.store.streams import enqueue_stream
-from forebay.transactions import aenqueue_in, check_url, enqueue_in
+from forebay.transactions import aenqueue_in, check_connection, enqueue_in
 from forebay.vault import Vault
 from forebay.work.batches import Call, gathered
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
@@ -367,13 +367,13 @@ class Forebay(Hooked):
 
     def enqueue_draft_in(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
         """As `enqueue_draft`, in your own transaction; the job's id."""
-        check_url(self.url)
+        check_connection(self.url, connection)
         with ExitStack() as stack:
             return enqueue_in(connection, [self.hooks.enter_enqueue(stack, draft)], notify=notify)[0]
         raise _suppressed()
 
     async def aenqueue_draft_in(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
-        check_url(self.url)
+        check_connection(self.url, connection)
         with ExitStack() as stack:
             return (await aenqueue_in(connection, [self.hooks.enter_enqueue(stack, draft)], notify=notify))[0]
         raise _suppressed()

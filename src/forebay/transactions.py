@@ -2,19 +2,22 @@
 
 The place of a group in a log moves on in the same way: what an entry caused and that it was handled, both or neither.
 
-The caller brings a connection of its own driver to the database of a `postgresql://` store; for the place in a log, it
-may also be one to the file of a `sqlite:///` store (`store.sqlite.logs`). On Postgres one statement is executed
-on it, in that driver's style, and nothing else: no commit, no setting, no connection of ours. A driver is recognised by
-the class of the connection, so none of them is a dependency.
+The caller brings a connection of its own driver to the database of a `postgresql://` store, or to the file of a
+`sqlite:///` store (`store.sqlite.caller_transaction`). On Postgres one statement is executed on it, in that driver's
+style, and nothing else: no commit, no setting, no connection of ours. A driver is recognised by the class of the
+connection, so none of them is a dependency.
 
 Raised in our words: `KeyConflict`, `WrongQueueKind`, a database without the schema. Any other failure is the
 driver's own error. After any of them the transaction is aborted, as after any error in Postgres.
 """
 
+import os
 import re
+import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +32,7 @@ from forebay.store.checks import check_batch, check_bytes, check_epoch
 from forebay.store.clock import SystemClock
 from forebay.store.log import committed
 
-SCHEMES: Final = ("postgresql", "postgres")
+POSTGRES: Final = ("postgresql", "postgres")
 
 _PUT: Final = "SELECT forebay.enqueue_draft(d.value) FROM json_array_elements(CAST(CAST({} AS text) AS json)) AS d"
 _PUT_AND_TELL: Final = (
@@ -45,9 +48,9 @@ _COMMIT: Final = (
 )
 
 _KNOWN: Final = (
-    "enqueue_in takes a Connection or Cursor of psycopg, a Connection or Session of SQLAlchemy, or a connection of "
-    "Django; aenqueue_in an AsyncConnection or AsyncCursor of psycopg, a Connection of asyncpg, or an AsyncConnection "
-    "or AsyncSession of SQLAlchemy"
+    "enqueue_in takes a Connection or Cursor of sqlite3 or psycopg, a Connection or Session of SQLAlchemy, or a "
+    "connection of Django; aenqueue_in an AsyncConnection or AsyncCursor of psycopg, a Connection of asyncpg, or an "
+    "AsyncConnection or AsyncSession of SQLAlchemy"
 )
 _CONFLICT: Final = re.compile(r"forebay: key E?'(.*)' of queue (\S+) belongs to job (\d+)")
 _LOG: Final = re.compile(r"forebay: (\S+) is a log")
@@ -78,19 +81,41 @@ class _Put(Struct, omit_defaults=True):
     cost: int = 1
 
 
-def check_url(url: str) -> None:
-    """Only one kind of store has transactions that others can share."""
+def check_connection(url: str, connection: object) -> None:
+    """Only databases have transactions that others can share, and only those to the store itself."""
     scheme = url.partition(":")[0]
-    if scheme not in SCHEMES:
+    if scheme not in (*POSTGRES, "sqlite"):
         raise Unsupported(
             f"a {scheme}: store",
             "enqueueing in your transaction",
-            "use a postgresql:// store, or enqueue after your commit, with a key if that may happen twice",
+            "use a postgresql:// or sqlite:/// store, or enqueue after the commit, with a key if that may happen twice",
         )
+    file = _sqlite_connection(connection)
+    if scheme == "sqlite" and file is None:
+        remedy = "give a connection of sqlite3, SQLAlchemy or Django to it, and call enqueue_in(…)"
+        raise Invalid("connection", f"{_class_of(connection)} does not lead to the file of the {url} store", remedy)
+    if file is not None:
+        cursor = file.cursor()
+        cursor.row_factory = None
+        (name,) = cursor.execute("SELECT CAST(file AS blob) FROM pragma_database_list WHERE name = 'main'").fetchone()
+        if not is_file_of(url, os.fsdecode(name)):
+            raise Invalid("connection", f"it leads to the SQLite file {os.fsdecode(name)!r}", "connect to the store")
+
+
+def is_file_of(url: str, path: str) -> bool:
+    """Whether this is the file of a `sqlite:` store."""
+    parts = urlsplit(url)
+    named = unquote(parts.path).removeprefix("/")
+    return parts.scheme == "sqlite" and bool(path) and os.path.realpath(named) == os.path.realpath(path)
 
 
 def enqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bool = True) -> list[int]:
-    """The ids of the jobs, in order; with a key that is known, the first job's."""
+    """The ids of the jobs, in order; with a key that is known, the first job's.
+
+    On SQLite capacities are enforced: `QueueFull` at once, whatever the queue does for others.
+    """
+    if (file := _sqlite_connection(connection)) is not None:
+        return _enqueue_on_sqlite(file, drafts)
     execute = _found(connection, _SYNC, _ASYNC, "it is asynchronous", "await aenqueue_in(…)")
     statement = _statement(drafts, notify)
     with _in_our_words(drafts):
@@ -99,7 +124,7 @@ def enqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bool = Tr
 
 async def aenqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bool = True) -> list[int]:
     """The same for drivers that are awaited."""
-    execute = _found(connection, _ASYNC, _SYNC, "it is not asynchronous", "call enqueue_in(…)")
+    execute = _found(connection, _ASYNC, _SYNC | _SQLITE, "it is not asynchronous", "call enqueue_in(…)")
     statement = _statement(drafts, notify)
     with _in_our_words(drafts):
         return list(await execute(connection, statement)) if drafts else []
@@ -108,13 +133,9 @@ async def aenqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bo
 def commit_in(
     connection: object, log: str, group: str, partition: int, offset: int, *, epoch: int | None = None
 ) -> int:
-    """As `commit` of the store does, in this transaction; until it ends the partition keeps its owner.
-
-    Also on a `sqlite3.Connection` to the file of a `sqlite:///` store: there is one writer, so until it ends no
-    other process can write.
-    """
-    if any((kind.__module__, kind.__name__) == ("sqlite3", "Connection") for kind in type(connection).__mro__):
-        return _commit_on_sqlite(connection, log, group, partition, offset, epoch)
+    """As `commit` of the store does, in this transaction; until it ends the partition keeps its owner."""
+    if (file := _sqlite_connection(connection)) is not None:
+        return _commit_on_sqlite(file, log, group, partition, offset, epoch)
     execute = _found(connection, _SYNC, _ASYNC, "it is asynchronous", "await acommit_in(…)")
     statement = _commit(log, group, partition, offset, epoch)
     with _in_our_words([]):
@@ -126,15 +147,25 @@ async def acommit_in(
     connection: object, log: str, group: str, partition: int, offset: int, *, epoch: int | None = None
 ) -> int:
     """The same for drivers that are awaited."""
-    execute = _found(connection, _ASYNC, _SYNC, "it is not asynchronous", "call commit_in(…)")
+    execute = _found(connection, _ASYNC, _SYNC | _SQLITE, "it is not asynchronous", "call commit_in(…)")
     statement = _commit(log, group, partition, offset, epoch)
     with _in_our_words([]):
         (answer,) = await execute(connection, statement)
     return _committed(answer, log, group, partition, offset, epoch)
 
 
-def _commit_on_sqlite(connection: Any, log: str, group: str, partition: int, offset: int, epoch: int | None) -> int:
-    from forebay.store.sqlite.logs import commit_on
+def _enqueue_on_sqlite(connection: sqlite3.Connection, drafts: Sequence[Draft]) -> list[int]:
+    from forebay.store.sqlite.caller_transaction import enqueue_on
+
+    check_batch("enqueue_in", len(drafts))
+    check_bytes("enqueue_in", [draft.body for draft in drafts])
+    return enqueue_on(connection, drafts, SystemClock().now()) if drafts else []
+
+
+def _commit_on_sqlite(
+    connection: sqlite3.Connection, log: str, group: str, partition: int, offset: int, epoch: int | None
+) -> int:
+    from forebay.store.sqlite.caller_transaction import commit_on
 
     check_epoch(epoch)
     names = check_name("log", log), check_name("group", group)
@@ -245,6 +276,29 @@ async def _async_sqlalchemy_session(session: Any, statement: Statement) -> list[
     return await _async_sqlalchemy(await session.connection(), statement)
 
 
+def _file_below_sqlalchemy(connection: Any) -> sqlite3.Connection | None:
+    below = connection.connection.driver_connection if connection.dialect.name == "sqlite" else None
+    return below if isinstance(below, sqlite3.Connection) else None
+
+
+def _file_below_django(connection: Any) -> sqlite3.Connection | None:
+    if connection.vendor != "sqlite":
+        return None
+    connection.validate_no_broken_transaction()
+    connection.ensure_connection()
+    return connection.connection  # type: ignore[no-any-return] # whatever the proxy stands for
+
+
+_SQLITE: Final[dict[tuple[str, str], Callable[[Any], sqlite3.Connection | None]]] = {
+    ("sqlite3", "Connection"): lambda connection: connection,
+    ("sqlite3", "Cursor"): lambda cursor: cursor.connection,
+    ("sqlalchemy", "Connection"): _file_below_sqlalchemy,
+    ("sqlalchemy", "Session"): lambda session: _file_below_sqlalchemy(session.connection()),
+    ("sqlalchemy", "scoped_session"): lambda session: _file_below_sqlalchemy(session.connection()),
+    ("django", "ConnectionProxy"): _file_below_django,
+    ("django", "BaseDatabaseWrapper"): _file_below_django,
+    ("django", "CursorWrapper"): lambda cursor: _file_below_django(cursor.db),
+}
 _SYNC: Final[dict[tuple[str, str], Callable[[Any, Statement], list[int]]]] = {
     ("psycopg", "Connection"): _psycopg,
     ("psycopg", "Cursor"): _psycopg_cursor,
@@ -268,14 +322,28 @@ _ASYNC: Final[dict[tuple[str, str], Callable[[Any, Statement], Awaitable[list[in
 
 def _found(connection: object, table: dict[Any, Any], others: dict[Any, Any], reason: str, remedy: str) -> Any:
     """The adapter for this connection's class, or for one that it derives from."""
-    names = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(connection).__mro__]
+    names = _names(connection)
     for name in names:
         if name in table:
             return table[name]
-    shown = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    shown = _class_of(connection)
     if any(name in others for name in names):
         raise Invalid("connection", f"{shown}: {reason}", remedy)
     raise Invalid("connection", f"{shown} is not a connection that is known here", _KNOWN)
+
+
+def _names(connection: object) -> list[tuple[str, str]]:
+    return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(connection).__mro__]
+
+
+def _class_of(connection: object) -> str:
+    return f"{type(connection).__module__}.{type(connection).__qualname__}"
+
+
+def _sqlite_connection(connection: object) -> sqlite3.Connection | None:
+    """The connection to a SQLite file that this one is, or is made of."""
+    below = next((_SQLITE[name] for name in _names(connection) if name in _SQLITE), None)
+    return None if below is None else below(connection)
 
 
 def _tuples(_: object) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -295,7 +363,7 @@ def _dialect_mark(connection: Any) -> str:
 
 
 def _elsewhere(database: str) -> Invalid:
-    return Invalid("connection", f"it leads to a {database} database", "connect to the Postgres database of the store")
+    return Invalid("connection", f"it leads to a {database} database", "connect to the database of the store")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A Django project in this process: its settings once, its database and its store anew for each test.
 
-`project` is it on SQLite with a SQLite store, `postgres_project` in one Postgres database with its store.
+`project` is it on SQLite with a SQLite store, `postgres_project` in one Postgres database with its store,
+`one_file_project` in one SQLite file with its store.
 """
 
 from collections.abc import Iterator
@@ -84,6 +85,14 @@ def on(database: dict[str, Any], forebay: dict[str, Any]) -> Iterator[None]:
 def project(tmp_path: Path) -> Iterator[None]:
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.db"), "OPTIONS": {"timeout": 20}}
     with on(database, {"URL": f"sqlite:///{tmp_path}/jobs.db"}):
+        yield
+
+
+@pytest.fixture
+def one_file_project(tmp_path: Path) -> Iterator[None]:
+    options = {"timeout": 20, "transaction_mode": "IMMEDIATE"}
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "all.db", "OPTIONS": options}
+    with on(database, {"URL": f"sqlite:///{tmp_path}/all.db"}):
         yield
 
 

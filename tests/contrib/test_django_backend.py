@@ -203,7 +203,9 @@ def test_elsewhere_a_rollback_leaves_no_job() -> None:
     assert not list(app().jobs())
 
 
-def test_a_job_is_part_of_a_transaction_in_the_same_database(postgres_project: None) -> None:
+@pytest.mark.parametrize("where", ["one_file_project", "postgres_project"])
+def test_a_job_is_part_of_a_transaction_in_the_same_database(where: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(where)
     with transaction.atomic():
         kept = tasks.add.enqueue(1, 2)
         assert kept.id.isdigit()
@@ -253,7 +255,9 @@ def test_a_lost_lease_rolls_the_effect_back(postgres_project: None) -> None:
     assert not Order.objects.exists()
 
 
-def test_one_commit_needs_the_database_of_the_project() -> None:
+@pytest.mark.parametrize("where", ["one_file_project", "project"])
+def test_one_commit_needs_the_postgres_database_of_the_project(where: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(where)
     from forebay.contrib.django import ForebayTaskContext
     from forebay.work.context import Context
 

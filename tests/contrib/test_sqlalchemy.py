@@ -113,6 +113,24 @@ def test_in_one_database_a_job_is_part_of_the_transaction(postgres_url: str) -> 
     send.app.close()
 
 
+def test_in_one_sqlite_file_a_job_is_part_of_the_transaction(send: Send, engine: Engine, tmp_path: Path) -> None:
+    own = create_engine(f"sqlite:///{tmp_path}/jobs.db")
+    with Session(own) as session:
+        job_id = enqueue_with(session, send, "ann")
+        assert job_id is not None
+        assert send.app.get(job_id) is None
+        session.commit()
+        assert send.app.get(job_id) is not None
+        enqueue_with(session, send, "bob")
+        session.rollback()
+        assert sent(send) == ["ann"]
+        with session.begin(), session.begin_nested() as savepoint:
+            enqueue_with(session, send, "cid")
+            savepoint.rollback()
+    assert sent(send) == ["ann"]
+    own.dispose()
+
+
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 @pytest.mark.parametrize("store", ["the same database", "elsewhere"])
 def test_async_sessions(driver: str, store: str, postgres_url: str, tmp_path: Path) -> None:

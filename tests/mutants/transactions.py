@@ -7,7 +7,31 @@ HANDLERS = "tests/stores/test_postgres_handlers.py"
 ENQUEUE = "tests/stores/test_postgres_transactions.py"
 BULK = "tests/stores/test_postgres_bulk.py"
 
+ON_SQLITE = "tests/stores/test_sqlite_transactions.py"
+CALLER = "src/forebay/store/sqlite/caller_transaction.py"
+
 TRANSACTION_MUTANTS = [
+    Mutant(
+        "transaction: a failed enqueue leaves its jobs in the caller's SQLite transaction",
+        CALLER,
+        """"ROLLBACK" if begins else "ROLLBACK TO forebay\"""",
+        """"ROLLBACK" if begins else "RELEASE forebay\"""",
+        (ON_SQLITE, "-k", "as_it_was"),
+    ),
+    Mutant(
+        "transaction: the head of a SQLite store is not written",
+        CALLER,
+        "        if astuple(head) != found:\n",
+        "        if False:\n",
+        (ON_SQLITE, "-k", "beside_a_store"),
+    ),
+    Mutant(
+        "transaction: a job goes into another SQLite file than the store's",
+        "src/forebay/transactions.py",
+        "        if not is_file_of(url, os.fsdecode(name)):\n",
+        "        if False:\n",
+        (ON_SQLITE, "-k", "something_else"),
+    ),
     Mutant(
         "transaction: committed though the lease is lost",
         f"{STORE}/transaction.py",

@@ -271,7 +271,7 @@ def test_the_other_colour_is_named(url: str) -> None:
         asyncio.run(produce())
 
 
-@pytest.mark.parametrize("store_url", ["memory://", "sqlite:///jobs.db"])
+@pytest.mark.parametrize("store_url", ["memory://", "redis://nowhere"])
 def test_other_stores_have_no_transactions_to_share(store_url: str, url: str) -> None:
     app = Forebay(store_url)
 
@@ -281,7 +281,7 @@ def test_other_stores_have_no_transactions_to_share(store_url: str, url: str) ->
     with psycopg.connect(url) as connection:
         with pytest.raises(Unsupported, match="postgresql://"):
             send.enqueue_in(connection)
-        with pytest.raises(Unsupported, match="after your commit"):
+        with pytest.raises(Unsupported, match="after the commit"):
             app.enqueue_in(connection, "k")
     with pytest.raises(Unsupported):
         asyncio.run(send.aenqueue_in(None))
@@ -292,9 +292,9 @@ def test_other_stores_have_no_transactions_to_share(store_url: str, url: str) ->
 def test_another_kind_of_database_is_refused() -> None:
     from sqlalchemy import create_engine
 
-    engine = create_engine("sqlite://")
-    with engine.connect() as connection, pytest.raises(Invalid, match="sqlite"):
-        enqueue_in(connection, [Draft("k")])
+    app, engine = Forebay("postgresql://nowhere/db"), create_engine("sqlite://")
+    with engine.connect() as connection, pytest.raises(Invalid, match="leads to the SQLite file ''"):
+        app.enqueue_in(connection, "k")
     engine.dispose()
 
 

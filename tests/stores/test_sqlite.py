@@ -7,7 +7,7 @@ import sqlite3
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
@@ -150,6 +150,34 @@ def test_a_database_of_another_program_is_refused_and_left_alone(path: Path) -> 
     other = sqlite3.connect(path)
     assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
     other.close()
+
+
+def test_a_file_is_shared_with_an_application_that_says_so(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    SqliteStore(str(path), shared=True).close()
+    shared = SqliteStore(str(path))
+    assert shared.enqueue([Draft("send")])[0].id == 1
+    shared.close()
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT count(*) FROM theirs").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("CREATE TABLE queue (x)", "names of the store: queue"),
+        ("PRAGMA application_id = 7", "belongs to another program"),
+    ],
+)
+def test_a_file_that_cannot_be_shared_is_left_alone(path: Path, statement: str, reason: str) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(statement)
+        before = other.execute("SELECT name FROM sqlite_schema").fetchall()
+    with pytest.raises(Invalid, match=reason):
+        SqliteStore(str(path), shared=True)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT name FROM sqlite_schema").fetchall() == before
 
 
 def test_every_answer_is_synced(store: SqliteStore) -> None:

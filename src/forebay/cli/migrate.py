@@ -14,6 +14,7 @@ from forebay.cli.resolve_store import connecting, is_postgres, masked
 from forebay.cli.schema import schema_of
 from forebay.core.errors import Invalid
 from forebay.core.humanize import SECOND, iso
+from forebay.store.open import open_store
 
 if TYPE_CHECKING:
     from forebay.store.postgres.health import MigrationStep
@@ -23,10 +24,19 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--phase", choices=("pre", "post"), help="only the migrations of this phase; for postgresql:// (default: all)"
     )
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help="make the tables of a sqlite: store in a file that has tables of an application",
+    )
     parser.add_argument("--dry-run", action="store_true", help="change nothing; exit code 1 if migrations are pending")
 
 
 def _migrate(call: Call) -> int:
+    if call.args.shared:
+        if call.args.dry_run or not call.url.startswith("sqlite:"):
+            raise Invalid("--shared", "it is for the file of a sqlite: store, and changes it", "leave it out")
+        open_store(call.url, shared=True).close()
     if is_postgres(call.url):
         return _migrate_server(call)
     if call.args.phase is not None:
@@ -120,6 +130,7 @@ COMMANDS = (
         """
 forebay migrate
 forebay migrate --store postgresql://app@db.example/app --phase pre
+forebay migrate --shared --store sqlite:///site.db
 forebay migrate --dry-run || echo "migrations are pending"
 """,
         _arguments,

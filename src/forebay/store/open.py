@@ -34,7 +34,7 @@ class LedgerReader(Protocol):
     def close(self) -> None: ...
 
 
-def open_store(url: str, *, clock: Clock | None = None) -> Store:
+def open_store(url: str, *, clock: Clock | None = None, shared: bool = False) -> Store:
     """The store behind a URL.
 
     memory://                 in this process;  memory:///directory: with a journal
@@ -47,7 +47,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
     cells:cells.toml           several of these as one; the file names them (docs/guides/cells.md)
 
-    A clock may be injected where the store keeps time itself.
+    A clock may be injected where the store keeps time itself. `shared`: a SQLite file that has tables of an application
+    becomes a store too; without it such a file is refused.
     """
     parts = urlsplit(url)
     match parts.scheme:
@@ -56,7 +57,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         case "sqlite":
             if parts.query or parts.fragment:
                 raise Invalid("store URL", f"{url!r} has options", "a path is all it takes; write ? as %3F, # as %23")
-            return _open_sqlite(url, parts.netloc, unquote(parts.path), clock)
+            return _open_sqlite(url, parts.netloc, unquote(parts.path), clock, shared)
         case "postgresql" | "postgres":
             return _open_postgres(url, clock)
         case "redis" | "rediss" | "unix" | "redis+cluster" | "rediss+cluster":
@@ -147,14 +148,14 @@ def _open_memory(url: str, host: str, path: str, clock: Clock | None) -> Store:
     return open_journaled(path, clock=clock)
 
 
-def _open_sqlite(url: str, host: str, path: str, clock: Clock | None) -> Store:
+def _open_sqlite(url: str, host: str, path: str, clock: Clock | None, shared: bool) -> Store:
     if host:
         raise Invalid("store URL", f"{url!r} names a host", "write three slashes: sqlite:///jobs.db")
     if path in ("", "/", "/:memory:"):
         raise Invalid("store URL", f"{url!r} names no file", "write sqlite:///jobs.db, or memory:// to keep nothing")
     from forebay.store.sqlite.store import SqliteStore
 
-    return SqliteStore(path.removeprefix("/"), clock=clock)
+    return SqliteStore(path.removeprefix("/"), clock=clock, shared=shared)
 
 
 def _open_postgres(url: str, clock: Clock | None) -> Store:

@@ -1,6 +1,7 @@
 """The app: its checks, its import of tasks, and the schema of a store in the project's own database."""
 
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 from django.apps import AppConfig
@@ -10,6 +11,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from forebay.blobs import blobs_of
 from forebay.contrib.django.config import config
+from forebay.contrib.django.project import specs
 from forebay.core.errors import Invalid
 from forebay.store.open import open_store
 
@@ -43,7 +45,11 @@ def check_settings(**_: Any) -> Iterable[checks.CheckMessage]:
 
 
 def create_schema(using: str, **_: Any) -> None:
-    """After `manage.py migrate`, also of a test runner: the schema of the store, in a database without one."""
+    """After `manage.py migrate`, also of a test runner: the store in the project's database, with its queues."""
     found = config()
     if found.joins and using == found.DATABASE:
-        open_store(found.url).close()
+        with closing(open_store(found.url, shared=True)) as store:
+            known = {spec.name: spec for spec in store.specs()}
+            for spec in specs():
+                if known.get(spec.name) != spec:
+                    store.put_spec(spec)

@@ -1,9 +1,9 @@
 """`ForebayBackend`: enqueue, results and the handlers of Django's tasks.
 
-A job's kind is the path of its task, its payload `{"args": […], "kwargs": {…}}`. If the store is the project's Postgres
-database, an enqueue is one statement on the caller's connection: the job is there when the transaction commits, and
-never if it rolls back. Any other store gets the job right after the commit (`transaction.on_commit`); its result has a
-preliminary id until then.
+A job's kind is the path of its task, its payload `{"args": […], "kwargs": {…}}`. If the store is the project's own
+database, on Postgres or SQLite, an enqueue is made on the caller's connection: the job is there when the transaction
+commits, and never if it rolls back. Any other store gets the job right after the commit (`transaction.on_commit`); its
+result has a preliminary id until then.
 """
 
 import json

@@ -17,11 +17,11 @@ from msgspec import Struct
 from forebay.blobs import Blobs
 from forebay.core.errors import Invalid
 from forebay.core.spec import QueueSpec
+from forebay.transactions import POSTGRES, is_file_of
 
 DEFAULT_URL: Final = "sqlite:///forebay.db"
 SCHEMES: Final = (
-    "postgresql",
-    "postgres",
+    *POSTGRES,
     "sqlite",
     "redis",
     "rediss",
@@ -30,7 +30,6 @@ SCHEMES: Final = (
     "unix",
     "memory",
 )
-_POSTGRES: Final = ("postgresql", "postgres")
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -58,6 +57,9 @@ class Config(Struct, frozen=True, kw_only=True):
     @property
     def joins(self) -> bool:
         """Whether the store is the database itself: an enqueue is part of the caller's transaction there."""
+        connection = connections[self.DATABASE]
+        if connection.vendor == "sqlite":
+            return is_file_of(self.url, str(connection.settings_dict["NAME"]))
         own = self._database_url()
         return own is not None and _database(self.url) == _database(own)
 
@@ -119,7 +121,7 @@ def url_of(database: Mapping[str, Any]) -> str:
 def _database(url: str) -> tuple[str, str, str] | None:
     """Hosts, ports and name of a Postgres database; None for another store."""
     parts = urlsplit(url)
-    if parts.scheme not in _POSTGRES:
+    if parts.scheme not in POSTGRES:
         return None
     given = parse_qs(parts.query)
     servers = [urlsplit(f"//{each}") for each in parts.netloc.rpartition("@")[2].split(",")]

@@ -75,7 +75,7 @@ class ForebayTaskContext(TaskContext):
         inside the block by `context.forebay.set_result`.
         """
         found = config()
-        if not found.joins:
+        if not found.joins or connections[found.DATABASE].vendor != "postgresql":
             remedy = "use the Postgres database of the project as the store, or make the effect idempotent"
             raise Unsupported("this store", "context.atomic()", remedy)
         with transaction.atomic(found.DATABASE, durable=True):

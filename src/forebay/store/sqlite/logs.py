@@ -6,10 +6,10 @@ ledger's rule are in the head, which every call reads anew: a rule that another 
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from forebay.core.entries import LogEntry
-from forebay.core.errors import Invalid, OffsetGone
+from forebay.core.errors import OffsetGone
 from forebay.core.instant import Duration, Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
 from forebay.core.limits import MAX_BATCH
@@ -128,40 +128,3 @@ def _put_rule(unit: UnitOfWork, rule: LedgerRule) -> None:
         unit.builder = unit.builder or RecordBuilder(unit.now)
         unit.builder.set_verb("put_ledger_rule", name="on" if rule.on else "off")
     head.ledger_on, head.ledger_keep, head.ledger_keep_bytes = int(rule.on), rule.keep, rule.keep_bytes
-
-
-_LAST_AT: Final = statement("last_at")
-_PASS: Final = statement("pass_time")
-
-
-def commit_on(
-    connection: sqlite3.Connection, log: str, group: str, partition: int, offset: int, epoch: int | None, now: Instant
-) -> int:
-    """As `commit` of the store does. `now`: of this machine; the store's time is never behind what it has written."""
-
-    def execute(text: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
-        cursor = connection.cursor()
-        # Rows as they are, whatever the caller's connection makes of its own.
-        cursor.row_factory = None
-        return cursor.execute(text, parameters)
-
-    _begin(connection)
-    try:
-        (last_at,) = execute(_LAST_AT, ()).fetchone()
-        at = max(now, last_at)
-        position = SqlLogs(execute, statement).commit(log, group, partition, offset, False, epoch, at)
-        execute(_PASS, (at,))
-        return position
-    except sqlite3.OperationalError as error:
-        if "no such" not in str(error):
-            raise
-        way = "connect to the file of the store; `forebay migrate` brings its schema up to date"
-        raise Invalid("connection", "its database has no tables of Forebay, or old ones", way) from error
-
-
-def _begin(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        return
-    if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
-        raise Invalid("connection", "no transaction is open on it", "begin one: the place and the effect go together")
-    connection.execute("BEGIN IMMEDIATE")

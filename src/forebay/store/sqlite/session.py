@@ -19,12 +19,12 @@ from forebay.store.sqlite.waiting import Waiters
 class Session:
     """What all parts of the backend share. `specs`: what readers know of them; the writer has its own."""
 
-    def __init__(self, path: str, clock: Clock) -> None:
+    def __init__(self, path: str, clock: Clock, shared: bool) -> None:
         self.database = Database(path)
         self._time = Time(clock)
         connection = self.database.connect()
         try:
-            migrate(self.database, connection, clock.now())
+            migrate(self.database, connection, clock.now(), shared)
         except BaseException:
             connection.close()
             raise

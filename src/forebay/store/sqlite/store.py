@@ -23,8 +23,8 @@ class SqliteBackend:
         name="sqlite", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0
     )
 
-    def __init__(self, path: str, clock: Clock | None = None) -> None:
-        self.session = session = Session(path, clock or SystemClock())
+    def __init__(self, path: str, clock: Clock | None = None, shared: bool = False) -> None:
+        self.session = session = Session(path, clock or SystemClock(), shared)
         intake, observing, ledger = Intake(session), Observing(session), Ledger(session)
         self.leases, self.control, self.logs = leases, control, logs = Leases(session), Control(session), Logs(session)
         self.now, self.close = session.now, session.close
@@ -60,7 +60,7 @@ class SqliteBackend:
 
 
 class SqliteStore(PipeliningShell[SqliteBackend]):
-    """The embedded store."""
+    """The embedded store. `shared`: in a file that has tables of an application."""
 
-    def __init__(self, path: str, *, clock: Clock | None = None) -> None:
-        super().__init__(SqliteBackend(path, clock))
+    def __init__(self, path: str, *, clock: Clock | None = None, shared: bool = False) -> None:
+        super().__init__(SqliteBackend(path, clock, shared))
