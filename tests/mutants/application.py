@@ -14,6 +14,13 @@ BATCH_TESTS = "tests/unit/test_batches.py"
 
 APPLICATION_MUTANTS = [
     Mutant(
+        "schedules: a ticker that comes late cancels the job of the newest slot",
+        "src/forebay/work/ticker.py",
+        " or (current.last_at is not None and current.last_at >= tick):\n",
+        ":\n",
+        ("tests/unit/test_roles.py", "-k", "cancels_a_slow_job"),
+    ),
+    Mutant(
         "versions: a payload that is newer than the handler runs",
         "src/forebay/work/versions.py",
         "    if found <= version:\n",

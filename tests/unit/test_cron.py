@@ -187,7 +187,7 @@ def test_an_unknown_zone_names_the_nearest(zone: str, hint: str) -> None:
     ("text", "hint"),
     [
         ("@daily ; dst=twice", "use once, skip or wall"),
-        ("@daily ; overlap=queue", "use allow or skip"),
+        ("@daily ; overlap=wait", "use allow, skip, queue or cancel"),
         ("@daily ; catch_up=all", "none, last or all(24)"),
         ("@daily ; catch_up=all(9999)", "0 … 1000"),
         ("@daily ; jitter=30", "90s"),

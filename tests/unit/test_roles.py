@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from threading import Barrier, Event, Thread
@@ -887,6 +888,56 @@ def test_a_slow_job_makes_its_schedule_skip_where_it_says_so(store: MemoryStore,
     ticker.step()
     assert fired(store, "skips") == 1
     assert ticker.skipped == 2
+
+
+def test_a_slow_job_makes_the_next_slots_wait_where_its_schedule_says_so(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    scheduled(store, rule="@every 60s ; overlap=queue catch_up=all(2)")
+    ticker = Ticker(store)
+    for minute in range(1, 5):
+        clock.advance(MINUTE)
+        ticker.step()
+        assert (fired(store), ticker.missed) == (1, max(0, minute - 3)), "two of the slots that wait are kept"
+    for waiting in (1, 0):
+        (lease,) = store.claim([Want("each", 1)], "ada", seconds(600))
+        store.settle([(lease, Ack())])
+        ticker.step()
+        assert fired(store) == 1
+        assert len([each for each in store.schedules() if each.next_at <= store.now()]) == waiting
+
+
+def test_the_next_slot_cancels_a_slow_job_where_its_schedule_says_so(store: MemoryStore, clock: ManualClock) -> None:
+    scheduled(store, rule="@every 60s ; overlap=cancel")
+    ticker, stale = Ticker(store), Ticker(store)
+    clock.advance(MINUTE)
+    ticker.step()
+    (slow,) = store.claim([Want("each", 1)], "ada", seconds(600))
+    clock.advance(MINUTE)
+    (before,) = store.schedules()
+    ticker.step()
+    running, newer = store.get([slow.job.id, slow.job.id + 1])
+    assert running is not None
+    assert running.cancel_requested
+    assert newer is not None
+    assert newer.state is State.READY
+    stale._fire(before, store.now())
+    assert store.get([newer.id]) == [newer], "a ticker that comes late cancels nothing"
+    clock.advance(MINUTE)
+    ticker.step()
+    assert [job.state for job in store.get([newer.id, newer.id + 1]) if job] == [State.READY]
+
+
+def test_a_layer_that_raises_cancels_no_job(store: MemoryStore, clock: ManualClock) -> None:
+    def refuse(stack: ExitStack, draft: Draft) -> Draft:
+        raise RuntimeError("not now")
+
+    scheduled(store, rule="@every 60s ; overlap=cancel")
+    clock.advance(MINUTE)
+    Ticker(store).step()
+    clock.advance(MINUTE)
+    Ticker(store, layers=refuse).step()
+    assert fired(store) == 1
 
 
 def test_a_full_queue_keeps_the_slot_until_there_is_room(

@@ -22,7 +22,7 @@ from forebay.core.job import Draft
 from forebay.core.schedule import Schedule
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Store
-from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, describe, describe_schedule
+from forebay.work.cron import NEVER, OVERLAPS, CatchUp, Cron, Timetable, describe, describe_schedule
 from forebay.work.ticker import run_now
 
 
@@ -69,7 +69,7 @@ def _put_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tz", default="UTC", metavar="ZONE", help="time zone, such as Europe/Berlin (default: UTC)")
     parser.add_argument("--dst", default="once", choices=["once", "skip", "wall"], help="how clock changes are handled")
     parser.add_argument("--catch-up", default="last", metavar="RULE", help="missed ticks: none, last or 'all(24)'")
-    parser.add_argument("--overlap", default="allow", choices=["allow", "skip"], help="skip while the last job runs")
+    parser.add_argument("--overlap", default="allow", choices=OVERLAPS, help="while the last job has not ended")
     parser.add_argument("--jitter", type=int, default=0, metavar="SECONDS", help="spread the jobs of one tick")
 
 

@@ -31,7 +31,10 @@ from forebay.core.schedule import Schedule
 from forebay.work.zone import check_zone, latest_wall_time, offset_at, offset_periods
 
 Dst: TypeAlias = Literal["once", "skip", "wall"]
-Overlap: TypeAlias = Literal["allow", "skip"]
+Overlap: TypeAlias = Literal["allow", "skip", "queue", "cancel"]
+
+OVERLAPS: Final[tuple[Overlap, ...]] = get_args(Overlap)
+"""What a tick does while the job of the one before has not ended."""
 
 DST_RULES: Final[dict[str, tuple[str, str]]] = {
     "once": ("once, at the first valid instant", "the first time only"),
@@ -160,7 +163,7 @@ class Timetable(Struct, frozen=True):
     jitter: int = 0
 
     def __post_init__(self) -> None:
-        _check_word("overlap", self.overlap, get_args(Overlap))
+        _check_word("overlap", self.overlap, OVERLAPS)
         most = int(MAX_JITTER.total_seconds())
         if type(self.jitter) is not int or not 0 <= self.jitter <= most:
             raise Invalid(

@@ -3,8 +3,10 @@
 A process that has the app of a schedule runs its job through the app's layers of `around_enqueue`. If a layer raises,
 the slot remains, as it does when the queue is full.
 
-Missed slots are caught up as the schedule's rule says. A slot that is skipped (missed, or the last job still runs and
-`overlap=skip`) is consumed without a job, so that it cannot fire later.
+Missed slots are caught up as the schedule's rule says. A slot that is skipped (missed, or the last job has not ended
+and `overlap=skip`) is consumed without a job, so that it cannot fire later. With `overlap=queue` the slot remains until
+the last job has ended; with `overlap=cancel` that job is cancelled before the slot fires, so that a process that dies
+between the two leaves the slot to another.
 """
 
 import logging
@@ -77,8 +79,11 @@ class Ticker:
                 return
 
     def _take(self, schedule: Schedule, timetable: Timetable, tick: Instant, following: Instant) -> bool:
-        """Fire one slot, or skip it while the last job has not ended; False if another process took it."""
-        if timetable.overlap == "skip" and self._unfinished(schedule.name):
+        """Fire one slot, unless the last job has not ended and the rule says otherwise; False: not taken here."""
+        unfinished = None if timetable.overlap == "allow" else self._unfinished(schedule.name, tick)
+        if unfinished is not None and timetable.overlap == "queue":
+            return False
+        if unfinished is not None and timetable.overlap == "skip":
             self.skipped += 1
             return self._store.fire(schedule.name, tick, following, None)
         draft = replace(schedule.draft, run_at=timetable.run_at(tick, self._draw()), delay=0)
@@ -89,6 +94,8 @@ class Ticker:
             except Exception as error:
                 _log.warning("schedule %s is delayed: a layer of around_enqueue raised %r", schedule.name, error)
                 return False
+            if unfinished is not None:
+                self._store.cancel([unfinished])
             try:
                 won = self._store.fire(schedule.name, tick, following, draft)
             except QueueFull as full:
@@ -97,12 +104,13 @@ class Ticker:
             self.fired += won
         return won
 
-    def _unfinished(self, name: str) -> bool:
+    def _unfinished(self, name: str, tick: Instant) -> int | None:
+        """The job of an earlier slot than this, if it has not ended."""
         current = next((schedule for schedule in self._store.schedules() if schedule.name == name), None)
-        if current is None or current.last_job is None:
-            return False
+        if current is None or current.last_job is None or (current.last_at is not None and current.last_at >= tick):
+            return None
         job = self._store.get([current.last_job])[0]
-        return job is not None and not job.state.terminal
+        return None if job is None or job.state.terminal else job.id
 
 
 def run_now(store: Store, schedule: Schedule) -> Receipt:

@@ -25,6 +25,7 @@ from forebay.core.limits import (
 )
 from forebay.serve.api.schema import RequestModel
 from forebay.serve.settings import MAX_WAIT
+from forebay.work.cron import Overlap
 from forebay.work.handler import Handler
 
 NAME_PATTERN = "^[A-Za-z0-9_.:-]{1,128}$"
@@ -304,7 +305,7 @@ class PutSchedule(RequestModel, frozen=True):
     tz: Text = "UTC"
     dst: Literal["once", "skip", "wall"] = "once"
     catch_up: Annotated[Text, Meta(description="none, last or all(N)")] = "last"
-    overlap: Literal["allow", "skip"] = "allow"
+    overlap: Overlap = "allow"
     jitter: Annotated[int, Meta(ge=0, le=3_600, description="seconds")] = 0
     tenant: Name | None = None
     subject: Text | None = None
