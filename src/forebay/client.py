@@ -101,6 +101,7 @@ class JobReceipt(Receipt, frozen=True):
         return self._app().result(self.id, timeout)
 
     async def aresult(self, timeout: float = RESULT_WAIT) -> Any:  # noqa: ASYNC109
+        """As `result`, for coroutines; `await receipt` does the same."""
         return await self._app().aresult(self.id, timeout)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -132,9 +133,11 @@ class Bound(Generic[P]):
         return self._app.make_draft(self._handler.kind, payload, self._settings)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
+        """Enqueue the call. It is checked against the signature of the function; the job is durable on return."""
         return self._app.enqueue_draft(self.draft(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
+        """As `enqueue`, for coroutines."""
         return await self._app.aenqueue_draft(await self._app.codec.prepare(partial(self.draft, *args, **kwargs)))
 
     def enqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
@@ -142,6 +145,7 @@ class Bound(Generic[P]):
         return self._app.enqueue_draft_in(connection, self.draft(*args, **kwargs), notify=self._settings.notify)
 
     async def aenqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """As `enqueue_in`, on an asynchronous connection."""
         draft = await self._app.codec.prepare(partial(self.draft, *args, **kwargs))
         return await self._app.aenqueue_draft_in(connection, draft, notify=self._settings.notify)
 
@@ -215,6 +219,7 @@ class Forebay(Hooked):
             return before
 
     def close(self) -> None:
+        """Close the store. The next call that needs one opens it again."""
         with self._opening:
             if self._store is not None:
                 self._store.close()
@@ -224,6 +229,7 @@ class Forebay(Hooked):
             caller.close()
 
     async def aclose(self) -> None:
+        """As `close`, for coroutines."""
         import asyncio
 
         await asyncio.to_thread(self.close)
@@ -326,10 +332,7 @@ class Forebay(Hooked):
         overlap: Overlap = "allow",
         jitter: int = 0,
     ) -> Callable[[Callable[[], R]], JobType[[], R]]:
-        """Run a function by the clock: `@fb.cron("30 1 * * *", tz="Europe/Berlin", overlap="skip")`.
-
-        It may stand above `@fb.job(...)` to give options, or alone. See docs/reference/cron.md for the words.
-        """
+        """Run a function by the clock: `@fb.cron("30 1 * * *", tz="Europe/Berlin")`, alone or above `@fb.job(...)`."""
         timetable = Timetable(Cron(rule, tz, dst), CatchUp.parse(catch_up), overlap, jitter)
 
         def decorate(function: Callable[[], R]) -> JobType[[], R]:
@@ -355,6 +358,7 @@ class Forebay(Hooked):
         raise _suppressed()
 
     async def aenqueue(self, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]) -> JobReceipt:
+        """As `enqueue`, for coroutines."""
         given = settings_of(kind, settings)
         return await self.aenqueue_draft(await self.codec.prepare(partial(self.make_draft, kind, payload, given)))
 
@@ -388,6 +392,7 @@ class Forebay(Hooked):
     async def aenqueue_in(
         self, connection: object, kind: str, payload: Json = None, **settings: Unpack[EnqueueOptions]
     ) -> int:
+        """As `enqueue_in`, on an asynchronous connection."""
         given = settings_of(kind, settings)
         draft = await self.codec.prepare(partial(self.make_draft, kind, payload, given))
         return await self.aenqueue_draft_in(connection, draft, notify=given.notify)
@@ -417,12 +422,15 @@ class Forebay(Hooked):
         return await self._async().enqueue_many(drafts, progress)
 
     def get(self, job_id: int) -> Job | None:
+        """The job, its payload opened if the app has a vault; None if the store does not have it."""
         return self.get_all([job_id])[0]
 
     def get_all(self, ids: Sequence[int]) -> list[Job | None]:
+        """As `get`, for several ids in one call."""
         return [None if job is None else self.codec.open_job(job) for job in self.store.get(ids)]
 
     async def aget(self, job_id: int) -> Job | None:
+        """As `get`, for coroutines."""
         return await self._async().get(job_id)
 
     def payload(self, job: Job) -> Json:
@@ -430,10 +438,7 @@ class Forebay(Hooked):
         return decode_payload(self.codec.open(job.kind, job.body))
 
     def wait_for(self, job_id: int, timeout: float = RESULT_WAIT) -> Job | None:
-        """The job once it has ended, or as it is when the time is up; None when it is gone.
-
-        The store wakes it: at once where the finished job is kept, within a second where it is not.
-        """
+        """The job once it has ended, or as it is at the timeout; None if it is no longer kept."""
         store = self.store
         deadline = store.now() + from_seconds("timeout", timeout)
         while (job := self.get(job_id)) is not None and not job.state.terminal and (left := deadline - store.now()) > 0:
@@ -503,12 +508,15 @@ class Forebay(Hooked):
         return EventStream(EventReader(self.store, EventFilter.of(queue, kinds, changes), since), follow=follow)
 
     def cancel(self, job_id: int) -> CancelAnswer:
+        """Cancel the job, or request the end of its run: `cancelled`, `requested`, or `gone` if it has ended."""
         return self.cancel_all([job_id])[0]
 
     def cancel_all(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        """As `cancel`, for several ids in one call."""
         return self.store.cancel(ids)
 
     async def acancel(self, job_id: int) -> CancelAnswer:
+        """As `cancel`, for coroutines."""
         return await self._async().cancel(job_id)
 
     def redrive(self, job_ids: Iterable[int] | None = None, *, queue: str | None = None) -> int:
@@ -519,6 +527,7 @@ class Forebay(Hooked):
         return sum(len(self.store.redrive(ids[start : start + MAX_BATCH])) for start in range(0, len(ids), MAX_BATCH))
 
     def backlog(self, *queues: str) -> list[Backlog]:
+        """Depth and age of these queues; without names, of all queues."""
         return self.store.backlog(queues or None)
 
     def explain(self, job_id: int) -> list[str]:

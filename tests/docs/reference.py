@@ -13,6 +13,7 @@ from forebay.cli import reference as commands
 from forebay.core import limits
 from forebay.serve.app import create_app
 from forebay.serve.metrics.families import DURATIONS, FLEET
+from forebay.serve.metrics.gates import GATE_FIELDS, MAX_GATES
 from forebay.store.open import open_store
 from tests.docs import figures
 
@@ -88,6 +89,7 @@ def _type(schema: dict[str, Any]) -> str:
 def metrics() -> str:
     """Every metric family with its type and its help text, as the sources declare them."""
     found = {name: ("counter", f"{text} From the ledger.") for name, text in FLEET.values()}
+    found |= {f"forebay_gate_{field}": ("gauge", text) for field, text in GATE_FIELDS.items()}
     found |= {name: ("histogram", f"{text} From the ledger.") for name, _, text in DURATIONS.values()}
     for source in _METRIC_SOURCES:
         for file in sorted((ROOT / "src" / "forebay" / source).glob("*.py")):
@@ -114,6 +116,8 @@ def _folded(node: ast.expr) -> str:
             return text
         case ast.JoinedStr(values=values):
             return "".join(map(_folded, values))
+        case ast.FormattedValue(value=ast.Name(id="MAX_GATES")):
+            return f"{MAX_GATES:,}"
         case ast.FormattedValue(value=ast.Name(id=name)) if hasattr(limits, name):
             return f"{getattr(limits, name):,}"
         case _:

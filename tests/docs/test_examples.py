@@ -3,8 +3,10 @@
 SQL runs on Postgres, `redis-cli` on Redis.
 """
 
+import json
 import re
 import shlex
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +16,9 @@ import redis
 
 from forebay import Draft, Want, open_store
 from forebay.core.instant import seconds
-from tests.docs.console import blocks, commands
+from tests.docs.console import blocks, commands, has_terminal
 from tests.docs.examples import REFUSED, ROOT, RUN_ELSEWHERE, copy, prepare, run, runs_elsewhere
+from tests.docs.test_site import ELSEWHERE, PLACES
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TYPED_ELSEWHERE = ROOT / "docs" / "guides" / "http.md"  # tests/serve/test_api_docs.py
@@ -68,7 +71,8 @@ def test_what_is_not_run_here_is_run_by_a_test_that_names_it() -> None:
         assert re.search(rf"\b{command}\b", (ROOT / file).read_text()), f"{file} does not run forebay {command}"
 
 
-# What runs the blocks of a language. `text`, `http`, `dockerfile` hold no commands; `toml`, `json` and `ts` are files.
+# What runs the blocks of a language. `text`, `http`, `dockerfile` hold no commands; `toml`, `json` and `ts` are files:
+# tests/serve/test_typescript.py builds the last.
 EXECUTED = {"python", "py", "console", "sh", "sql"}
 FILES = {"text", "http", "dockerfile", "toml", "json", "ts", "markdown"}
 # Commands in `sh` blocks that no test can run here: they install, build images, or are whole runs of the suite.
@@ -99,6 +103,29 @@ def test_every_block_has_a_language_and_every_command_is_known() -> None:
             make = re.match(r"make( [a-z-]+)?", command)
             known = (make[1] is None or make[1].strip() in targets) if make else command.startswith(MACHINES)
             assert known or OWN.match(command) or command.startswith(("export ", "FOREBAY_URL=")), f"{name}: {command}"
+
+
+def test_files_that_pages_show_are_sound() -> None:
+    parsers = {"toml": tomllib.loads, "json": json.loads}
+    shown = [block for page in PAGES for block in blocks(page) if block.language in parsers]
+    assert {block.language for block in shown} == set(parsers)
+    for block in shown:
+        assert parsers[block.language](block.text)
+
+
+def test_every_page_with_a_terminal_is_run() -> None:
+    """By the test that is named, if not by the terminals of tests/docs/test_site.py."""
+    pages = {page.relative_to(ROOT / "docs") for page in PAGES if has_terminal(page) and page.name != "README.md"}
+    left = {str(page) for page in pages if page.parent.name not in PLACES or page.name in ELSEWHERE}
+    assert left == {f"guides/{name}" for name in ELSEWHERE} | {"reference/cli.md"}
+    for name, file in ELSEWHERE.items():
+        assert f'"{name}"' in (ROOT / file).read_text() or f"/{name}" in (ROOT / file).read_text()
+
+
+def test_every_file_that_a_page_shows_is_used_by_a_terminal_of_it() -> None:
+    for page in PAGES:
+        titled = [block.title for block in blocks(page) if block.language == "python" and block.title]
+        assert not titled or has_terminal(page), f"{page.name}: nothing runs {titled}"
 
 
 @pytest.mark.parametrize("file", ["guides/search.md", "reference/sql.md"])

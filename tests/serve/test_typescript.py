@@ -15,9 +15,11 @@ from forebay.core.policy import KeepFor
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.store.protocol import Store
+from tests.docs.console import blocks
 from tests.serve.site import Serving
 
 CLIENT: Final = Path(__file__).parents[2] / "clients" / "typescript"
+PAGE: Final = CLIENT.parents[1] / "docs" / "guides" / "typescript.md"
 INSTALLED: Final = Path(sys.prefix, "typescript", "node_modules")
 
 
@@ -31,6 +33,8 @@ def test_the_client_is_generated_compiled_and_used(store: Store, serve_on: Servi
     tree = tmp_path / "client"
     shutil.copytree(CLIENT, tree, ignore=shutil.ignore_patterns("node_modules", "dist", "schema.ts", "openapi.json"))
     (tree / "node_modules").symlink_to(INSTALLED)
+    (page,) = [block.text for block in blocks(PAGE) if block.language == "ts"]
+    (tree / "src" / "page.ts").write_text(page.replace('"forebay-client"', '"./index.js"'))
     document = site.client(Role.VIEWER).get("/openapi.json").json()
     (tree / "openapi.json").write_text(json.dumps(document))
     built = subprocess.run([npm, "run", "--silent", "build"], cwd=tree, capture_output=True, text=True, check=False)

@@ -18,22 +18,27 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def ms(count: float) -> timedelta:
+    """So many milliseconds, as a timedelta."""
     return timedelta(milliseconds=count)
 
 
 def seconds(count: float) -> timedelta:
+    """So many seconds, as a timedelta."""
     return timedelta(seconds=count)
 
 
 def minutes(count: float) -> timedelta:
+    """So many minutes, as a timedelta."""
     return timedelta(minutes=count)
 
 
 def hours(count: float) -> timedelta:
+    """So many hours, as a timedelta."""
     return timedelta(hours=count)
 
 
 def days(count: float) -> timedelta:
+    """So many days, as a timedelta."""
     return timedelta(days=count)
 
 
@@ -70,6 +75,7 @@ def from_datetime(moment: datetime) -> Instant:
 
 
 def to_datetime(instant: Instant) -> datetime:
+    """An instant as a datetime in UTC."""
     return _EPOCH + timedelta(microseconds=instant)
 
 

@@ -133,10 +133,12 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.fan_out is not None
 
     def to_json(self) -> bytes:
+        """The spec as JSON, as stores keep it and the HTTP API takes it."""
         return msgspec.json.encode(self)
 
     @staticmethod
     def from_json(text: bytes | str) -> "QueueSpec":
+        """The spec that `to_json` wrote; `Invalid` for anything else."""
         try:
             return _decode(text)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -46,6 +46,7 @@ class Actor(Struct, frozen=True):
     tenant: str | None = None
 
     def has(self, role: Role) -> bool:
+        """Whether it has the role; an admin has all of them."""
         return any(role in _IMPLIED.get(own, {own}) for own in self.roles)
 
     def sees(self, queue: str, tenant: str | None) -> bool:
@@ -53,6 +54,7 @@ class Actor(Struct, frozen=True):
         return self.reaches(queue) and self.tenant in (None, tenant)
 
     def reaches(self, queue: str) -> bool:
+        """Whether the queue is among its queues, and not reserved."""
         return not is_reserved(queue) and any(fnmatchcase(queue, pattern) for pattern in self.queues)
 
     def stamped(self, tenant: str | None) -> str | None:

@@ -272,7 +272,8 @@ class Store(Log, Protocol):
     def overdue(self, limit: int) -> list[Lease]:
         """Expired leases, oldest first. Changes nothing: the reaper calls `overdue`, `decide` and `settle`."""
 
-    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]: ...
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        """Cancel jobs that no worker holds, and request the end of those that run. An answer for each id."""
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
         """dead → waiting with all attempts back; delivery and past errors stay. Returns the ids that this call moved.
@@ -292,9 +293,11 @@ class Store(Log, Protocol):
         It ends with the delivery. A crash may lose it, and the ledger does not record it: nothing depends on it.
         """
 
-    def get(self, ids: Sequence[int]) -> list[Job | None]: ...
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        """The jobs with these ids; None where the store has none."""
 
-    def browse(self, query: Query, after: int, limit: int) -> Page: ...
+    def browse(self, query: Query, after: int, limit: int) -> Page:
+        """A page of the jobs that match, by id, after `after`."""
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         """Without names: all queues that exist."""
@@ -315,12 +318,14 @@ class Store(Log, Protocol):
         that does not exist yet, but not a log or a broker.
         """
 
-    def specs(self) -> list[QueueSpec]: ...
+    def specs(self) -> list[QueueSpec]:
+        """Every spec that was put."""
 
     def pause(self, queue: str, until: Instant | None = None) -> None:
         """No claims from the queue until the instant, or until `resume`."""
 
-    def resume(self, queue: str) -> None: ...
+    def resume(self, queue: str) -> None:
+        """End the pause of a queue."""
 
     def set_gate(self, name: str, limit: int | None) -> None:
         """Set the number of slots of a gate; None restores that of the spec. Opens an `Until`.
@@ -350,9 +355,11 @@ class Store(Log, Protocol):
         `next_at` changes only with the rule or the zone, on resume, or if its slot was fired (`schedule.edited`).
         """
 
-    def drop_schedule(self, name: str) -> bool: ...
+    def drop_schedule(self, name: str) -> bool:
+        """Remove a schedule; False if there was none."""
 
-    def schedules(self) -> list[Schedule]: ...
+    def schedules(self) -> list[Schedule]:
+        """Every schedule."""
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
         """Fire the slot (name, tick) and enqueue its job in one step; False if it was fired already or has moved.
@@ -397,7 +404,8 @@ class Store(Log, Protocol):
     def ledger_extent(self) -> tuple[int, int]:
         """The first offset still held, and the next one to be given."""
 
-    def ledger_rule(self) -> LedgerRule: ...
+    def ledger_rule(self) -> LedgerRule:
+        """What the ledger records and how much of it is kept."""
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
         """Holds for every process that uses the store, from its next call on. `Unsupported`: it cannot be on."""
@@ -424,7 +432,8 @@ class Store(Log, Protocol):
         An empty result: the timeout passed. A store may report only to the process that claimed them.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the store; further calls raise `Closed`."""
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ class ManualClock:
         self._sleeping: dict[int, Signal] = {}
 
     def now(self) -> Instant:
+        """The instant that it shows."""
         return self._now
 
     def advance(self, span: Duration) -> Instant:

@@ -206,6 +206,7 @@ class Worker:
         return self.pool.run_on_loop(work)
 
     def start(self) -> None:
+        """Open the store, run the start-up hooks and begin to claim; returns at once. `drain` ends it."""
         self.prepare()
         self._start_roles()
 

@@ -18,6 +18,12 @@ from forebay.work.metrics import Family, Labels, gauge
 MAX_GATES: Final = 20_000
 MAX_CONDITIONS: Final = 50
 
+GATE_FIELDS: Final = {
+    "slots": "Slots of these gates; for a rate, the burst.",
+    "used": "Slots that running jobs use.",
+}
+"""The sums of `GateSum` that are metrics of their own."""
+
 GateLabel = tuple[str, str]
 """A queue, empty for a shared gate, and the type of gate."""
 
@@ -90,10 +96,7 @@ def families(seen: GateSums, label: Callable[[str], str]) -> Iterator[Family]:
         for state, count in (("open", each.gates - each.full), ("full", each.full))
     ]
     yield gauge("forebay_gates", "Gates in use, by whether they admit one more job.", states)
-    for field, text in (
-        ("slots", "Slots of these gates; for a rate, the burst."),
-        ("used", "Slots that running jobs use."),
-    ):
+    for field, text in GATE_FIELDS.items():
         samples = [(labels, float(getattr(each, field))) for labels, each in together.items()]
         yield gauge(f"forebay_gate_{field}", text, samples)
     yield gauge("forebay_gates_uncounted", f"1: there are more than {MAX_GATES} gates.", [((), float(seen.more))])

@@ -1,0 +1,103 @@
+"""The Python reference is complete: what the guides import is on the page, and each public method says what it does."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import forebay
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "reference" / "python.md").read_text()
+ERRORS = (DOCS / "reference" / "errors.md").read_text()
+
+
+class Entry(NamedTuple):
+    """One `:::` of the page. `members`: the only ones shown, if any are named; `hidden`: patterns of those left out."""
+
+    path: str
+    members: list[str]
+    hidden: list[str]
+
+    def object(self) -> Any:
+        return load(self.path)
+
+    def shown(self) -> list[str]:
+        """The public members of the object that are on the page."""
+        found = self.object()
+        if isinstance(found, ModuleType):
+            own = [name for name, value in vars(found).items() if getattr(value, "__module__", "") == self.path]
+        else:
+            bases = [base for base in getattr(found, "__mro__", ()) if base.__module__.startswith("forebay.")]
+            own = sorted({name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ()))})
+        names = self.members or [name for name in own if not name.startswith("_")]
+        return [name for name in names if not any(re.search(pattern, name) for pattern in self.hidden)]
+
+
+def load(path: str) -> Any:
+    try:
+        return import_module(path)
+    except ModuleNotFoundError:
+        parent, _, name = path.rpartition(".")
+        return getattr(import_module(parent), name)
+
+
+def entries() -> list[Entry]:
+    found = re.findall(r"^::: (\S+)\n((?:    .*\n)*)", PAGE, re.MULTILINE)
+    return [
+        Entry(
+            path,
+            re.findall(r"\w+", "".join(re.findall(r"members: \[(.*?)\]", options))),
+            re.findall(r'"!(.*?)"', options),
+        )
+        for path, options in found
+    ]
+
+
+def documented() -> set[str]:
+    """Every name that has an entry, alone or as a member of a module."""
+    names = {entry.path.rpartition(".")[2] for entry in entries()}
+    for entry in entries():
+        if isinstance(entry.object(), ModuleType):
+            names |= set(entry.shown())
+    return names | set(re.findall(r"\| `(\w+)` \|", ERRORS)) | {"NAMED", "ForebayError", "app"}
+
+
+def imported(page: Path) -> Iterator[str]:
+    """Names that the Python of a page imports from forebay."""
+    for block in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(), re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "forebay":
+                yield from (name.name for name in node.names)
+
+
+def test_what_pages_import_is_in_the_reference() -> None:
+    known = documented()
+    assert "`NAMED`" in PAGE
+    assert "`forebay.contrib.django.app`" in PAGE
+    assert "`forebay.ForebayError`" in ERRORS
+    assert [name for name in forebay.__all__ if name not in known] == []
+    pages = [*(DOCS / "start").glob("*.md"), *(DOCS / "guides").glob("*.md")]
+    missing = {f"{page.name}: {name}" for page in pages for name in imported(page) if name not in known}
+    assert missing == set()
+
+
+def test_each_method_and_function_of_the_reference_has_a_docstring() -> None:
+    undocumented, seen = [], 0
+    for entry in entries():
+        shown = entry.object()
+        functions = [(entry.path, shown)]
+        if inspect.isclass(shown) or isinstance(shown, ModuleType):
+            functions += [
+                (f"{entry.path}.{name}", getattr(shown, name)) for name in entry.shown() if hasattr(shown, name)
+            ]
+        for path, each in functions:
+            if inspect.isclass(each) or inspect.isroutine(each):
+                seen += 1
+                undocumented += [] if inspect.getdoc(each) else [path]
+    assert seen > 200
+    assert undocumented == []
