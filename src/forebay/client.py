@@ -28,7 +28,7 @@ from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -46,7 +46,7 @@ from forebay.core.spec import QueueSpec
 from forebay.enqueue_options import EnqueueOptions, Settings, settings_of
 from forebay.explain import explain
 from forebay.store.open import open_store
-from forebay.store.protocol import Backlog, CancelAnswer, Query, Receipt, Store
+from forebay.store.protocol import Backlog, CancelAnswer, JobFields, Query, Receipt, Store
 from forebay.store.streams import enqueue_stream
 from forebay.transactions import aenqueue_in, check_connection, enqueue_in
 from forebay.vault import Vault
@@ -74,17 +74,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-
-class JobFields(TypedDict, total=False):
-    """Fields of a `Query`; a state also by its name."""
-
-    queue: str | None
-    state: State | str | None
-    kind: str | None
-    tenant: str | None
-    subject: str | None
-    suspect: bool | None
 
 
 class JobReceipt(Receipt, frozen=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from msgspec import Struct
 
@@ -129,6 +129,17 @@ class Query(Struct, frozen=True):
             raise Invalid("suspect", f"{self.suspect!r} is not a boolean", "say True, False, or nothing")
         checked_conditions("meta", self.meta)
         checked_conditions("payload", self.payload)
+
+
+class JobFields(TypedDict, total=False):
+    """Fields of a `Query`; a state also by its name."""
+
+    queue: str | None
+    state: State | str | None
+    kind: str | None
+    tenant: str | None
+    subject: str | None
+    suspect: bool | None
 
 
 class Page(Struct, frozen=True):
