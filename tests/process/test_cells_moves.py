@@ -14,6 +14,7 @@ from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.core.policy import InOrder
 from forebay.core.spec import QueueSpec
+from forebay.store.cells.moving import Mover
 from forebay.store.cells.store import CellsStore
 from forebay.store.open import open_store
 from forebay.store.protocol import Want
@@ -56,7 +57,7 @@ def test_a_move_that_is_killed_goes_on(write: str, tmp_path: Path) -> None:
         store.enqueue(drafts[4:])
         ran = []
         while True:
-            store.mover().advance()
+            Mover(store.backend.group).advance()
             leases = store.claim([Want("mail", 10)], "w", seconds(60))
             if not leases:
                 break

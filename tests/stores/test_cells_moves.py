@@ -76,7 +76,7 @@ def finish(house: House, store: CellsStore, queue: str = "mail") -> list[Any]:
     ran: list[Any] = []
     states: list[MoveState] = []
     for _ in range(100):
-        states = store.mover().advance()
+        states = mover_of(store).advance()
         leases = store.claim([Want(queue, 3)], "w", minutes(10))
         ran += [lease.job.payload for lease in leases]
         store.settle([(lease, Ack()) for lease in leases])
@@ -139,8 +139,8 @@ def test_a_move_that_is_stopped_at_any_write_and_resumed_loses_nothing_and_keeps
             again = store.enqueue([Draft("work", n, queue="mail", **each) for n, each in enumerate(known)])
             assert all(receipt.duplicate for receipt in again)
         resumed = house.open()
-        resumed.mover().start(["mail"], "a", "b")
-        resumed.mover().advance()
+        mover_of(resumed).start(["mail"], "a", "b")
+        mover_of(resumed).advance()
         send(stale)
         early = resumed.claim([Want("mail", 1)], "w", minutes(60))
         assert {cell_of(lease.job.id) for lease in early} <= {0}, "the cell that it leaves comes first"
@@ -166,15 +166,15 @@ def test_jobs_keep_their_ids_and_are_found_by_them(house: House) -> None:
     store = house.open()
     store.put_spec(QueueSpec(name="mail", retention=KeepFor(minutes(30))))
     old = store.enqueue([Draft("work", queue="mail")] * 4)[0].id
-    store.mover().start(["mail"], "a", "b")
-    (state,) = store.mover().advance()
+    mover_of(store).start(["mail"], "a", "b")
+    (state,) = mover_of(store).advance()
     assert state == MoveState("mail", "a", "b", Step.DRAINING, 4, 0)
     new = store.enqueue([Draft("work", queue="mail")])[0].id
     assert (cell_of(old), cell_of(new)) == (0, 1)
     leases = store.claim([Want("mail", 5)], "w", minutes(1))
     assert [cell_of(lease.job.id) for lease in leases] == [0, 0, 0, 0, 1], "older jobs start first"
     store.settle([(leases[0], DeadLetter(Failure("E", "no"))), *((lease, Ack()) for lease in leases[1:])])
-    (state,) = store.mover().advance()
+    (state,) = mover_of(store).advance()
     assert (state.step, state.unfinished, state.kept) == (Step.LEAVING, 0, 4)
     assert [job and job.state for job in store.get([old, old + 1, new])] == [State.DEAD, State.DONE, State.DONE]
     assert [(each.queue, each.done, each.dead) for each in store.backlog()] == [("mail", 4, 1)]
@@ -185,7 +185,7 @@ def test_jobs_keep_their_ids_and_are_found_by_them(house: House) -> None:
     store.discard([old])
     house.clock.advance(3_600_000_000)
     store.promote(100)
-    assert store.mover().advance() == []
+    assert mover_of(store).advance() == []
     assert store.get([old]) == [None]
 
 
@@ -195,8 +195,8 @@ def test_a_queue_moves_back_and_a_spec_put_meanwhile_does_not_reopen_the_cell_th
     store.put_spec(spec)
     for source, target in (("a", "b"), ("b", "c"), ("c", "a")):
         store.enqueue([Draft("work", 1, queue="mail")])
-        store.mover().start(["mail"], source, target)
-        store.mover().advance()
+        mover_of(store).start(["mail"], source, target)
+        mover_of(store).advance()
         store.put_spec(spec)
         closed = next(each for each in store.cells()[source].specs() if each.name == "mail")
         assert isinstance(closed.capacity, Moved)
@@ -209,8 +209,8 @@ def test_merges_go_on_in_the_cell_that_still_has_the_waiting_job(house: House) -
     store.put_spec(QueueSpec(name="mail", merge=LatestWins()))
     draft = Draft("work", 1, queue="mail", subject="s")
     (first,) = store.enqueue([draft])
-    store.mover().start(["mail"], "a", "b")
-    store.mover().advance()
+    mover_of(store).start(["mail"], "a", "b")
+    mover_of(store).advance()
     (again,) = store.enqueue([Draft("work", 2, queue="mail", subject="s")])
     assert (again.id, again.merged) == (first.id, True)
     (lease,) = store.claim([Want("mail", 2)], "w", minutes(1))
@@ -226,15 +226,15 @@ def test_a_rate_begins_in_the_target_when_the_starts_of_the_source_are_paid(hous
     store = house.open()
     store.put_spec(QueueSpec(name="mail", eligibility=Rate(2, minutes(1))))
     store.enqueue([Draft("work", queue="mail")] * 2)
-    store.mover().start(["mail"], "a", "b")
-    store.mover().advance()
+    mover_of(store).start(["mail"], "a", "b")
+    mover_of(store).advance()
     store.enqueue([Draft("work", queue="mail")])
     leases = store.claim([Want("mail", 2)], "w", minutes(1))
     store.settle([(lease, Ack()) for lease in leases])
-    assert [state.step for state in store.mover().advance()] == [Step.DRAINING]
+    assert [state.step for state in mover_of(store).advance()] == [Step.DRAINING]
     assert store.claim([Want("mail", 2)], "w", minutes(1)) == []
     house.clock.advance(61_000_000)
-    assert [state.step for state in store.mover().advance()] == [Step.LEAVING]
+    assert [state.step for state in mover_of(store).advance()] == [Step.LEAVING]
     assert len(store.claim([Want("mail", 2)], "w", minutes(1))) == 1
 
 
@@ -243,8 +243,8 @@ def test_a_source_of_drafts_follows_its_queue(house: House) -> None:
     points = [Checkpoint(number, 2, bytes([number])) for number in range(3)]
     keyed = [Draft("work", queue="mail", key="k0"), Draft("work", queue="mail")]
     assert store.ingest("feed", None, points[0], keyed) == Tally(2)
-    store.mover().start(["mail"], "a", "b")
-    store.mover().advance()
+    mover_of(store).start(["mail"], "a", "b")
+    mover_of(store).advance()
     stale = house.open()
     assert store.ingest("feed", points[0], points[1], keyed) == Tally(2, 1)
     assert store.ingest("feed", points[0], points[1], keyed) is None
@@ -259,7 +259,7 @@ def test_pauses_and_numbers_of_operators_go_along(house: House) -> None:
     store.set_gate("cap/mail", 1)
     store.pause("mail")
     store.enqueue([Draft("work", queue="mail")])
-    store.mover().start(["mail"], "a", "b")
+    mover_of(store).start(["mail"], "a", "b")
     there = store.cells()["b"]
     assert there.backlog(["mail"])[0].paused_until is not None
     assert [(gate.name, gate.given) for gate in there.gates("", 5)] == [("cap/mail", 1)]
@@ -268,17 +268,17 @@ def test_pauses_and_numbers_of_operators_go_along(house: House) -> None:
 def test_a_partition_moves_alone_where_no_promise_depends_on_it(house: House) -> None:
     store = house.open(SPREAD)
     store.enqueue([Draft("work", queue="orders", tenant=tenant) for tenant in TENANTS])
-    store.mover().split("orders", [1], "c")
+    mover_of(store).split("orders", [1], "c")
     assert store.backend.group.map.placement("orders").cells == ("a", "c", "a", "b")
     receipts = store.enqueue([Draft("work", queue="orders", tenant=tenant) for tenant in TENANTS])
     assert {cell_of(each.id) for each in receipts} == {0, 1, 2}
     assert len(store.claim([Want("orders", 100)], "w", minutes(1))) == 12
     for partitions, complaint in (([4], "4 is not a partition in 0 … 3"), ([3], "none is left in cell b")):
         with pytest.raises(Invalid, match=complaint):
-            store.mover().split("orders", partitions, "c")
+            mover_of(store).split("orders", partitions, "c")
     store.put_spec(QueueSpec(name="orders", eligibility=InOrder(per="tenant")))
     with pytest.raises(Invalid, match="it keeps order, caps, keys or merges by tenant"):
-        store.mover().split("orders", [0], "c")
+        mover_of(store).split("orders", [0], "c")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_what_cannot_move_is_refused_by_name(
     store = house.open()
     store.put_spec(QueueSpec(name="mail", **axes))
     with pytest.raises(Invalid, match=complaint):
-        store.mover().start(["mail"], source, target)
+        mover_of(store).start(["mail"], source, target)
     assert store.backend.group.map.version == 1
 
 
@@ -306,20 +306,20 @@ def test_jobs_that_would_wait_for_others_refuse_a_move(house: House) -> None:
     store = house.open(SPREAD)
     store.put_spec(QueueSpec(name="orders", eligibility=InOrder(per="tenant")))
     with pytest.raises(Invalid, match="the jobs that it has in cell b would wait"):
-        store.mover().start(["orders"], "a", "b")
-    store.mover().start(["orders"], "a", "c")
+        mover_of(store).start(["orders"], "a", "b")
+    mover_of(store).start(["orders"], "a", "c")
     with pytest.raises(Invalid, match="it moves from cell a to c"):
-        store.mover().start(["orders"], "b", "c")
+        mover_of(store).start(["orders"], "b", "c")
 
 
 def test_a_cell_is_added_and_another_one_drained_and_taken_out_of_the_file(house: House) -> None:
     old = house.open('mail = "b"', cells="ab")
     old.enqueue([Draft("work", 1), Draft("work", 2, queue="mail"), Draft("work", 3, queue="new")])
     store = house.open('mail = "b"')
-    store.mover().add("c")
+    mover_of(store).add("c")
     with pytest.raises(Invalid, match="it is in the agreed map, version 2"):
-        store.mover().add("c")
-    mover = store.mover()
+        mover_of(store).add("c")
+    mover = mover_of(store)
     mover.drain("a", "c")
     assert {state.queue for state in mover.advance()} == {"default", "new"}
     house.open_cell("memory://a").enqueue([Draft("work", 4, queue="stray")])
@@ -347,7 +347,7 @@ def _run(store: CellsStore, queue: str) -> list[Any]:
 def test_of_two_moves_at_once_the_first_one_counts(house: House) -> None:
     one, two = house.open(), house.open()
     two.backend.group.agreement.refresh()
-    rival = mover_of(two, lambda name: one.mover().start(["mail"], "a", "c") if name == "prepared" else None)
+    rival = mover_of(two, lambda name: mover_of(one).start(["mail"], "a", "c") if name == "prepared" else None)
     with pytest.raises(Invalid, match=r"it has agreed on version 2, which differs in moves.mail, queues.mail"):
         rival.start(["mail"], "a", "b")
     assert house.open().backend.group.map.placement("mail").cells == ("c",)
@@ -357,8 +357,8 @@ def test_a_process_follows_moves_by_itself(house: House, monkeypatch: pytest.Mon
     monkeypatch.setattr("forebay.store.cells.guard._CHECK_SECONDS", 0.01)
     worker = house.open()
     store = house.open()
-    store.mover().start(["mail"], "a", "b")
-    store.mover().advance()
+    mover_of(store).start(["mail"], "a", "b")
+    mover_of(store).advance()
     store.enqueue([Draft("work", 7, queue="mail")])
     eventually(lambda: _run(worker, "mail") == [7], "the worker claims from the new cell")
     with pytest.raises(Invalid, match="it moves from cell a to b in version 4"):

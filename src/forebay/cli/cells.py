@@ -44,6 +44,12 @@ def _opened(call: Call) -> "Iterator[CellsStore]":
         yield store
 
 
+def _mover(store: "CellsStore") -> "Mover":
+    from forebay.store.cells.moving import Mover
+
+    return Mover(store.backend.group)
+
+
 def _ls(call: Call) -> int:
     with _opened(call) as store:
         cells = store.backend.group.map
@@ -75,7 +81,7 @@ def _state(name: str, cell: Store, moves: tuple[str, ...]) -> CellState:
 
 def _add(call: Call) -> int:
     with _opened(call) as store:
-        store.mover().add(call.args.cell)
+        _mover(store).add(call.args.cell)
         call.screen.note(f"cell {call.args.cell} is in version {store.backend.group.map.version} of the map")
     return OK
 
@@ -83,7 +89,7 @@ def _add(call: Call) -> int:
 def _move(call: Call) -> int:
     args = call.args
     with _opened(call) as store:
-        mover = store.mover()
+        mover = _mover(store)
         if args.partition:
             if len(args.queues) != 1 or args.source is not None:
                 raise Invalid("--partition", "partitions of one queue move, from any cell", "name one queue, no --from")
@@ -98,7 +104,7 @@ def _move(call: Call) -> int:
 
 def _drain(call: Call) -> int:
     with _opened(call) as store:
-        mover = store.mover()
+        mover = _mover(store)
 
         def drain() -> None:
             mover.drain(call.args.cell, call.args.target)

@@ -16,7 +16,6 @@ from forebay.store.cells.cell_group import CellGroup
 from forebay.store.cells.cell_map import CellAddress, CellMap
 from forebay.store.cells.control import Control
 from forebay.store.cells.jobs import Jobs
-from forebay.store.cells.moving import Mover
 from forebay.store.cells.observing import Observing
 from forebay.store.cells.waiting import Waiting
 from forebay.store.protocol import Capabilities, Store
@@ -62,10 +61,6 @@ class CellsBackend:
 
 class CellsStore(Shell[CellsBackend]):
     """Several stores as one."""
-
-    def mover(self) -> Mover:
-        """What moves queues from cell to cell."""
-        return Mover(self.backend.group)
 
     def cells(self) -> dict[str, Store]:
         """Each cell as a store by itself, with the ids that all cells use."""
