@@ -85,7 +85,7 @@ def runs() -> list[Run]:
 def test_one_that_is_stopped_while_it_waits_leaves_its_place_to_the_next(
     runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.work.quarantine.Child", IdleChild)
+    monkeypatch.setattr("forebay.work.quarantine.IsolatedProcess", IdleChild)
     begun: SimpleQueue[Run] = SimpleQueue()
     ended: SimpleQueue[Run] = SimpleQueue()
 

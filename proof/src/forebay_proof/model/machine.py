@@ -2,9 +2,9 @@
 
     TestMine = StoreMachine.for_store(open_mine).TestCase
 
-`open_mine(clock)` opens an empty store on that clock and has a way to crash it (`lockstep.Opened`). Answers and every
-visible field are compared after every step, queues after most; at the end the store is healed, drained and must be
-empty, and the checkers read its ledger.
+`open_mine(clock)` opens an empty store on that clock and has a way to crash it (`lockstep.OpenedStore`). Answers and
+every visible field are compared after every step, queues after most; at the end the store is healed, drained and must
+be empty, and the checkers read its ledger.
 
 A failure prints the shortest history found as Python calls, and a blob. To replay it, put the printed decorator on the
 machine and run the test again: `reproduce_failure("6.…", b"…")(Machine)`. A whole run is replayed by its seed:
