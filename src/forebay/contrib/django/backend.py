@@ -33,7 +33,14 @@ from forebay.contrib.django.api import (
 )
 from forebay.contrib.django.config import config
 from forebay.contrib.django.project import app
-from forebay.contrib.django.task import STATUSES, ForebayTask, ForebayTaskContext, ReturnValueInvalid, result_of
+from forebay.contrib.django.task import (
+    STATUSES,
+    ForebayTask,
+    ForebayTaskContext,
+    ReturnValueInvalid,
+    result_of,
+    to_datetime,
+)
 from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.limits import MAX_ID
@@ -103,12 +110,14 @@ class ForebayBackend(BaseTaskBackend):
         if task.run_after is not None:
             aware = timezone.is_aware(task.run_after)
             chosen["run_at"] = task.run_after if aware else timezone.make_aware(task.run_after)
+        job = None
         if database is None:
             job_id = fb.enqueue(task.module_path, payload, **chosen).id
+            job = fb.get(job_id)
         else:
             job_id = fb.enqueue_in(connections[database], task.module_path, payload, **chosen)
         object.__setattr__(result, "id", str(job_id))
-        object.__setattr__(result, "enqueued_at", timezone.now())
+        object.__setattr__(result, "enqueued_at", timezone.now() if job is None else to_datetime(job.enqueued_at))
         task_enqueued.send(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> AnyResult:
