@@ -10,7 +10,30 @@ _SHEDDING = "src/forebay/engine/intake.py"
 _SQLITE_STORE = "src/forebay/store/sqlite"
 _POSTGRES_STORE = "src/forebay/store/postgres"
 
+_SEARCH = "tests/stores/test_search_indexes.py"
+
 INTAKE_MUTANTS = [
+    Mutant(
+        "a search by an index forgets the rest of the query",
+        f"{_SQLITE_STORE}/observing.py",
+        "[job for job in found if query.admits(job)]",
+        "found",
+        (_SEARCH, "-k", "sqlite"),
+    ),
+    Mutant(
+        "a search by an index that leaves jobs out",
+        f"{_SQLITE_STORE}/search.py",
+        'sql.endswith(f"({expression})")',
+        'f"({expression})" in sql',
+        (_SEARCH, "-k", "sqlite"),
+    ),
+    Mutant(
+        "a search for null by an index",
+        f"{_POSTGRES_STORE}/observing.py",
+        ' and text != "null"',
+        "",
+        (_SEARCH, "-k", "postgres"),
+    ),
     Mutant(
         "a broker serves its first queue alone",
         "src/forebay/core/fanout.py",

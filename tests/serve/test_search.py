@@ -3,6 +3,7 @@
 import pytest
 
 from forebay.core.job import Draft
+from forebay.core.limits import CONTENT_SCAN
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.views.search import Filter, find
 from forebay.store.protocol import Store
@@ -54,15 +55,16 @@ def test_a_secret_is_not_found_out_by_searching_for_it(store: Store, serve_on: S
 def test_a_search_ends_and_says_where_to_go_on(
     store: Store, serve_on: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.serve.security.visibility.MAX_SCANNED", 150)
-    store.enqueue([Draft("a", {"n": n}) for n in range(400)])
+    monkeypatch.setattr("forebay.serve.security.visibility.MAX_SCANNED", CONTENT_SCAN)
+    for start in range(0, 1_200, 400):
+        store.enqueue([Draft("a", {"n": n}) for n in range(start, start + 400)])
     client = serve_on(store).client(Role.VIEWER)
     seen, pages = list[int](), 0
     after: int | None = 0
     while after is not None:
-        page = client.get("/jobs", params={"payload": "n=399", "after": after}).json()
+        page = client.get("/jobs", params={"payload": "n=1199", "after": after}).json()
         seen, after, pages = [*seen, *(job["id"] for job in page["jobs"])], page["next"], pages + 1
-    assert (seen, pages) == ([400], 3)
+    assert (seen, pages) == ([1_200], 3)
 
 
 def test_the_dashboard_searches_too(store: Store, site: Site) -> None:

@@ -20,6 +20,7 @@ MAX_CONDITIONS: Final = 8
 Conditions = tuple[tuple[str, str], ...]
 
 _encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
 
 
 def parse_condition(field: str, text: str) -> tuple[str, str]:
@@ -49,6 +50,18 @@ def holds(meta: dict[str, str] | None, body: bytes, wanted_meta: Conditions, wan
         return True
     payload = decode_payload(body)
     return all(_found(payload, path.split("."), text) for path, text in wanted_payload)
+
+
+def plain_values(text: str) -> list[str | int] | None:
+    """The values that a text stands for, if an index finds them as JSON has them; None: also null or a fraction."""
+    try:
+        value = _decode(text)
+    except msgspec.DecodeError:
+        return [text]
+    if value is None or type(value) is float:
+        return None
+    same = type(value) in (int, bool) and _encode(value) == text.encode()
+    return [text, value] if same else [text]
 
 
 def _found(value: Json, steps: Sequence[str], text: str) -> bool:

@@ -105,7 +105,8 @@ class Query(Struct, frozen=True):
     """Which jobs to show; every field that is set must match.
 
     `suspect`: only jobs whose last holder died, or only the others; a dead suspect is quarantined.
-    `meta`, `payload`: what they carry (`core.content`). A page reads `limits.CONTENT_SCAN` jobs that match the rest.
+    `meta`, `payload`: what they carry (`core.content`). A page reads `limits.CONTENT_SCAN` jobs that match the rest,
+    or that many of an index on one of them.
     """
 
     queue: str | None = None
@@ -129,6 +130,20 @@ class Query(Struct, frozen=True):
             raise Invalid("suspect", f"{self.suspect!r} is not a boolean", "say True, False, or nothing")
         checked_conditions("meta", self.meta)
         checked_conditions("payload", self.payload)
+
+    def admits(self, job: Job) -> bool:
+        """Whether the job matches, whatever it carries."""
+        return all(
+            wanted is None or wanted == found
+            for wanted, found in (
+                (self.queue, job.queue),
+                (self.state, job.state),
+                (self.kind, job.kind),
+                (self.tenant, job.tenant),
+                (self.subject, job.subject),
+                (self.suspect, job.suspect),
+            )
+        )
 
 
 class JobFields(TypedDict, total=False):

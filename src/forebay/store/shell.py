@@ -9,8 +9,6 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
-from msgspec.structs import replace
-
 from forebay.core.content import holds
 from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, QueueFull
@@ -176,8 +174,8 @@ class Shell(Generic[B]):
         return self.backend.browse(query, after, limit)
 
     def _search(self, query: Query, after: int, limit: int) -> Page:
-        """The jobs of one page of the rest of the query whose content matches: the same rule on every store."""
-        page = self.backend.browse(replace(query, meta=(), payload=()), after, CONTENT_SCAN)
+        """The jobs of one page whose content matches: the same rule on every store, whatever its indexes narrow."""
+        page = self.backend.browse(query, after, CONTENT_SCAN)
         found = [job for job in page.jobs if holds(job.meta, job.body, query.meta, query.payload)]
         return Page(found, page.next) if len(found) <= limit else Page(found[:limit], found[limit - 1].id)
 

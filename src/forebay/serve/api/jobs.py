@@ -127,8 +127,9 @@ async def browse(
 
     A search may end early, with few jobs or none and a `next`: it reads a bounded number of jobs.
     """
-    query = Wanted(queue, None if state is None else State(state), kind, tenant, subject)
-    fits = partial(carries, actor, _conditions("meta", meta), _conditions("payload", payload))
+    content = _conditions("meta", meta), _conditions("payload", payload)
+    query = Wanted(queue, None if state is None else State(state), kind, tenant, subject, None, *content)
+    fits = partial(carries, actor, *content)
 
     def found() -> JobPage:
         jobs, _, next_id = find(context.store, actor, query, after, limit, fits if meta or payload else None)

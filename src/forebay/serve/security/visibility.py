@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from forebay.core.content import Conditions, holds
 from forebay.core.gate import has_gate
 from forebay.core.job import Job
+from forebay.core.limits import CONTENT_SCAN
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics.gates import gate_label
@@ -103,12 +104,15 @@ def find(
     position: int | None = after if wanted is not None else None
     while wanted is not None and position is not None:
         page = store.browse(wanted, position, _STEP if fits is not None else min(_STEP, limit))
+        scanned += CONTENT_SCAN if wanted.meta or wanted.payload else 0
         for job in page.jobs:
             scanned += 1
             if sees_job(actor, job) and (fits is None or fits(job)):
                 found.append(job)
                 size += len(job.body) + len(job.result_body or b"")
-            if len(found) == limit or scanned == MAX_SCANNED or size >= MAX_BYTES:
+            if len(found) == limit or scanned >= MAX_SCANNED or size >= MAX_BYTES:
                 return found, scanned, page.next if job is page.jobs[-1] else job.id
         position = page.next
-    return found, scanned, None
+        if scanned >= MAX_SCANNED:
+            break
+    return found, scanned, position

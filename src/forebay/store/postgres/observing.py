@@ -6,6 +6,7 @@ in one snapshot, since jobs move between them. Each place is read up to some id,
 these. The server filters by queue and state; all other conditions are checked here, since they may differ within a run.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -51,6 +52,12 @@ _UNFINISHED: Final = statement("unfinished")
 _PROGRESS: Final = statement("progress")
 _CHANGES: Final = "SELECT changes FROM forebay.holder WHERE id = %s"
 _SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
+
+_HAS_INDEX: Final = (
+    "SELECT FROM pg_index WHERE indrelid = 'forebay.ended'::regclass AND indisvalid "
+    "AND right(pg_get_indexdef(indexrelid), length(%s::text)) = %s::text"
+)
+_PATH: Final = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", re.ASCII)
 
 _PROBES: Final = 2_000
 """Rows that one page reads in each place, at most."""
@@ -250,7 +257,7 @@ class _PageReader(NamedTuple):
         end = min(ends) if ends else None
         found = sorted((job for part in parts for job in part.jobs), key=lambda job: job.id)
         jobs = [job for job in found if end is None or job.id <= end]
-        matching = [job for job in jobs if job.id > self.after and matches(job, self.query)]
+        matching = [job for job in jobs if job.id > self.after and self.query.admits(job)]
         return Page(matching, end) if len(matching) <= limit else Page(matching[:limit], matching[limit - 1].id)
 
     def _parts(self) -> list[_Part]:
@@ -289,6 +296,10 @@ class _PageReader(NamedTuple):
 
     def _ended(self) -> _Part:
         query = self.query
+        if (lookup := self._lookup()) is not None:
+            found = [job_id for (job_id,) in self._fetch(*lookup)]
+            jobs = [EndedRow._make(row).job() for row in self._fetch(_ENDED, (found, self.now))] if found else []
+            return _Part(jobs, found[-1] if len(found) >= self.wanted else None)
         end, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_ENDED_END, _PAGE_ENDED)
         probes = _PROBES if self._filters else self.wanted
         last = self._last(end, self.after, probes - 1)
@@ -297,6 +308,17 @@ class _PageReader(NamedTuple):
         filters = (state, state, query.queue, query.queue, query.kind, query.kind)
         jobs = [EndedRow._make(row).job() for row in self._fetch(page, (*ids, self.now, *filters, self.wanted))]
         return _Part(jobs, jobs[-1].id if len(jobs) >= self.wanted else last)
+
+    def _lookup(self) -> tuple[str, tuple[object, ...]] | None:
+        """The next ids by the first condition that has an index of the user (docs/guides/search.md)."""
+        wanted = [(f"body #>> '{{{','.join(path.split('.'))}}}'", path, text) for path, text in self.query.payload]
+        wanted += [(f"facts #>> '{{meta,{name}}}'", name, text) for name, text in self.query.meta]
+        for expression, path, text in wanted:
+            ending = f"(({expression}::text[])), id)"
+            if _PATH.fullmatch(path) and text != "null" and self._fetch(_HAS_INDEX, (ending, ending)):
+                ids = f"SELECT id FROM forebay.ended WHERE ({expression}) = %s AND id > %s ORDER BY id LIMIT %s"
+                return ids, (text, self.after, self.wanted)
+        return None
 
     @property
     def _filters(self) -> bool:
@@ -322,17 +344,3 @@ def browse(server: Server, query: Query, after: int, limit: int, now: Instant) -
 
     # Under an old snapshot a page may scan many dead rows.
     return server.transact(read, marked=False, within=server.long_timeout)
-
-
-def matches(job: Job, query: Query) -> bool:
-    return all(
-        wanted is None or wanted == found
-        for wanted, found in (
-            (query.queue, job.queue),
-            (query.state, job.state),
-            (query.kind, job.kind),
-            (query.tenant, job.tenant),
-            (query.subject, job.subject),
-            (query.suspect, job.suspect),
-        )
-    )

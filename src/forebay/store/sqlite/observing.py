@@ -21,6 +21,7 @@ from forebay.store.checks import LAST
 from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
 from forebay.store.sqlite.claim_cursor import workable_at
 from forebay.store.sqlite.gates import Gates
+from forebay.store.sqlite.search import lookup_for
 from forebay.store.sqlite.session import Session
 from forebay.store.sqlite.tables import (
     JobRow,
@@ -91,6 +92,10 @@ class Observing:
         state = None if query.state is None else STATES.index(query.state)
         wanted = (query.queue, state, query.kind, query.tenant, query.subject, query.suspect)
         with self._session.read() as (reader, _):
+            if (lookup := lookup_for(reader, query)) is not None:
+                ids = lookup.ids(reader, after, limit)
+                found = sorted(map(job_of, reader.execute(_JOBS_BY_ID, (id_list(ids),))), key=lambda job: job.id)
+                return Page([job for job in found if query.admits(job)], ids[-1] if len(ids) == limit else None)
             if query.state is State.RUNNING:
                 held = (after, query.queue, query.kind, query.tenant, query.subject, query.suspect, limit)
                 jobs = [job_of(columns) for columns in reader.execute(_PAGE_HELD, held)]

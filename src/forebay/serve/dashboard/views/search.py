@@ -43,8 +43,9 @@ class Filter(Struct, frozen=True):
     payload: Condition | None = None
 
     def query(self, actor: Actor) -> Query:
-        """The part of the filter that the store applies; `fits` applies the rest."""
-        return Query(self.queue, self.state, self.kind, actor.tenant or self.tenant)
+        """The part of the filter that the store applies; `fits` applies the rest, as the actor sees the job."""
+        content = _conditions("meta", self.meta), _conditions("payload", self.payload)
+        return Query(self.queue, self.state, self.kind, actor.tenant or self.tenant, None, None, *content)
 
     def fits(self, job: Job, actor: Actor) -> bool:
         return (
