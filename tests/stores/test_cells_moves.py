@@ -1,6 +1,8 @@
 """Moves between cells: interrupted at every write and resumed, with producers and workers that have older maps."""
 
 from collections.abc import Callable
+from threading import Event
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -39,10 +41,13 @@ class House:
         self._backends: dict[str, Backend] = {}
         self._opened: list[CellsStore] = []
 
-    def open(self, queues: str = 'mail = "a"', cells: str = "abc", version: int = 1) -> CellsStore:
+    def open(
+        self, queues: str = 'mail = "a"', cells: str = "abc", version: int = 1, deadline: float | None = None
+    ) -> CellsStore:
         lines = [f"version = {version}"]
         for number, name in enumerate(cells):
             lines += [f"[cells.{name}]", f"number = {number}", f'url = "memory://{name}"']
+            lines += [] if deadline is None else [f"deadline = {deadline}"]
         text = "\n".join([*lines, "[queues]", '"*" = "a"', queues])
         store = open_cells(*read_cells(text, "cells.toml"), self.open_cell)
         self._opened.append(store)
@@ -346,7 +351,7 @@ def _run(store: CellsStore, queue: str) -> list[Any]:
 
 def test_of_two_moves_at_once_the_first_one_counts(house: House) -> None:
     one, two = house.open(), house.open()
-    two.backend.group.agreement.refresh()
+    two.backend.group.refresh()
     rival = mover_of(two, lambda name: mover_of(one).start(["mail"], "a", "c") if name == "prepared" else None)
     with pytest.raises(Invalid, match=r"it has agreed on version 2, which differs in moves.mail, queues.mail"):
         rival.start(["mail"], "a", "b")
@@ -363,3 +368,41 @@ def test_a_process_follows_moves_by_itself(house: House, monkeypatch: pytest.Mon
     eventually(lambda: _run(worker, "mail") == [7], "the worker claims from the new cell")
     with pytest.raises(Invalid, match="it moves from cell a to b in version 4"):
         house.open('mail = "b"', version=9)
+
+
+def test_a_slot_that_fires_while_its_schedule_moves_fires_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, source = house.open(), house.open_cell("memory://a")
+    due, draft = store.now(), Draft("work", queue="mail")
+    store.put_schedule(Schedule("s", "@every 1m", due, draft))
+    put = source.put_schedule
+
+    def fire_before(schedule: Schedule) -> None:
+        monkeypatch.undo()
+        assert source.fire("s", due, due + 60_000_000, draft)
+        put(schedule)
+
+    monkeypatch.setattr(source, "put_schedule", fire_before)
+    mover_of(store).start(["mail"], "a", "b")
+    mover_of(store).advance()
+    assert [schedule.next_at for schedule in store.schedules()] == [due + 60_000_000]
+    assert not store.fire("s", due, due + 60_000_000, draft)
+
+
+def test_a_schedule_of_a_process_with_an_older_map_is_put_where_its_queue_lives(house: House) -> None:
+    older, store = house.open(), house.open()
+    mover_of(store).start(["mail"], "a", "b")
+    mover_of(store).advance()
+    older.put_schedule(Schedule("s", "@every 1m", store.now(), Draft("work", queue="mail")))
+    assert [cell for cell, each in store.cells().items() if each.schedules()] == ["b"]
+
+
+def test_a_process_follows_a_move_while_another_cell_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    older, store = house.open(deadline=0.1), house.open()
+    mover_of(store).start(["mail"], "a", "b")
+    mover_of(store).advance()
+    released = Event()
+    monkeypatch.setattr(house.open_cell("memory://c"), "extent", lambda _: released.wait(5))
+    began = monotonic()
+    assert cell_of(older.enqueue([Draft("work", queue="mail")])[0].id) == 1
+    assert monotonic() < began + 2
+    released.set()

@@ -7,7 +7,6 @@ are appended to the cell with the lowest number first, so of two that are made a
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from threading import Lock
 from typing import Final
 
@@ -15,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.core.errors import Invalid, StoreFailed, WrongQueueKind
+from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
@@ -128,12 +127,6 @@ class Agreement:
             elif newest.version == self._map.version and newest != self._map:
                 _refuse(log.cell, newest, self._map)
             self._read_to[log.cell] = end
-
-    def refresh(self) -> None:
-        """Follow the newest map now."""
-        for log in self._logs:
-            with suppress(StoreFailed):
-                self.probe(log)
 
     def _adopt(self, cells: CellMap) -> None:
         self._check_addresses(cells)

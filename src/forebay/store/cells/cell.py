@@ -45,15 +45,13 @@ T = TypeVar("T")
 
 
 class Cell:
-    """A store among others. `probe` raises when the cell is not to be used."""
+    """A store among others."""
 
-    def __init__(
-        self, name: str, number: int, backend: Backend, deadline: float | None, probe: Callable[[], object]
-    ) -> None:
+    def __init__(self, name: str, number: int, backend: Backend, guard: Guard) -> None:
         self.name: Final = name
         self.number: Final = number
         self.backend: Final = backend
-        self.guard: Final = Guard(name, deadline, probe)
+        self.guard: Final = guard
         self._ids = ids = CellIds(number)
         self._call, self._within = self.guard.call, self.guard.within
         self._specs: list[QueueSpec] = []
@@ -94,7 +92,8 @@ class Cell:
     def _hand_back(self, leases: list[Lease]) -> None:
         """Jobs that were claimed too late: nobody will run them."""
         if leases:
-            self.backend.settle([(lease, Release()) for lease in leases])
+            with suppress(StoreFailed):
+                self.backend.settle([(lease, Release()) for lease in leases])
 
     def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
         inside = [self._ids.inside(lease) for lease in leases]
@@ -188,6 +187,12 @@ class Cell:
     def put_schedule(self, schedule: Schedule) -> None:
         self._call(lambda: self.backend.put_schedule(schedule))
 
+    def stop_schedule(self, schedule: Schedule) -> Schedule:
+        """Pause it; as it is then, since it may have fired after it was read. `paused` is what it was before."""
+        self.put_schedule(replace(schedule, paused=True))
+        stopped = next((each for each in self.schedules() if each.name == schedule.name), schedule)
+        return replace(stopped, paused=schedule.paused)
+
     def drop_schedule(self, name: str) -> bool:
         return self._call(lambda: self.backend.drop_schedule(name))
 
@@ -199,7 +204,7 @@ class Cell:
         return schedule if last is None else replace(schedule, last_job=self._outside(last))
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-        return self._call(lambda: self.backend.fire(name, tick, next_at, draft))
+        return self._within(lambda: self.backend.fire(name, tick, next_at, draft))
 
     # -- workers, sources, the ledger
 

@@ -1,6 +1,7 @@
 """The cells of one process, and the ways to call several of them: each, the first that answers, by the ids of jobs."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Final, TypeVar, cast
 
@@ -29,6 +30,12 @@ class CellGroup:
     @property
     def map(self) -> CellMap:
         return self.agreement.map
+
+    def refresh(self) -> None:
+        """Follow the newest map that a cell has now. One that does not answer in time is left out."""
+        for cell in self.cells:
+            with suppress(StoreFailed):
+                cell.guard.probe()
 
     def close(self) -> None:
         self._closed = True

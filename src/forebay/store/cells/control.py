@@ -66,16 +66,20 @@ class Control:
     # -- schedules
 
     def put_schedule(self, schedule: Schedule) -> None:
-        """In the cell of its draft. Where an edit moves it, it is dropped first: it may pause, never fire twice."""
+        """In the cell of its draft. Where an edit moves it, it is paused elsewhere first: it never fires in two."""
         self._group.check_open()
+        self._group.refresh()
         home = self._home(schedule.draft)
+        left: list[Cell] = []
         for cell in self._group.cells:
-            if cell is not home:
-                known = next((each for each in cell.schedules() if each.name == schedule.name), None)
-                if known is not None:
-                    schedule = edited(known, schedule, known.last_at)
-                    cell.drop_schedule(schedule.name)
+            known = next((each for each in cell.schedules() if each.name == schedule.name), None)
+            if known is not None and cell is not home:
+                known = cell.stop_schedule(known)
+                schedule = edited(known, schedule, known.last_at)
+                left.append(cell)
         home.put_schedule(schedule)
+        for cell in left:
+            cell.drop_schedule(schedule.name)
 
     def drop_schedule(self, name: str) -> bool:
         self._group.check_open()

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from forebay.core.errors import Closed, StoreFailed
 
@@ -36,6 +36,12 @@ class CellDown(StoreFailed):
     def __init__(self, cell: str, reason: str) -> None:
         super().__init__(f"cell {cell}", reason, _REMEDY)
         self.cell = cell
+
+
+class Calls(Protocol):
+    """Where calls with a deadline run."""
+
+    def submit(self, call: Callable[[], T]) -> Future[T]: ...
 
 
 class CallThreads:
@@ -88,15 +94,25 @@ class CallThreads:
 class Guard:
     """Breaker and deadline of one cell. `probe` reads the store, and raises where it is not to be used."""
 
-    def __init__(self, name: str, deadline: float | None, probe: Callable[[], object]) -> None:
-        self._name = name
+    def __init__(
+        self,
+        name: str,
+        deadline: float | None,
+        probe: Callable[[], object],
+        *,
+        threads: Calls | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.name: Final = name
         self._deadline = deadline
         self._probe = probe
+        self._clock = clock
         self._down: str | None = None
         self._back_at = -_RENEWED_WITHIN
+        self._rest = _CHECK_SECONDS
         self._wake = Event()
         self._closing = False
-        self.threads: Final = CallThreads(name)
+        self.threads: Final[Calls] = CallThreads(name) if threads is None else threads
         self._watch = Thread(target=self._keep_watch, name=f"forebay-cell-{name}-watch", daemon=True)
 
     @property
@@ -107,7 +123,7 @@ class Guard:
     @property
     def recovering(self) -> bool:
         """Whether it was down until a moment ago, so that workers have not renewed their leases yet."""
-        return monotonic() < self._back_at + _RENEWED_WITHIN
+        return self._clock() < self._back_at + _RENEWED_WITHIN
 
     def start(self) -> None:
         """Probe from now on."""
@@ -122,20 +138,23 @@ class Guard:
     def call(self, call: Callable[[], T]) -> T:
         """In this thread, for as long as the store takes."""
         if self._down is not None and not self._closing:
-            raise CellDown(self._name, self._down)
+            raise CellDown(self.name, self._down)
+        return self._perform(call)
+
+    def _perform(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except StoreFailed as error:
             self._open(error.reason)
-            raise CellDown(self._name, error.reason) from error
+            raise CellDown(self.name, error.reason) from error
 
     def within(self, call: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
         """In a thread of the cell, up to its deadline; `late` gets an answer for which nobody waits any more."""
         if self._deadline is None:
             return self.call(call)
         if self._down is not None and not self._closing:
-            raise CellDown(self._name, self._down)
-        future = self.threads.submit(lambda: self.call(call))
+            raise CellDown(self.name, self._down)
+        future = self.threads.submit(lambda: self._perform(call))
         try:
             return future.result(self._deadline)
         except TimeoutError:
@@ -144,13 +163,17 @@ class Guard:
         self._open(f"it did not answer within {self._deadline:g} s")
         if late is not None:
             future.add_done_callback(lambda done: None if done.exception() else late(done.result()))
-        raise CellDown(self._name, self._down or "it answers again")
+        raise CellDown(self.name, self._down or "it answers again")
+
+    def probe(self) -> None:
+        """Read the store once, within the deadline."""
+        self.within(self._probe)
 
     def _open(self, reason: str) -> None:
         if self._down is None and not self._closing:
             self._down = reason
             self._wake.set()
-            _log.warning("cell %s is left out: %s", self._name, reason)
+            _log.warning("cell %s is left out: %s", self.name, reason)
 
     def _keep_watch(self) -> None:
         rest = _CHECK_SECONDS
@@ -158,14 +181,22 @@ class Guard:
             self._wake.wait(rest)
             self._wake.clear()
             try:
-                self._probe()
+                rest = self.check()
             except Closed:
                 return  # closed meanwhile
-            except Exception as error:
-                self._open(str(error))
-                rest = min(_MAX_PROBE, rest * 2 if rest < _CHECK_SECONDS else _FIRST_PROBE)
-                continue
-            if self._down is not None:
-                self._down, self._back_at = None, monotonic()
-                _log.warning("cell %s is back", self._name)
-            rest = _CHECK_SECONDS
+
+    def check(self) -> float:
+        """Probe the store, and open or close the breaker; the seconds until the next probe."""
+        try:
+            self._probe()
+        except Closed:
+            raise
+        except Exception as error:
+            self._open(str(error))
+            self._rest = min(_MAX_PROBE, self._rest * 2 if self._rest < _CHECK_SECONDS else _FIRST_PROBE)
+            return self._rest
+        if self._down is not None:
+            self._down, self._back_at = None, self._clock()
+            _log.warning("cell %s is back", self.name)
+        self._rest = _CHECK_SECONDS
+        return self._rest

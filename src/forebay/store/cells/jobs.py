@@ -38,7 +38,7 @@ class Jobs:
                 found = cell.enqueue(part) if cell in closed else self._accepted(cell, part)
                 if left := [place for place, receipt in zip(places, found, strict=True) if receipt is None]:
                     closed.add(cell)
-                    self._group.agreement.refresh()
+                    self._group.refresh()
                     parts.extendleft(self._parts(drafts, left, moving=False).items())
             except ForebayError as error:
                 if not any(receipts):
@@ -93,7 +93,7 @@ class Jobs:
         except QueueFull as full:
             if full.limit > 0:
                 raise
-            self._group.agreement.refresh()
+            self._group.refresh()
             return self._ingest(source, before, after, drafts)
 
     def _ingest(

@@ -56,7 +56,7 @@ class Mover:
 
     def add(self, name: str) -> None:
         """Agree on a cell that the file has and the map has not."""
-        self._group.agreement.refresh()
+        self._group.refresh()
         if name in self._map.cells:
             raise Invalid(f"cell {name}", f"it is in the agreed map, version {self._map.version}", "nothing to do")
         number = self._cell(name).number
@@ -75,7 +75,7 @@ class Mover:
 
     def start(self, queues: Sequence[str], source: str, target: str) -> None:
         """Begin to move what these queues have in a cell; a move that has begun already goes on."""
-        self._group.agreement.refresh()
+        self._group.refresh()
         moves = {queue: self._map.move(queue) for queue in queues}
         begun = {queue for queue, move in moves.items() if move and (move.source, move.target) == (source, target)}
         if new := [queue for queue in queues if queue not in begun]:
@@ -83,7 +83,7 @@ class Mover:
 
     def drain(self, source: str, target: str) -> None:
         """Begin to move all queues of a cell, and let new ones live in the target."""
-        self._group.agreement.refresh()
+        self._group.refresh()
         others = self._map.queues[OTHERS]
         after = replace(others, cells=tuple(target if name == source else name for name in others.cells))
         cells = self._moved(self.queues_in(source), self._cell(source), self._cell(target))
@@ -93,7 +93,7 @@ class Mover:
 
     def split(self, queue: str, partitions: Sequence[int], target: str) -> None:
         """Place some partitions elsewhere, while their cell keeps others. No promise may depend on the partition."""
-        self._group.agreement.refresh()
+        self._group.refresh()
         placement = self._map.placement(queue)
         if wrong := [number for number in partitions if not 0 <= number < len(placement.cells)]:
             reason = f"{wrong[0]} is not a partition in 0 … {len(placement.cells) - 1}"
@@ -112,7 +112,7 @@ class Mover:
 
     def advance(self) -> list[MoveState]:
         """Take every step that can be taken now; the moves that are not over."""
-        self._group.agreement.refresh()
+        self._group.refresh()
         return [state for queue in list(self._map.moves) for state in self._advance(queue)]
 
     def _moved(self, queues: Sequence[str], source: Cell, target: Cell) -> CellMap:
@@ -199,6 +199,7 @@ class Mover:
                 move = self._step(queue, replace(move, step=Step.LEAVING))
         kept = backlog.done + backlog.dead + backlog.cancelled
         if move.step is Step.LEAVING:
+            self._move_schedules(move, queue, source, target)
             window = micros(self._spec(queue, target).key_window)
             if backlog.depth + kept == 0 and source.now() > move.since + window:
                 self._step(queue, replace(move, step=Step.LEFT))
@@ -209,9 +210,9 @@ class Mover:
         for schedule in source.schedules():
             if schedule.draft.queue != queue:
                 continue
-            source.put_schedule(replace(schedule, paused=True))
+            stopped = source.stop_schedule(schedule)
             self._reached("schedule paused")
-            target.put_schedule(replace(schedule, paused=schedule.paused and schedule.name not in move.schedules))
+            target.put_schedule(replace(stopped, paused=stopped.paused and stopped.name not in move.schedules))
             self._reached("schedule put")
             source.drop_schedule(schedule.name)
 

@@ -6,7 +6,7 @@ What is atomic in one store is atomic in one cell. A call whose items live in se
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.backend import Backend
@@ -15,6 +15,7 @@ from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
 from forebay.store.cells.cell_map import CellAddress, CellMap
 from forebay.store.cells.control import Control
+from forebay.store.cells.guard import Guard
 from forebay.store.cells.jobs import Jobs
 from forebay.store.cells.observing import Observing
 from forebay.store.cells.waiting import Waiting
@@ -76,7 +77,16 @@ class CellsStore(Shell[CellsBackend]):
         return {cell.name: Shell(cell) for cell in self.backend.group.cells}
 
 
-def open_cells(cells: CellMap, addresses: Mapping[str, CellAddress], open_cell: Callable[[str], Backend]) -> CellsStore:
+NewGuard: TypeAlias = Callable[[str, float | None, Callable[[], object]], Guard]
+"""The guard of a cell, from its name, its deadline and its probe."""
+
+
+def open_cells(
+    cells: CellMap,
+    addresses: Mapping[str, CellAddress],
+    open_cell: Callable[[str], Backend],
+    new_guard: NewGuard = Guard,
+) -> CellsStore:
     """Open every cell, and agree on the map; where one refuses, none is used."""
     members: list[Cell] = []
     try:
@@ -85,7 +95,8 @@ def open_cells(cells: CellMap, addresses: Mapping[str, CellAddress], open_cell: 
         agreement = Agreement(cells, logs)
         for name, address in addresses.items():
             probe = partial(agreement.probe, logs[name])
-            members.append(Cell(name, cells.cells[name], backends[name], address.deadline, probe))
+            guard = new_guard(name, address.deadline, probe)
+            members.append(Cell(name, cells.cells[name], backends[name], guard))
         agreement.open()
     except BaseException:
         for cell in members:
