@@ -5,6 +5,7 @@ from tests.mutants.guards import Mutant
 _HOME = "src/forebay/store/cells"
 _TESTS = ("tests/stores/test_cells.py",)
 _EVENTS = ("tests/stores/test_cells_events.py",)
+_SIMULATED = ("tests/sim/test_cells.py",)
 _MOVES = ("tests/stores/test_cells_moves.py",)
 
 CELL_MUTANTS = [
@@ -112,6 +113,48 @@ CELL_MUTANTS = [
         "        if self.guard.recovering:\n",
         "        if False:\n",
         (*_TESTS, "-k", "not_reaped"),
+    ),
+    Mutant(
+        "jobs start in the target of a move before the source has finished its own",
+        f"{_HOME}/moving.py",
+        "            if backlog.depth == 0 and (paid or not move.held):\n",
+        "            if True:\n",
+        (*_SIMULATED, "-k", "four_cells"),
+    ),
+    Mutant(
+        "drafts that are routed by an old map are accepted by the cell that their queue has left",
+        f"{_HOME}/moving.py",
+        "            source.put_spec(closed(spec))\n",
+        "            pass\n",
+        (*_SIMULATED, "-k", "four_cells"),
+    ),
+    Mutant(
+        "an id leads to another cell",
+        f"{_HOME}/cell_group.py",
+        "        return self._by_number.get(cell_of(job_id))\n",
+        "        return self.cells[job_id % len(self.cells)]\n",
+        (*_SIMULATED, "-k", "four_cells"),
+    ),
+    Mutant(
+        "a slot that fires while its schedule moves fires once more",
+        f"{_HOME}/cell.py",
+        "        return replace(stopped, paused=schedule.paused)\n",
+        "        return schedule\n",
+        (*_MOVES, "-k", "fires_once"),
+    ),
+    Mutant(
+        "a schedule of an older map is put into the cell that its queue has left",
+        f"{_HOME}/control.py",
+        "        self._group.refresh()\n        home = ",
+        "        home = ",
+        (*_MOVES, "-k", "older_map_is_put"),
+    ),
+    Mutant(
+        "a process that follows a move waits for a cell that hangs",
+        f"{_HOME}/guard.py",
+        "        self.within(self._probe)\n",
+        "        self._probe()\n",
+        (*_MOVES, "-k", "another_cell_hangs"),
     ),
     Mutant(
         "the metrics know nothing of cells",

@@ -30,6 +30,7 @@ def _sim_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--seeds", metavar="A:B", help="the seeds from A up to, but not including, B")
     parser.add_argument("--hours", metavar="H", help="simulated hours of chaos")
     parser.add_argument("--faults", metavar="KIND,…", help="only these faults, or none")
+    parser.add_argument("--cells", metavar="N", help="over so many cells, up to 64")
 
 
 def _sim(call: Call) -> int:
@@ -37,7 +38,7 @@ def _sim(call: Call) -> int:
 
     args = call.args
     words = ["--seeds", args.seeds] if args.seeds else ["--seed", args.seed]
-    for name in ("hours", "faults"):
+    for name in ("hours", "faults", "cells"):
         if getattr(args, name) is not None:
             words += [f"--{name}", getattr(args, name)]
     return main([*words, *(["--json"] if args.json else [])])

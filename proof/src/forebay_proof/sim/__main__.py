@@ -11,9 +11,11 @@ from time import monotonic
 
 import msgspec
 
+from forebay_proof.sim.cells_simulation import MAX_CELLS
 from forebay_proof.sim.faults import Kind
 from forebay_proof.sim.report import Total, command, history, line, summary
-from forebay_proof.sim.simulation import CHAOS_SECONDS, simulate
+from forebay_proof.sim.runs import simulate
+from forebay_proof.sim.simulation import CHAOS_SECONDS
 
 _EXAMPLES = """\
 examples:
@@ -21,6 +23,7 @@ examples:
   python -m forebay_proof.sim --seeds 0:300
   python -m forebay_proof.sim --seed 7 --hours 1 --json
   python -m forebay_proof.sim --seeds 0:50 --faults power-cut,lost-reply
+  python -m forebay_proof.sim --seed 7 --cells 64
 
 faults: """ + ", ".join(Kind)
 
@@ -37,6 +40,12 @@ def _kinds(text: str) -> list[Kind]:
     return [] if text == "none" else [Kind(word) for word in text.split(",")]
 
 
+def _cells(text: str) -> int:
+    if not 1 <= int(text) <= MAX_CELLS:
+        raise ValueError(text)
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m forebay_proof.sim",
@@ -49,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seeds", type=_seeds, metavar="A:B", help="the seeds from A up to, not with, B")
     parser.add_argument("--hours", type=float, help=f"simulated hours of chaos (default {CHAOS_SECONDS} seconds)")
     parser.add_argument("--faults", type=_kinds, metavar="KIND,…", help="only these faults, or none")
+    parser.add_argument("--cells", type=_cells, default=0, metavar="N", help=f"over so many cells, up to {MAX_CELLS}")
     parser.add_argument("--json", action="store_true", help="one JSON object a seed, and one for the sum")
     parser.set_defaults(seeds=range(1))
     return parser
@@ -57,12 +67,13 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     # What simulated workers would log is in the story of a seed.
-    logging.getLogger("forebay.jobs").addHandler(logging.NullHandler())
-    logging.getLogger("forebay.jobs").propagate = False
+    for name in ("forebay.jobs", "forebay.cells"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+        logging.getLogger(name).propagate = False
     chaos = CHAOS_SECONDS if options.hours is None else options.hours * 3_600
     total, begun = Total(), monotonic()
     for seed in options.seeds:
-        result = simulate(seed, chaos_seconds=chaos, chosen=options.faults)
+        result = simulate(seed, cells=options.cells, chaos_seconds=chaos, chosen=options.faults)
         total.add(result)
         if options.json:
             result.trace.clear()
@@ -71,9 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(options.seeds) <= 20 or not result.ok:
             _say(line(result))
         if not result.ok:
-            again = simulate(seed, chaos_seconds=chaos, chosen=options.faults, keep=True)
+            again = simulate(seed, cells=options.cells, chaos_seconds=chaos, chosen=options.faults, keep=True)
             _say("\n".join(history(again)))
-            _say(f"  replay: {command(seed, options.hours, options.faults)}")
+            _say(f"  replay: {command(seed, options.hours, options.faults, options.cells)}")
     _say(msgspec.json.encode(total).decode() if options.json else summary(total, monotonic() - begun))
     return 1 if total.failed else 0
 

@@ -5,13 +5,14 @@ not get an answer sends again if its drafts have keys, and otherwise leaves them
 noted as such: nothing of it may be found later.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Final
 
 from msgspec.structs import replace
 
-from forebay.core.errors import QueueFull
+from forebay.core.errors import PartlyDone, QueueFull
 from forebay.core.instant import hours, ms, seconds
 from forebay.core.job import Draft, State
 from forebay.core.policy import (
@@ -32,39 +33,38 @@ from forebay.core.policy import (
 )
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Query
-from forebay_proof.faulty import ReplyLost
+from forebay.store.protocol import Query, Receipt
 from forebay_proof.sim.evidence import SentDraft
 from forebay_proof.sim.faults import Kind
 from forebay_proof.sim.worker import SimContext
 from forebay_proof.sim.world import EPOCH, SECOND, Actor, Process
 
-_QUICK: Final = FullJitter(ms(200), seconds(2))
+QUICK: Final = FullJitter(ms(200), seconds(2))
 _KEYS: Final = hours(4)
 CAPACITY: Final = 5
 
 QUEUES: Final = (
-    QueueSpec(name="plain", routing=Routing(3, _QUICK), key_window=_KEYS),
-    QueueSpec(name="kept", retention=KeepFor(hours(24)), selection=Priority(), routing=Routing(2, _QUICK)),
+    QueueSpec(name="plain", routing=Routing(3, QUICK), key_window=_KEYS),
+    QueueSpec(name="kept", retention=KeepFor(hours(24)), selection=Priority(), routing=Routing(2, QUICK)),
     QueueSpec(
         name="order", eligibility=InOrder(), routing=Routing(3, Exponential(ms(100), seconds(1))), key_window=_KEYS
     ),
-    QueueSpec(name="cap", eligibility=AtMost(2), routing=Routing(4, _QUICK), key_window=_KEYS),
-    QueueSpec(name="small", capacity=Bounded(CAPACITY), routing=Routing(3, _QUICK), key_window=_KEYS),
-    QueueSpec(name="latest", merge=LatestWins(), routing=Routing(3, _QUICK), key_window=_KEYS),
-    QueueSpec(name="fair", share=Fair(weights={"big": 3}), routing=Routing(3, _QUICK), key_window=_KEYS),
-    QueueSpec(name="dear", eligibility=AtMost(4), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="cap", eligibility=AtMost(2), routing=Routing(4, QUICK), key_window=_KEYS),
+    QueueSpec(name="small", capacity=Bounded(CAPACITY), routing=Routing(3, QUICK), key_window=_KEYS),
+    QueueSpec(name="latest", merge=LatestWins(), routing=Routing(3, QUICK), key_window=_KEYS),
+    QueueSpec(name="fair", share=Fair(weights={"big": 3}), routing=Routing(3, QUICK), key_window=_KEYS),
+    QueueSpec(name="dear", eligibility=AtMost(4), routing=Routing(3, QUICK), key_window=_KEYS),
     QueueSpec(
         name="lanes",
         share=Fair(weights={"big": 3}),
         eligibility=AtMost(4) & AtMost(3, per="tenant") & AtMost(2, per="subject") & Rate(4, seconds(1), per="tenant"),
-        routing=Routing(3, _QUICK),
+        routing=Routing(3, QUICK),
         key_window=_KEYS,
     ),
-    QueueSpec(name="paced", eligibility=Rate(2, seconds(1), burst=3), routing=Routing(3, _QUICK), key_window=_KEYS),
-    QueueSpec(name="shed", capacity=Bounded(CAPACITY, Shed()), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="paced", eligibility=Rate(2, seconds(1), burst=3), routing=Routing(3, QUICK), key_window=_KEYS),
+    QueueSpec(name="shed", capacity=Bounded(CAPACITY, Shed()), routing=Routing(3, QUICK), key_window=_KEYS),
     QueueSpec(name="broker", fan_out=FanOut((Route("**", "plain"), Route("**", "paced")))),
-    QueueSpec(name="cron", routing=Routing(4, _QUICK)),
+    QueueSpec(name="cron", routing=Routing(4, QUICK)),
 )
 
 _COPIES: Final = {spec.name: len(spec.fan_out.routes) for spec in QUEUES if spec.fan_out is not None}
@@ -85,6 +85,7 @@ _DOES: Final = (
     ("poison", 4, Kind.POISON),
     ("hold", 3, Kind.HOLD),
 )
+_AGAIN_WITHIN: Final = 20 * SECOND
 _KIND_OF: Final = {does: kind for does, _, kind in _DOES}
 _ALWAYS: Final = 1_000
 _OFTEN: Final = ("raise", "poison", "hold", "drop")
@@ -113,8 +114,9 @@ class Producer(Process):
         self._number = number
         self._serial = number * 10_000_000
         self._pending: tuple[list[Draft], list[SentDraft]] | None = None
+        self._recent: deque[tuple[list[Draft], list[SentDraft]]] = deque(maxlen=8)
         self.sending = True
-        self.pause = around.world.random.choice((5.0, 7.0, 10.0))
+        self.pause = around.world.random.choice(around.pauses)
         self.actor = Actor(around.world, self, "producer", self.step)
 
     @property
@@ -125,36 +127,49 @@ class Producer(Process):
         if self._pending is None:
             if not self.sending:
                 return 1.0
-            self._pending = self._compose()
+            self._pending = self._again() or self._compose()
+            self._recent.append(self._pending)
         drafts, sent_drafts = self._pending
         keyed = sent_drafts[0].keyed
-        before = self._store.performed
+        for sent_draft in sent_drafts:
+            sent_draft.refused = False
         try:
             receipts = self._store.enqueue(drafts)
         except QueueFull:
             self._around.faults.count(Kind.FULL)
-            self._sent(sent_drafts, before)
             for sent_draft in sent_drafts:
-                sent_draft.refused = sent_draft.sent == 1
+                sent_draft.refused = sent_draft.sent == 0
             self._pending = None
             return self.pause
-        except ConnectionError as error:
-            self._sent(sent_drafts, before)
-            if not keyed or not isinstance(error, ReplyLost | ConnectionError):
+        except PartlyDone as error:
+            self._accepted(sent_drafts, error.answers)
+            left = [place for place, answer in enumerate(error.answers) if answer is None]
+            self._pending = ([drafts[place] for place in left], [sent_drafts[place] for place in left])
+            if not keyed or isinstance(error.cause, QueueFull):
                 self._pending = None
             raise
-        self._sent(sent_drafts, before)
+        except ConnectionError:
+            if not keyed:
+                self._pending = None
+            raise
         self._pending = None
-        for sent_draft, receipt in zip(sent_drafts, receipts, strict=True):
-            sent_draft.ids = [*sent_draft.ids, *(receipt.copies or (receipt.id,))]
-            sent_draft.merged = receipt.merged
-            sent_draft.answered_at = self._world.now
-        self._world.record(f"accepted {[sent_draft.ids for sent_draft in sent_drafts]}")
+        self._accepted(sent_drafts, receipts)
         return self.pause * 2 * self._world.random.random()
 
-    def _sent(self, sent_drafts: list[SentDraft], before: int) -> None:
-        for sent_draft in sent_drafts:
-            sent_draft.sent += self._store.performed - before
+    def _accepted(self, sent_drafts: Sequence[SentDraft], receipts: Sequence[object]) -> None:
+        for sent_draft, receipt in zip(sent_drafts, receipts, strict=True):
+            if isinstance(receipt, Receipt):
+                sent_draft.ids = [*sent_draft.ids, *(receipt.copies or (receipt.id,))]
+                sent_draft.merged = sent_draft.merged or receipt.merged
+                sent_draft.answered_at = sent_draft.answered_at or self._world.now
+        self._world.record(f"accepted {[sent_draft.ids for sent_draft in sent_drafts]}")
+
+    def _again(self) -> tuple[list[Draft], list[SentDraft]] | None:
+        """A call with keys that comes once more, as from a source that repeats itself."""
+        world = self._world
+        since = world.now - _AGAIN_WITHIN
+        recent = [call for call in self._recent if call[1][0].keyed and call[1][0].begun_at > since]
+        return world.random.choice(recent) if recent and world.chance(self._around.repeats) else None
 
     def _compose(self) -> tuple[list[Draft], list[SentDraft]]:
         world = self._world
@@ -173,7 +188,7 @@ class Producer(Process):
 
     def _draft(self, queue: str, keyed: bool) -> Draft:
         world = self._world
-        draw = world.random
+        draw, subjects = world.random, self._around.subjects
         (does,) = draw.choices([name for name, _, _ in _DOES], [weight for _, weight, _ in _DOES])
         if not self._around.faults.allows(_KIND_OF[does]):
             does = "work"
@@ -196,9 +211,9 @@ class Producer(Process):
             priority=world.between(0, 3),
             delay=world.between(0, 4 * SECOND) if world.chance(0.25) else 0,
             key=f"k{self._serial}" if keyed else None,
-            tenant=draw.choice(("big", "small")),
+            tenant=draw.choice(self._around.tenants),
             # Each producer has its own subjects: then the order of its calls is the order of the line.
-            subject=f"s{self._number}.{world.between(0, 1)}" if queue in ("order", "latest", "lanes") else None,
+            subject=f"s{self._number}.{world.between(1, subjects)}" if queue in ("order", "latest", "lanes") else None,
             cost=world.between(1, 3) if queue in ("dear", "paced") else 1,
         )
 
@@ -229,12 +244,21 @@ class Operator(Process):
                     self._store.pause(queue, self._store.now() + world.between(SECOND, 4 * SECOND))
                     faults.count(kind)
                 case _:
-                    name, rule = world.random.choice(SCHEDULES)
-                    # Another zone moves the schedule back; its ticks are taken all the same.
-                    edited = replace(schedule(name, rule, EPOCH), zone=next(self._zones))
-                    self._store.put_schedule(edited)
+                    self._reschedule(*world.random.choice(SCHEDULES))
                     faults.count(kind)
         return world.random.random() * 6
+
+    def _reschedule(self, name: str, rule: str) -> None:
+        edited = replace(schedule(name, rule, EPOCH), zone=next(self._zones))
+        if self._around.edits_slots:
+            # Another zone moves the schedule back; its ticks are taken all the same.
+            self._store.put_schedule(edited)
+            return
+        # As an application does when it starts.
+        self._store.put_spec(self._world.random.choice(self._around.specs))
+        for known in self._store.schedules():
+            if known.name == name and not known.paused:
+                self._store.put_schedule(known)
 
     def _cancel(self) -> None:
         known = [

@@ -3,7 +3,7 @@
 from forebay.core.ledger import Change
 from forebay_proof.sim.evidence import Evidence
 from forebay_proof.sim.ledger_index import Delivery, LedgerIndex
-from forebay_proof.sim.store_process import StoreProcess
+from forebay_proof.sim.store_process import Stores
 from forebay_proof.sim.world import SECOND, World
 
 _REAPED_WITHIN = 3 * SECOND
@@ -19,11 +19,12 @@ _WORDS: dict[str, str] = {
 class Case:
     """Evidence and ledger of one run. `last_tick_at`: schedules were tended at least up to this instant."""
 
-    def __init__(self, evidence: Evidence, store_process: StoreProcess, world: World, last_tick_at: int) -> None:
+    def __init__(self, evidence: Evidence, store_process: Stores, world: World, last_tick_at: int) -> None:
         self.evidence = evidence
         self.world = world
         self.store_process = store_process
         self.last_tick_at = last_tick_at
+        self.histories = store_process.histories()
         self.index = LedgerIndex(store_process.changes(), [record.at for record in store_process.ledger])
 
     def verdict(self, delivery: Delivery) -> str:
@@ -44,7 +45,8 @@ class Case:
         if delivery.fence not in self.evidence.received:
             return True
         since = delivery.ended - (delivery.until - delivery.claimed_at) - _REAPED_WITHIN
-        windows = [*self.world.trouble, *processes.get(delivery.owner, [])]
+        of_store = self.store_process.trouble_of(delivery.fence[0], delivery.owner)
+        windows = [*self.world.trouble, *of_store, *processes.get(delivery.owner, [])]
         return delivery.owner in self.evidence.died_at or any(
             begun <= delivery.ended and ended >= since for begun, ended in windows
         )

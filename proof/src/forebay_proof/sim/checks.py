@@ -37,7 +37,7 @@ from forebay_proof.sim.rules_jobs import (
     one_redrive,
     reclaimed_first,
 )
-from forebay_proof.sim.store_process import StoreProcess
+from forebay_proof.sim.store_process import Stores
 from forebay_proof.sim.world import World
 
 CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
@@ -62,12 +62,14 @@ CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
     "I17 a job that kills its worker is charged": killers_charged,
     "effects once per delivery": effects_once,
     "the ledger": lambda case: (
-        str(violation) for violation in check_all(case.index.changes, drained=True, dropped=[DROPPED])
+        str(violation)
+        for changes in case.histories
+        for violation in check_all(changes, drained=True, dropped=[DROPPED])
     ),
 }
 
 
-def check_run(evidence: Evidence, store_process: StoreProcess, world: World, last_tick_at: int) -> Counter[str]:
+def check_run(evidence: Evidence, store_process: Stores, world: World, last_tick_at: int) -> Counter[str]:
     """Hold the run to every check; the violations go to the world, the final states come back."""
     case = Case(evidence, store_process, world, last_tick_at)
     for name, check in CHECKS.items():

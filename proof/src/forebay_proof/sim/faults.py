@@ -6,7 +6,7 @@ everything may. `chosen` limits a run to some kinds. `stop` ends them all: the h
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -45,6 +45,11 @@ class Kind(StrEnum):
     PAUSE = "operator-pauses"
     RESCHEDULE = "operator-reschedules"
     FULL = "queue-full"
+    PARTITION = "cell-cut-off"
+    SLOW_CELL = "cell-slow"
+    LATE = "deadline-missed"
+    MOVE = "queue-moves"
+    MOVE_KILL = "mover-crash"
 
 
 PLANNED: Final = (
@@ -59,6 +64,11 @@ PLANNED: Final = (
     (Kind.COMPACT, 1),
 )
 """What the chaos draws from, with weights."""
+
+OF_CELLS: Final = (Kind.PARTITION, Kind.SLOW_CELL, Kind.LATE, Kind.MOVE, Kind.MOVE_KILL)
+"""What happens only where there are cells."""
+
+PLANNED_OF_CELLS: Final = (*PLANNED, (Kind.PARTITION, 12), (Kind.SLOW_CELL, 8))
 
 PER_CALL: Final = (Kind.LOST_REQUEST, Kind.LOST_REPLY, Kind.DUPLICATE, Kind.DELAY, Kind.SLOW_DISK)
 
@@ -85,8 +95,16 @@ class Profile(Struct, frozen=True):
 class Faults:
     """The dice of one run, and the count of what they brought."""
 
-    def __init__(self, world: World, chosen: Collection[Kind] | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        chosen: Collection[Kind] | None = None,
+        planned: Sequence[tuple[Kind, int]] = PLANNED,
+        per_call: float = 1.0,
+    ) -> None:
         self._world = world
+        self._planned = planned
+        self._per_call = per_call
         self._chosen = None if chosen is None else frozenset(chosen)
         self.profile = Profile.draw(world)
         self.counts: Counter[Kind] = Counter()
@@ -130,10 +148,10 @@ class Faults:
         return self._world.between(SECOND // 50, SECOND // 2)
 
     def planned(self) -> Kind | None:
-        kinds = [(kind, weight) for kind, weight in PLANNED if self.allows(kind)]
+        kinds = [(kind, weight) for kind, weight in self._planned if self.allows(kind)]
         if not kinds:
             return None
         return self._world.random.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
 
     def _rate(self, kind: Kind, rate: float) -> float:
-        return rate if self.allows(kind) else 0.0
+        return rate * self._per_call if self.allows(kind) else 0.0

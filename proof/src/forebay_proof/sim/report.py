@@ -50,9 +50,10 @@ def line(result: Result) -> str:
     )
 
 
-def command(seed: int, hours: float | None, faults: Sequence[str] | None) -> str:
+def command(seed: int, hours: float | None, faults: Sequence[str] | None, cells: int = 0) -> str:
     """What to type to see this seed again."""
     words = ["python -m forebay_proof.sim --seed", str(seed)]
+    words += [f"--cells {cells}"] if cells else []
     words += [] if hours is None else [f"--hours {hours:g}"]
     words += [] if faults is None else [f"--faults {','.join(faults)}"]
     return " ".join(words)

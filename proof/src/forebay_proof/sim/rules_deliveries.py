@@ -156,11 +156,11 @@ def subject_order(case: Case) -> Iterator[str]:
             key=lambda delivery: (delivery.began, delivery.claimed_at),
         )
         for delivery, following in pairwise(deliveries):
-            if delivery.ended == 0 or delivery.ended_at > following.claimed_at:
+            if delivery.ended == 0 or delivery.ended > following.began:
                 yield f"{following.fence} began while {delivery.fence} of subject {subject} was held"
         firsts = [history.deliveries[0] for history in histories if history.deliveries]
         for delivery, following in pairwise(firsts):
-            if following.claimed_at < delivery.claimed_at:
+            if following.began < delivery.began:
                 yield f"{following.fence} overtook {delivery.fence} of subject {subject}"
 
 

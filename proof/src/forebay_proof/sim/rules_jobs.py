@@ -138,13 +138,14 @@ def one_redrive(case: Case) -> Iterator[str]:
 def capacity(case: Case) -> Iterator[str]:
     """A bounded queue never holds more than its bound, whether it refuses or sheds."""
     for queue in ("small", "shed"):
-        yield from _capacity(case, queue)
+        for changes in case.histories:
+            yield from _capacity(case, changes, queue)
 
 
-def _capacity(case: Case, queue: str) -> Iterator[str]:
+def _capacity(case: Case, changes: list[ChangeSet], queue: str) -> Iterator[str]:
     inside: set[int] = set()
     histories = case.index.histories
-    for place, change in enumerate(case.index.changes):
+    for place, change in enumerate(changes):
         inside.update(entry.id for entry in change.entries if entry.queue == queue)
         for each in change.jobs:
             if each.change == Change.REDRIVEN:
@@ -181,9 +182,14 @@ def each_tick_once(case: Case) -> Iterator[str]:
 
 def reclaimed_first(case: Case) -> Iterator[str]:
     """In a FIFO queue no new job of a lane is handed out while a reclaimed or released one is ready."""
+    for changes in case.histories:
+        yield from _reclaimed_first(changes)
+
+
+def _reclaimed_first(changes: list[ChangeSet]) -> Iterator[str]:
     facts = Facts()
     back: set[int] = set()
-    for change in case.index.changes:
+    for change in changes:
         for each in change.jobs:
             if each.change == Change.CLAIMED:
                 yield from _passed(facts, change, each, back)

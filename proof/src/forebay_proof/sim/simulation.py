@@ -7,7 +7,7 @@ happened is no proof of anything, and fails as invalid.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from forebay_proof.sim.actors import QUEUES, SCHEDULES, Operator, Producer, chosen_queues, schedule
 from forebay_proof.sim.checks import check_run
 from forebay_proof.sim.evidence import Evidence
-from forebay_proof.sim.faults import Faults, Kind
-from forebay_proof.sim.store_process import StoreProcess
+from forebay_proof.sim.faults import PLANNED, Faults, Kind
+from forebay_proof.sim.store_process import StoreProcess, Stores
 from forebay_proof.sim.worker import SimContext, SimWorker, WorkerSlot
 from forebay_proof.sim.world import EPOCH, SECOND, CannotContinue, Process, World
 
@@ -31,7 +31,6 @@ _AMBUSHED: Final = {
 }
 """In the middle of which calls half of what happens to workers happens."""
 
-_TICKS_MORE: Final = 5 * SECOND
 _MIN_ACCEPTED: Final = 15
 _MIN_DONE: Final = 10
 _MIN_FAULTS: Final = 10
@@ -64,28 +63,45 @@ class Result(Struct):
 class Simulation:
     """The parts of one run, put together."""
 
+    workers = (2, 3)
+    producers_most = 2
+    planned: Sequence[tuple[Kind, int]] = PLANNED
+    per_call = 1.0
+    ticks_more = 5 * SECOND
+
     def __init__(self, seed: int, span: int, chosen: Collection[Kind] | None, keep: bool) -> None:
         world = self.world = World(seed, keep=keep)
         self._seed = seed
         self._span = span
         self._limited = chosen is not None
-        self.faults = Faults(world, chosen)
-        self.store_process = StoreProcess(world, self.faults.slow_sync)
+        self.faults = Faults(world, chosen, self.planned, self.per_call)
         self.evidence = Evidence()
-        # Few queues a seed: what one of them can do then happens often.
-        specs = chosen_queues(world.random.sample(QUEUES[:-1], world.between(2, 4)))
-        around = SimContext(world, self.store_process, self.faults, self.evidence, tuple(spec.name for spec in specs))
-        for spec in specs:
-            self.store_process.store.put_spec(spec)
+        self.store_process, around = self._build()
         for name, rule in SCHEDULES:
             self.store_process.store.put_schedule(schedule(name, rule, EPOCH))
-        self.places = [WorkerSlot(number, around) for number in range(world.between(2, 3))]
-        self.producers = [Producer(number, around) for number in range(1, 3)]
+        self.places = [WorkerSlot(number, around) for number in range(world.between(*self.workers))]
+        self.producers = [Producer(number, around) for number in range(1, self.producers_most + 1)]
         self.operator = Operator(around)
         if world.chance(0.7):
             self.store_process.news = self._news
         self.quiet_after: int | None = None
         self.last_tick_at = 0
+
+    def _build(self) -> tuple[Stores, SimContext]:
+        """The store with its queues, and what its users share."""
+        world = self.world
+        store_process = StoreProcess(world, self.faults.slow_sync)
+        # Few queues a seed: what one of them can do then happens often.
+        specs = chosen_queues(world.random.sample(QUEUES[:-1], world.between(2, 4)))
+        for spec in specs:
+            store_process.store.put_spec(spec)
+        names = tuple(spec.name for spec in specs)
+        return store_process, SimContext(world, store_process, self.faults, self.evidence, names)
+
+    def _struck(self) -> StoreProcess:
+        """The store to which the next fault happens."""
+        assert isinstance(self.store_process, StoreProcess)
+        return self.store_process
 
     def run(self) -> Result:
         world = self.world
@@ -116,7 +132,7 @@ class Simulation:
 
     def _happen(self, kind: Kind) -> bool:
         """False: it could not, or counts itself when it comes to it."""
-        world, store_process = self.world, self.store_process
+        world, store_process = self.world, self._struck()
         worker = world.random.choice(self.places).worker
         match kind:
             case Kind.POWER if store_process.up:
@@ -125,7 +141,7 @@ class Simulation:
                 store_process.fall(power=False)
             case Kind.OUTAGE if store_process.up:
                 store_process.out_until = world.now + world.between(SECOND // 5, 6 * SECOND)
-                world.trouble.append((world.now, store_process.out_until))
+                store_process.trouble.append((world.now, store_process.out_until))
             case Kind.JUMP:
                 far = world.chance(0.1)
                 world.skew += world.between(60 * SECOND, 90 * SECOND) if far else world.between(SECOND // 5, 6 * SECOND)
@@ -168,20 +184,17 @@ class Simulation:
         world.record("healing begins")
         self.faults.stop()
         store_process.recover_now()
-        people: list[Process] = [place.worker for place in self.places]
-        for process in (*people, *self.producers, self.operator):
+        for process in self._processes():
             process.stalled_until = process.cut_until = 0
             process.ambush = None
         for producer in self.producers:
             producer.sending = False
         self.operator.actor.stop()
         begun = world.now
-        world.run_until(begun + _TICKS_MORE)
+        world.run_until(begun + self.ticks_more)
         # Without news from here on, each schedule stands where its tickers brought it.
         self.last_tick_at = store_process.store.now()
         world.run_until(world.now + 2 * SECOND)
-        for current in store_process.store.schedules():
-            store_process.store.put_schedule(replace(current, paused=True))
         while not self._quiet():
             if world.now > begun + PATIENCE:
                 open_jobs = {line.queue: line.depth for line in store_process.store.backlog() if line.depth}
@@ -191,9 +204,15 @@ class Simulation:
         self.quiet_after = world.now - begun
 
     def _quiet(self) -> bool:
-        return all(producer.done for producer in self.producers) and not any(
-            line.depth for line in self.store_process.store.backlog()
-        )
+        """Whether everything has ended; schedules are paused until then."""
+        store = self.store_process.store
+        for current in store.schedules():
+            if not current.paused:
+                store.put_schedule(replace(current, paused=True))
+        return all(producer.done for producer in self.producers) and not any(line.depth for line in store.backlog())
+
+    def _processes(self) -> list[Process]:
+        return [*(place.worker for place in self.places), *self.producers, self.operator]
 
     def _end(self) -> None:
         """SIGTERM to all; the places are not filled again."""
@@ -241,14 +260,3 @@ class Simulation:
             world.violations,
             list(world.trace.last),
         )
-
-
-def simulate(
-    seed: int,
-    *,
-    chaos_seconds: float = CHAOS_SECONDS,
-    chosen: Collection[Kind] | None = None,
-    keep: bool = False,
-) -> Result:
-    """Run one seed. `chosen`: only these faults. `keep`: the whole trace, not only its end."""
-    return Simulation(seed, int(chaos_seconds * SECOND), chosen, keep).run()

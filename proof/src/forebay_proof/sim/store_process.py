@@ -9,17 +9,19 @@ Authority: the journal about what is durable, this file about when the machine f
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from forebay.core.changeset import ChangeSet, decode_entry
 from forebay.core.clock import Signal
 from forebay.core.errors import ForebayError
 from forebay.core.instant import Duration, Instant
+from forebay.core.job import Job, State
 from forebay.store.memory.changes import apply
 from forebay.store.memory.image import restore
 from forebay.store.memory.journaled import CompactingJournal
 from forebay.store.memory.recovery import recover
 from forebay.store.memory.store import MemoryStore
+from forebay.store.protocol import Query, Store
 from forebay_proof.disk import DiskCrash, FaultyDisk, MemoryDisk
 from forebay_proof.faulty import ConnectionLost, ReplyLost
 from forebay_proof.sim.world import EPOCH, SECOND, CannotContinue, World
@@ -90,13 +92,14 @@ class QuickJournal(CompactingJournal):
 
 
 class Record:
-    """One record of the ledger: its number, when it was written, and its body."""
+    """One record of the ledger: its number, when it was written and as which of all stores, and its body."""
 
-    __slots__ = ("at", "body", "lsn")
+    __slots__ = ("at", "body", "lsn", "place")
 
-    def __init__(self, lsn: int, at: int, body: bytes) -> None:
+    def __init__(self, lsn: int, at: int, place: int, body: bytes) -> None:
         self.lsn = lsn
         self.at = at
+        self.place = place
         self.body = body
 
 
@@ -108,8 +111,8 @@ class Recorder:
         self._store_process = store_process
 
     def append(self, body: bytes) -> int:
-        lsn = self._journal.append(body)
-        self._store_process.ledger.append(Record(lsn, self._store_process.world.now, body))
+        lsn, world = self._journal.append(body), self._store_process.world
+        self._store_process.ledger.append(Record(lsn, world.now, world.next_record(), body))
         return lsn
 
     def sync(self, lsn: int) -> None:
@@ -123,11 +126,29 @@ class Recorder:
         self._journal.compact()
 
 
-class StoreProcess:
-    """The one store, up or down."""
+class Stores(Protocol):
+    """One store process, or the cells that are one store."""
 
-    def __init__(self, world: World, slow: Callable[[], Duration]) -> None:
+    news: Callable[[], None]
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def ledger(self) -> list[Record]: ...
+    def recover_now(self) -> None: ...
+    def changes(self) -> list[ChangeSet]: ...
+    def histories(self) -> list[list[ChangeSet]]: ...
+    def trouble_of(self, job_id: int, owner: str) -> list[tuple[int, int]]: ...
+    def running(self) -> list[Job]: ...
+
+
+class StoreProcess:
+    """A store, up or down. `trouble`: when it was not well. `alone`: no other store has its clock."""
+
+    def __init__(self, world: World, slow: Callable[[], Duration], *, alone: bool = True) -> None:
         self.world = world
+        self.trouble: list[tuple[int, int]] = []
+        self._alone = alone
         self.clock = StoreClock(world)
         self.ledger: list[Record] = []
         self.acknowledged = 0
@@ -167,7 +188,7 @@ class StoreProcess:
         self._disk = PowerDisk(self._disk.memory.crash(draw) if power else self._disk.memory.kill(), self._on_sync)
         self.world.record(f"store falls, power={power}")
         span = self.world.between(SECOND // 20, 3 * SECOND)
-        self.world.trouble.append((self.world.now, self.world.now + span))
+        self.trouble.append((self.world.now, self.world.now + span))
         self.world.after(span, self._come_back)
 
     def recover_now(self) -> None:
@@ -187,10 +208,22 @@ class StoreProcess:
     def changes(self) -> list[ChangeSet]:
         return [decode_entry(record.body).change for record in self.ledger]
 
+    def histories(self) -> list[list[ChangeSet]]:
+        """The changes of each store that decides by itself."""
+        return [self.changes()]
+
+    def trouble_of(self, job_id: int, owner: str) -> list[tuple[int, int]]:
+        """When the store of a job was not well, or its holder could not reach it."""
+        return self.trouble
+
+    def running(self) -> list[Job]:
+        """The jobs that run, as far as the store can be asked."""
+        return self.store.browse(Query(state=State.RUNNING), 0, 1_000).jobs if self.up else []
+
     def _on_sync(self) -> None:
         span = self._slow()
         if span:
-            self.world.trouble.append((self.world.now, self.world.now + span))
+            self.trouble.append((self.world.now, self.world.now + span))
             self.world.now += span
 
     def _come_back(self, *, safely: bool = False) -> None:
@@ -198,7 +231,7 @@ class StoreProcess:
             return
         if not safely and self.world.chance(0.2):
             self._disk.arm(self.world.between(0, 8), self.world.chance(0.5))
-        if not safely and self.world.chance(0.3):
+        if self._alone and not safely and self.world.chance(0.3):
             self.world.jumped_at = self.world.now
             self.world.skew -= self.world.between(0, min(5 * SECOND, max(0, self.world.skew)))
         try:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from forebay.core.errors import StoreFailed
 from forebay.core.instant import seconds
-from forebay.core.job import State
-from forebay.core.lease import Fence, Lease, Settled, Settlement
+from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.policy import Routing
-from forebay.store.protocol import Query, Store
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Store
 from forebay.work.claimer import Claimer
 from forebay.work.heartbeat import Renewer
 from forebay.work.options import Options
@@ -25,11 +26,11 @@ from forebay.work.recovery import reclaim_jobs
 from forebay.work.settler import Settler
 from forebay.work.start_marks import ProcessMarks
 from forebay.work.ticker import Ticker
-from forebay_proof.sim.connection import Connection
+from forebay_proof.sim.connection import Connection, ProcessStore
 from forebay_proof.sim.evidence import Evidence, Exit
 from forebay_proof.sim.faults import Faults, Kind
 from forebay_proof.sim.pool import SimPool
-from forebay_proof.sim.store_process import StoreProcess
+from forebay_proof.sim.store_process import StoreProcess, Stores
 from forebay_proof.sim.world import SECOND, Actor, Process, World
 
 _LOOK_EVERY: Final = SECOND // 20
@@ -44,13 +45,20 @@ class SimContext:
     """What every worker of a run shares."""
 
     def __init__(
-        self, world: World, store_process: StoreProcess, faults: Faults, evidence: Evidence, queues: tuple[str, ...]
+        self, world: World, store_process: Stores, faults: Faults, evidence: Evidence, queues: tuple[str, ...]
     ) -> None:
         self.world = world
         self.store_process = store_process
         self.faults = faults
         self.evidence = evidence
         self.queues = queues
+        self.tenants: Sequence[str] = ("big", "small")
+        self.subjects = 2
+        self.repeats = 0.0
+        self.edits_slots = True
+        self.specs: Sequence[QueueSpec] = ()
+        self.leases: Sequence[int] = (2, 3, 5)
+        self.pauses: Sequence[float] = (5.0, 7.0, 10.0)
         self.workers: dict[str, SimWorker] = {}
 
     def marks_seen_from(self, machine: int, owner: str) -> ProcessMarks | None:
@@ -60,7 +68,12 @@ class SimContext:
             return None
         return ProcessMarks(dict(worker.pool.marks), worker.alive, self.evidence.stalls.get(owner))
 
-    def connect(self, process: Process) -> Connection:
+    def can_start(self) -> bool:
+        """Whether a process that begins now would find its stores."""
+        return True
+
+    def connect(self, process: Process) -> ProcessStore:
+        assert isinstance(self.store_process, StoreProcess)
         return Connection(self.world, self.store_process, self.faults, self.evidence, process)
 
 
@@ -81,7 +94,7 @@ class SimRoutings:
             try:
                 self._known = {spec.name: spec.routing for spec in self._store.specs()}
                 self._read_at = self._world.now
-            except ConnectionError:
+            except (ConnectionError, StoreFailed):
                 pass
         return self._known.get(queue, Routing())
 
@@ -176,11 +189,9 @@ class SimWorker(Process):
         evidence, flushed = self._around.evidence, self.settler.empty
         if not flushed:
             evidence.unwritten[self.name] = None
-        running: list[Fence] = []
-        if self._around.store_process.up:
-            jobs = self._around.store_process.store.browse(Query(state=State.RUNNING), 0, 1_000).jobs
-            fences = [(job.id, job.delivery) for job in jobs if job.owner == self.name]
-            running = [fence for fence in fences if fence in evidence.received]
+        jobs = self._around.store_process.running()
+        fences = [(job.id, job.delivery) for job in jobs if job.owner == self.name]
+        running = [fence for fence in fences if fence in evidence.received]
         evidence.exits.append(Exit(self.name, self.asked_at or 0, self._world.now, flushed, tuple(running)))
         self._world.record(f"{self.name} is gone, flushed={flushed}")
         self._on_gone(False)
@@ -226,7 +237,7 @@ class WorkerSlot:
             queues=around.queues,
             concurrency=world.between(2, 5),
             claim_batch=world.between(1, 6),
-            lease_for=seconds(world.random.choice((2, 3, 5))),
+            lease_for=seconds(world.random.choice(around.leases)),
             drain_timeout=seconds(world.random.choice((0.5, 2, 4))),
         )
         self.worker = self._start()
@@ -254,13 +265,21 @@ class WorkerSlot:
     def _restart(self) -> None:
         if self.closed:
             return
-        self._around.faults.count(Kind.RESTART)
-        self.worker = self._start()
+        if not self._around.can_start():
+            self._around.world.after(SECOND // 2, self._restart)
+            return
+        try:
+            self.worker = self._start()
+        except StoreFailed:
+            self._around.world.after(SECOND // 2, self._restart)
+        else:
+            self._around.faults.count(Kind.RESTART)
 
     def _reclaim_jobs(self, dead: SimWorker) -> None:
-        world, store = self._around.world, self._around.connect(self._supervisor)
+        world = self._around.world
         try:
+            store = self._around.connect(self._supervisor)
             marks = ProcessMarks(dict(dead.pool.marks), False, self._around.evidence.stalls.get(dead.name))
             reclaim_jobs(store, dead.name, marks, None, SimRoutings(world, store))
-        except ConnectionError:
+        except (ConnectionError, StoreFailed):
             world.record(f"the jobs of {dead.name} wait for their leases")

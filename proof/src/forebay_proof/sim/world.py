@@ -106,6 +106,7 @@ class World:
         self.acting: Actor | None = None
         self._heap: list[tuple[int, float, int, Task]] = []
         self._count = 0
+        self._records = 0
         self._depth = 0
 
     def between(self, least: int, most: int) -> int:
@@ -118,6 +119,11 @@ class World:
         task = Task(self.now + span, action, process)
         self._push(task)
         return task
+
+    def next_record(self) -> int:
+        """Numbers the records of all stores in the order in which they are written."""
+        self._records += 1
+        return self._records
 
     def record(self, line: str) -> None:
         actor = "" if self.acting is None else self.acting.name
@@ -153,9 +159,14 @@ class World:
         self.acting = acting
         self.now = max(self.now, instant)
 
+    @property
+    def can_linger(self) -> bool:
+        """Whether a call may take time now: not too many others wait in the middle of theirs."""
+        return self._depth < _DEEPEST
+
     def linger(self, process: Process, span: Duration) -> None:
         """Wait in the middle of something, at least this long; `Killed` if the process does not live to see it."""
-        if self._depth < _DEEPEST:
+        if self.can_linger:
             self._depth += 1
             try:
                 self.run_until(self.now + span)
