@@ -6,6 +6,8 @@ forebay bench run cells --quick    a first look
 `cells/postgres-N` and `cells/sqlite-N` are CPU a job, of this process and the server. `cells/sqlite-rate-N` is the rate
 of two processes on one file, or on two. `cells/dead-rate` and `cells/dead-p99` are what living cells do while another
 one is down, beside `cells/alive-…`, the same with all of them up; p99 is of a cycle of 100 jobs.
+`cells/move-rate` are the jobs that leave a cell in a second, from a backlog of a million whose queue moves, while 2,000
+a second are enqueued (`cells/move-flow`).
 """
 
 import os
@@ -23,6 +25,7 @@ from forebay import open_store
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Store, Want
+from forebay_proof.bench import cell_moves
 from forebay_proof.bench.measure import Figure, arguments, run
 from forebay_proof.bench.memory import BATCH, LEASE, drafts
 from forebay_proof.processes import cpu_seconds
@@ -30,6 +33,7 @@ from forebay_proof.servers.postgres import PostgresServer, StopMode
 
 ROUNDS = 5
 CELLS = (1, 2, 4, 8)
+MOVED = 1_000_000
 _LIVING = 2
 
 
@@ -195,6 +199,7 @@ def figures(scale: int, server: PostgresServer) -> list[Figure]:
         Figure("cells/alive-p99", "ms", lambda: outage.p99(dead=False)),
         Figure("cells/dead-rate", "jobs/s", lambda: outage.rate(dead=True), "cells/alive-rate", "at least 0.95"),
         Figure("cells/dead-p99", "ms", lambda: outage.p99(dead=True), "cells/alive-p99", "at most 50 ms more"),
+        *cell_moves.figures(server, MOVED // scale),
     ]
 
 
