@@ -7,18 +7,21 @@ audited in `tests/spark/test_audit_failover.py`.
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from forebay import Draft, open_store
+from forebay.cli import main
 from forebay.cli import postgres as doctor
 from forebay.core.errors import Invalid, StoreFailed
+from forebay.core.instant import minutes
+from forebay.core.job import Progress, State
 from forebay.store import connection_pool
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.store import PostgresStore
-from forebay.store.protocol import Query
+from forebay.store.protocol import Query, Want
 from forebay_proof.conformance.racing import RacingCall
 from forebay_proof.servers.postgres import REPLICATED, STANDBY, PostgresServer, StopMode, database_of, join_hosts
 from tests.process.load import Load, now
@@ -169,6 +172,29 @@ def test_a_url_with_several_hosts_means_the_one_that_accepts_writes(pair: Pair) 
         with pytest.raises(Invalid, match=f"2 hosts and target_session_attrs={wrong}, which accepts a standby"):
             open_store(f"{pair.url}?target_session_attrs={wrong}")
     open_store(f"{pair.url}?target_session_attrs=primary").close()
+
+
+def test_a_standby_is_read_and_takes_no_writes(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own URL: jobs, counters, and the ledger as the primary has numbered it; no progress of running jobs."""
+    with closing(open_store(pair.url)) as store:
+        ids = [receipt.id for receipt in store.enqueue([Draft("k", {"n": number}) for number in range(3)])]
+        (lease,) = store.claim([Want("default", 1)], "w", minutes(5))
+        store.report_progress([(lease.fence, Progress(0.5))])
+        extent = store.ledger_extent()
+        store.enqueue([Draft("late")])
+    lag = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+    pair.primary.wait_until(lag)
+    url = pair.standby.url(database_of(pair.url))
+    with closing(open_store(url)) as store:
+        assert [job and job.state for job in store.get(ids)] == [State.RUNNING, State.READY, State.READY]
+        assert len(store.browse(Query(), 0, 10).jobs) == 4
+        assert (store.totals(1).running, store.totals(1).ready) == (1, 3)
+        assert store.ledger_extent() == extent
+        assert [entry.offset for entry in store.ledger(-1, 10)] == list(range(*extent))
+        with pytest.raises(StoreFailed, match="read-only transaction"):
+            store.enqueue([Draft("k")])
+    for command in (["stats"], ["ls"], ["show", str(ids[0])], ["explain", str(ids[1])], ["top", "--once"]):
+        assert main([*command, "--store", url]) == 0, capsys.readouterr().err
 
 
 def test_a_cell_follows_a_fail_over(pair: Pair, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ class PooledConnection:
 
 
 class Server(ConnectionPool[PooledConnection]):
-    """One database, as one process uses it."""
+    """One database, as one process uses it. `standby`: it can be read, and nothing can be written."""
 
     def __init__(self, url: str) -> None:
         super().__init__(masked(url))
@@ -201,6 +201,7 @@ class Server(ConnectionPool[PooledConnection]):
         self._context = _adapters()
         self._last_host: tuple[str, str] | None = None
         self._timeline = 0
+        self.standby = False
 
     @property
     def long_timeout(self) -> float:
@@ -216,6 +217,7 @@ class Server(ConnectionPool[PooledConnection]):
         connection.call_timeout = self.call_timeout
         connection.add_notice_handler(connection.read_notice)
         self._last_host = (connection.info.host, str(connection.info.port))
+        self.standby = connection.pgconn.parameter_status(b"in_hot_standby") == b"on"
         return connection
 
     def options(self, name: str = "forebay") -> dict[str, Any]:

@@ -419,7 +419,7 @@ def empty_inbox(session: Session, ids: Sequence[int] = ()) -> None:
 
     If another process is inserting some of `ids` at this moment, wait for its commit: until then they are nowhere else.
     """
-    if session.server.query(_ANY_INBOX)[0][0]:
+    if session.server.query(_ANY_INBOX)[0][0] and not session.server.standby:
         session.write(take_inbox)
         if ids and session.server.query(_LOCK_INBOX, (list(ids),)):
             session.write(take_inbox)

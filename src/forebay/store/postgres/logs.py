@@ -25,6 +25,7 @@ _OLDEST: Final = statement("oldest_entries")
 _MAX_BIGINT: Final = 2**63 - 1
 _MAX_OFFSET: Final = 2**63 - 2
 _NUMBER: Final = "SELECT forebay.number_ledger()"
+_NUMBERED: Final = "SELECT next FROM forebay.ledger_mark"
 _FIRST: Final = "SELECT min(first) FROM forebay.ledger_page"
 _READ: Final = "SELECT * FROM forebay.read_ledger(%s::bigint, %s)"
 _RULE: Final = "SELECT recording, keep, keep_bytes FROM forebay.ledger_rule"
@@ -114,8 +115,9 @@ class Ledger:
         return [LedgerEntry(row[0], _record(*row[1:])) for row in rows]
 
     def ledger_extent(self) -> tuple[int, int]:
-        following: int = self._session.server.query(_NUMBER)[0][0]
-        first: int | None = self._session.server.query(_FIRST)[0][0]
+        server = self._session.server
+        following: int = server.query(_NUMBERED if server.standby else _NUMBER)[0][0]
+        first: int | None = server.query(_FIRST)[0][0]
         return following if first is None else first, following
 
     def ledger_rule(self) -> LedgerRule:

@@ -83,7 +83,9 @@ class Observing:
         if missing:
             rows = self._session.server.query(_ENDED, (missing, self._session.now()))
             found |= {row.id: row.job() for row in map(EndedRow._make, rows)}
-        running = [job.id for job in found.values() if job.state is State.RUNNING]
+        # A standby has no unlogged tables.
+        shown = {} if self._session.server.standby else found
+        running = [job.id for job in shown.values() if job.state is State.RUNNING]
         jobs: dict[int, Job | None] = dict(found)
         for job_id, delivery, *rest in self._session.server.query(_PROGRESS, (running,)) if running else ():
             jobs[job_id] = with_progress(found[job_id], delivery, Progress(*rest))
