@@ -62,6 +62,20 @@ SPARK_MUTANTS = [
         ("tests/spark/test_pipeline_run.py", "-k", "writes_what_changed"),
     ),
     Mutant(
+        "spark: rows of a job after an empty chunk are not merged",
+        f"{SPARK}/frames.py",
+        "rows.combine_chunks() if len(rows)",
+        "rows if len(rows)",
+        ("tests/spark/test_refresh.py",),
+    ),
+    Mutant(
+        "spark: a refresh leaves the replaced rows of its jobs",
+        f"{SPARK}/refresh.py",
+        ", unwanted=replaced)",
+        ")",
+        ("tests/spark/test_refresh.py",),
+    ),
+    Mutant(
         "spark: old days are dropped by day, and offsets have holes",
         f"{SPARK}/maintenance.py",
         "if file.day < first_day]",

@@ -13,7 +13,8 @@ from forebay.spark.evidence import read_effects, read_receipts
 from forebay.spark.frames import read_events
 from forebay.spark.lake import Lake
 from forebay.spark.landing import write_files
-from forebay.spark.proof import LakeEvidence, audit_lake, interpreted
+from forebay.spark.proof import LakeEvidence, audit_lake
+from forebay.spark.session import interpreted
 
 
 @dataclass

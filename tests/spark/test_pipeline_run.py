@@ -1,5 +1,6 @@
 """The pipeline on Spark: events and tables of a lake, whatever happened to it between two runs."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -161,10 +162,10 @@ def test_a_ledger_that_was_trimmed_or_is_another_is_refused(url: str, tmp_path: 
         check_ledger(url, behind)
 
 
-def test_few_new_records_start_without_the_optimizing_compiler(
+def test_spark_starts_for_new_records_and_few_need_no_optimizing_compiler(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless tables have to be made from all events."""
+    """Unless tables have to be made from all events. Where nothing is new, there is no session."""
     url, short = f"sqlite:///{tmp_path}/jobs.db", list[bool]()
 
     @contextmanager
@@ -180,4 +181,6 @@ def test_few_new_records_start_without_the_optimizing_compiler(
     monkeypatch.setattr("forebay.cli.pipeline._MAX_SHORT", 2)
     worked(url, tmp_path, 3, first=6)
     assert run("pipeline", "run", "--store", url, "--lake", "lake").code == 0
+    again = run("pipeline", "run", "--store", url, "--lake", "lake", "--json")
     assert short == [False, True, False]
+    assert (json.loads(again.out)["tables"]["jobs"], set(json.loads(again.out)["written"].values())) == (9, {0})

@@ -68,14 +68,18 @@ def _keep_argument(parser: ArgumentParser) -> None:
 def _run(call: Call) -> int:
     with needing_spark():
         from forebay.spark.lake import Lake, behind
-        from forebay.spark.pipeline import Pipeline
+        from forebay.spark.pipeline import Pipeline, PipelineRun
         from forebay.spark.sections import check_ledger
 
         url = absolute_url(call.url)
         lake = Lake.of(call.args.lake, url)
         contents = lake.contents()
-        new = check_ledger(url, contents).new
-        with spark_of(call, short=new <= _MAX_SHORT and not behind(contents)) as spark:
+        positions, late = check_ledger(url, contents), behind(contents)
+        if not (positions.new or positions.names or late):
+            rows = {name: table.rows for name, table in contents.tables.items()}
+            _show(call, PipelineRun(0, 0, 0.0, rows, dict.fromkeys(rows, 0)))
+            return OK
+        with spark_of(call, short=positions.new <= _MAX_SHORT and not late) as spark:
             _show(call, Pipeline(spark, lake, url, progress_of(call)).run())
     return OK
 

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from forebay.core.errors import Invalid
+from forebay.spark.arrow import arrow_schema
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import REVISION, DataFile, Lake, LakeTable
 from forebay.spark.schemas import EVENTS
@@ -85,6 +87,11 @@ def touched(rows: DataFrame, column: str) -> Touched:
 
 def _shift(least: int, most: int) -> int:
     return max(0, (most - least).bit_length() - _BUCKET_BITS)
+
+
+def local_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """A few rows of this process. No task of Python reads them. Spark reads no further than to an empty chunk."""
+    return spark.createDataFrame(rows.combine_chunks() if len(rows) else arrow_schema(schema).empty_table(), schema)
 
 
 def read_files(spark: SparkSession, lake: Lake, name: str, files: Iterable[DataFile], schema: StructType) -> DataFrame:

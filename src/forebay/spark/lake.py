@@ -39,6 +39,9 @@ TABLES: Final = ("jobs", "attempts", "service_levels", "redeliveries", "dead_let
 REVISION: Final = 2
 """Of the definitions of all tables: it grows when one means something else than before."""
 
+MAX_TABLE_ROWS: Final = 100_000
+"""Rows of a table in one file: the unit that a refresh rewrites."""
+
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "abfss")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
@@ -190,12 +193,14 @@ class LakeTable:
                 f"lake table {self.name}: another writer has committed; nothing was added: {error}"
             ) from None
 
-    def compact(self) -> int:
-        """Join small files, by partition; how many were replaced."""
+    def compact(self, max_rows: int | None = None) -> int:
+        """Join small files, by partition, into files of about `max_rows`; how many were replaced."""
         from deltalake import WriterProperties
 
+        size = sum(file.size for file in self.files)
+        target = _COMPACTED_BYTES if max_rows is None or not self.rows else max_rows * size // self.rows
         done = self._table.optimize.compact(
-            target_size=_COMPACTED_BYTES, writer_properties=WriterProperties(compression="ZSTD")
+            target_size=max(1, min(target, _COMPACTED_BYTES)), writer_properties=WriterProperties(compression="ZSTD")
         )
         return int(done["numFilesRemoved"])
 

@@ -1,16 +1,20 @@
 """Tables of a lake by the data source `forebay`: a task of Python reads each Parquet file, wherever the lake is."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import reduce
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.lake import Lake
+from forebay.spark.lake import DataFile, Lake
 from forebay.spark.options import LakeReading
 
 
@@ -49,6 +53,31 @@ def read_file(lake: Lake, table: str, path: str, schema: StructType) -> Iterator
                 for field in target
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def read_rows(
+    lake: Lake,
+    name: str,
+    files: Iterable[DataFile],
+    schema: StructType,
+    wanted: Mapping[str, NDArray[np.int64]] | None = None,
+    unwanted: Mapping[str, NDArray[np.int64]] | None = None,
+) -> pa.Table:
+    """Rows of these files, in this process. `wanted`: only rows with one of these numbers in one of these columns.
+    `unwanted`: none of those."""
+
+    def chosen() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            for batch in read_file(lake, name, file.path, schema):
+                kept = batch if wanted is None else batch.filter(_among(batch, wanted))
+                yield kept if unwanted is None else kept.filter(pc.invert(_among(kept, unwanted)))
+
+    return pa.Table.from_batches(chosen(), arrow_schema(schema))
+
+
+def _among(batch: pa.RecordBatch, numbers: Mapping[str, NDArray[np.int64]]) -> pa.Array:
+    masks = [pc.is_in(batch[column], value_set=pa.array(own, pa.int64())) for column, own in numbers.items()]
+    return reduce(pc.or_, masks)
 
 
 def _absent(folder: str, rows: int, field: pa.Field) -> pa.Array:

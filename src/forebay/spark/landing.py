@@ -23,16 +23,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from forebay.core.errors import ForebayError
-from forebay.spark.lake import DataFile, Lake
+from forebay.spark.lake import MAX_TABLE_ROWS, DataFile, Lake
 from forebay.spark.options import Reading
 from forebay.spark.reading import ReadRange, read_range
 from forebay.spark.schemas import EVENTS
 
 MAX_ROWS: Final = 500_000
 """Events held in memory, and so in one file."""
-
-MAX_TABLE_ROWS: Final = 100_000
-"""Rows of a table in one file: the unit that a refresh rewrites."""
 
 _MAX_TEXT: Final = 32
 _AFTER_ALL: Final = "\U0010ffff"

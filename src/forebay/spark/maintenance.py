@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay.spark.lake import EVENTS, TABLES, Lake, LakeTable
+from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, TABLES, Lake, LakeTable
 from forebay.store.clock import SystemClock
 
 AUDIT = ("receipts", "effects", "proof")
@@ -46,7 +46,9 @@ def maintain(lake: Lake, maintenance: Maintenance) -> Maintained:
     """All tables of a lake."""
     dropped = 0 if maintenance.keep is None else _drop(lake, maintenance.keep)
     tables = lake.tables([EVENTS, *TABLES, *AUDIT])
-    joined = sum(table.compact() for name, table in tables.items() if name not in AUDIT)
+    joined = sum(
+        table.compact(None if name == EVENTS else MAX_TABLE_ROWS) for name, table in tables.items() if name not in AUDIT
+    )
     hours = int(maintenance.grace / timedelta(hours=1))
     removed = sum(lake.table(name).vacuum(hours) for name in tables)
     return Maintained(joined, dropped, removed)

@@ -17,11 +17,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from forebay.spark.failures import unwrapped
-from forebay.spark.lake import EVENTS, Conflict, Lake, LakeCells
+from forebay.spark.lake import EVENTS, Conflict, DataFile, Lake, LakeCells
 from forebay.spark.landing import land
 from forebay.spark.maintenance import Maintenance, maintain
 from forebay.spark.options import Reading
-from forebay.spark.reading import split
+from forebay.spark.reading import ReadRange, split
 from forebay.spark.refresh import Refreshed, refresh
 from forebay.spark.sections import Positions, check_ledger, next_sections, reached_by
 
@@ -127,8 +127,7 @@ class Pipeline:
             for part in split(each.position.partition, each.start, each.end, share, _MIN_RECORDS, each.shift)
         ]
         try:
-            landed = self._spark.sparkContext.parallelize(parts, len(parts))
-            files = [file for each in landed.map(partial(land, self._lake, reading)).collect() for file in each]
+            files = self._land(reading, parts)
         except PySparkException as error:
             raise unwrapped(error) from None
         written = monotonic()
@@ -145,6 +144,13 @@ class Pipeline:
         speed = events / max(0.001, self.last_batch.total)
         self._say(f"offsets {start} … {end - 1}: {events:,} events ({speed:,.0f} a second)")
         return any(each.more for each in sections)
+
+    def _land(self, reading: Reading, parts: list[ReadRange]) -> list[DataFile]:
+        """One part is read here: that takes less than to start a task."""
+        if len(parts) == 1:
+            return land(self._lake, reading, parts[0])
+        landed = self._spark.sparkContext.parallelize(parts, len(parts))
+        return [file for each in landed.map(partial(land, self._lake, reading)).collect() for file in each]
 
     def _note_cells(self, positions: Positions) -> None:
         """The lake names the cells, and those that did not answer, before it has events of them."""

@@ -15,8 +15,7 @@ acceptances and claims; the next audit reads it.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Final
@@ -51,6 +50,7 @@ from forebay.spark.lake_reader import read_file
 from forebay.spark.landing import write_file, write_rows
 from forebay.spark.recent import MAX_ROUNDS, files_before, new_files, read_small, related_files
 from forebay.spark.schemas import EVENTS
+from forebay.spark.session import FEW, interpreted
 from forebay.store.clock import SystemClock
 
 Numbers = NDArray[np.int64]
@@ -63,15 +63,6 @@ _MAX_NEW: Final = 3_000_000
 """Events. With more new ones the audit is a whole one: the driver holds the ids of their jobs."""
 
 _FIRED: Final = "verb = 'fire' AND tick IS NOT NULL"
-
-
-FEW: Final = 100_000
-_INTERPRETED: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-}
 
 
 class LakeEvidence(Struct, frozen=True):
@@ -165,19 +156,6 @@ def _audit_small(
         carried = [] if options.drained else _write_open(lake, case.open_events(), scope)
         _record(lake, scope, case.proven(_now(), table.rows, digests), carried)
     return verdict
-
-
-@contextmanager
-def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
-    """For few rows, compiling code takes longer than reading them."""
-    before = {name: spark.conf.get(name) for name in _INTERPRETED} if few else {}
-    for name in before:
-        spark.conf.set(name, _INTERPRETED[name])
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value or "")
 
 
 def _scope(options: Options, evidence: Iterable[str]) -> str:

@@ -4,23 +4,21 @@ The files are chosen by the statistics of the lake's log. `proof` reads them by 
 reads them into this process, where they are few.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.types import StructType
 
-from forebay.spark.arrow import arrow_schema
 from forebay.spark.audit.proven import Proven
 from forebay.spark.audit.small import Rows
 from forebay.spark.evidence import Evidence
 from forebay.spark.frames import Touched
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import DataFile, Lake, LakeTable
-from forebay.spark.lake_reader import read_file
+from forebay.spark.lake_reader import read_rows
 from forebay.spark.schemas import EVENTS
 
 Numbers = NDArray[np.int64]
@@ -63,20 +61,20 @@ def read_small(
     counts = [file.rows for files in (recent, carried, *unread.values()) for file in files]
     if sum(counts) > MAX_SMALL_ROWS:
         return None
-    events = _read(lake, EVENTS_TABLE, recent, EVENTS)
+    events = read_rows(lake, EVENTS_TABLE, recent, EVENTS)
     events = events.filter(pc.greater_equal(events["offset"], proven.end))
-    given = {each.name: _read(lake, each.name, unread[each.name], each.schema) for each in evidence}
+    given = {each.name: read_rows(lake, each.name, unread[each.name], each.schema) for each in evidence}
     new = Rows(events, given.get("receipts"), given.get("effects"))
     related = _related(lake, evidence, proven, new)
     if related is None:
         return None
     known, jobs = related
-    open_events = _read(lake, "proof", carried, EVENTS)
+    open_events = read_rows(lake, "proof", carried, EVENTS)
     jobs = np.setdiff1d(jobs, _numbers([open_events["job_id"]]))
     files = files_before(table, proven.end, Touched.of("job_id", jobs))
     if sum(file.rows for file in files) > MAX_SEARCHED_ROWS:
         return None
-    earlier = _read(lake, EVENTS_TABLE, files, EVENTS, {"job_id": jobs})
+    earlier = read_rows(lake, EVENTS_TABLE, files, EVENTS, {"job_id": jobs})
     earlier = earlier.filter(pc.less(earlier["offset"], proven.end))
     past = Rows(pa.concat_tables([open_events, earlier]), known.get("receipts"), known.get("effects"))
     return (new, past) if new.count + past.count <= MAX_SMALL_ROWS else None
@@ -95,35 +93,13 @@ def _related(
         if sum(file.rows for own in files.values() for file in own) > MAX_SEARCHED_ROWS:
             return None
         wanted = {"job_id": jobs, "seq": seqs}
-        found = {each.name: _read(lake, each.name, files[each.name], each.schema, wanted) for each in evidence}
+        found = {each.name: read_rows(lake, each.name, files[each.name], each.schema, wanted) for each in evidence}
         size = len(jobs) + len(seqs)
         jobs = np.union1d(jobs, _numbers(each["job_id"] for each in found.values()))
         seqs = np.union1d(seqs, _numbers(each["seq"] for each in found.values()))
         if len(jobs) + len(seqs) == size:
             return found, jobs
     return None
-
-
-def _read(
-    lake: Lake,
-    name: str,
-    files: Iterable[DataFile],
-    schema: StructType,
-    wanted: dict[str, Numbers] | None = None,
-) -> pa.Table:
-    """Rows of these files. `wanted`: only rows with one of these numbers in one of these columns."""
-    sets = {column: pa.array(numbers, pa.int64()) for column, numbers in (wanted or {}).items()}
-
-    def chosen() -> Iterator[pa.RecordBatch]:
-        for file in files:
-            for batch in read_file(lake, name, file.path, schema):
-                mask = None
-                for column, numbers in sets.items():
-                    own = pc.is_in(batch[column], value_set=numbers)
-                    mask = own if mask is None else pc.or_(mask, own)
-                yield batch if mask is None else batch.filter(mask)
-
-    return pa.Table.from_batches(chosen(), arrow_schema(schema))
 
 
 def _numbers(columns: Iterable[pa.ChunkedArray]) -> Numbers:

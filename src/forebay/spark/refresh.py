@@ -5,23 +5,40 @@ their rows and those of the new events are merged, and one commit replaces the o
 the offset that the table has reached. So each table is independent: one that a crash left behind catches up, and of two
 concurrent refreshes one is refused and has changed nothing.
 
+Where new events are few, Spark merges only the rows of their jobs; this process copies the other rows of their files.
+Where they are many, tasks merge and write whole files. The rules of the tables are the same.
+
 A table of another revision is built from scratch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
+from typing import Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.frames import Touched, read_events, read_files, touched
-from forebay.spark.lake import EVENTS, REVISION, Conflict, DataFile, Lake, LakeTable
-from forebay.spark.landing import MAX_TABLE_ROWS, write_table
+from forebay.spark.frames import Touched, local_rows, read_events, read_files, touched
+from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, REVISION, Conflict, DataFile, Lake, LakeTable
+from forebay.spark.lake_reader import read_rows
+from forebay.spark.landing import write_files, write_table
+from forebay.spark.schemas import EVENTS as EVENTS_SCHEMA
+from forebay.spark.session import FEW, interpreted
 from forebay.spark.tables import TABLES, Table
 from forebay.spark.tables.redeliveries import taken_off
 from forebay.spark.tables.service_levels import on_top_of
+
+_MAX_FEW: Final = 20_000
+"""New events. Up to so many the driver reads them, and the rows of their jobs."""
+
+_MAX_SEARCHED_ROWS: Final = 2_000_000
+"""Of files that the driver searches for rows of these jobs."""
 
 
 class Refreshed(Struct, frozen=True):
@@ -31,12 +48,23 @@ class Refreshed(Struct, frozen=True):
     written: int
 
 
+class _NewEvents(Struct, frozen=True):
+    """Events from an offset on. `ids`: their jobs; None: the events are many."""
+
+    rows: DataFrame
+    jobs: Touched
+    ids: NDArray[np.int64] | None
+
+
 class _Replacement(Struct, frozen=True):
-    """The files that one commit replaced, in a table that had reached the offset `since`."""
+    """The files that one commit replaced, in a table that had reached the offset `since`. `before`, `after`: the rows
+    that changed; None: all rows of these files."""
 
     since: int
     removed: list[DataFile]
     added: list[DataFile]
+    before: pa.Table | None = None
+    after: pa.Table | None = None
 
 
 def refresh(spark: SparkSession, lake: Lake) -> dict[str, Refreshed]:
@@ -52,7 +80,7 @@ class _Refresh:
         self._spark = spark
         self._lake = lake
         self._events = lake.table(EVENTS)
-        self._touched: dict[int, Touched] = {}
+        self._new: dict[int, _NewEvents] = {}
         self._replaced: dict[str, _Replacement] = {}
 
     def refresh(self, table: Table) -> Refreshed:
@@ -60,79 +88,145 @@ class _Refresh:
         held = self._lake.table(table.name, REVISION)
         if held.end >= self._events.end:
             return Refreshed(held.rows, 0)
-        known = held.end > 0
-        removed = self._files(table, held) if known else held.files
-        rows = self._merged(table, held, removed) if known else self._built(table)
-        added = write_table(self._lake, table.name, self._clustered(table, rows, held.end, removed), MAX_TABLE_ROWS)
+        change = self._derived(table, held) if table.source != EVENTS else self._few_jobs(table, held)
+        if change is None:
+            change = self._merged(table, held)
         try:
-            held.commit(added, self._events.end, removed)
+            held.commit(change.added, self._events.end, change.removed)
         except Conflict:
-            self._lake.discard(table.name, added)
+            self._lake.discard(table.name, change.added)
             return Refreshed(self._lake.table(table.name, REVISION).rows, 0)
-        if known:
-            self._replaced[table.name] = _Replacement(held.end, removed, added)
-        kept = held.rows - sum(file.rows for file in removed)
-        written = sum(file.rows for file in added)
+        if held.end:
+            self._replaced[table.name] = change
+        kept = held.rows - sum(file.rows for file in change.removed)
+        written = sum(file.rows for file in change.added)
         return Refreshed(kept + written, written)
 
-    def _new_events(self, since: int) -> DataFrame:
-        return read_events(self._spark, self._lake, since, self._events)
+    def _new_events(self, since: int) -> _NewEvents:
+        if since not in self._new:
+            self._new[since] = self._read_new(since)
+        return self._new[since]
 
-    def _source(self, table: Table, files: Sequence[DataFile] | None = None) -> DataFrame:
-        """The rows of the table that this one is built from."""
-        source = TABLES[table.source]
-        held = self._lake.table(table.source, REVISION).files if files is None else files
-        return read_files(self._spark, self._lake, table.source, held, source.schema)
+    def _read_new(self, since: int) -> _NewEvents:
+        files = self._recent(since)
+        if sum(file.rows for file in files) > _MAX_FEW:
+            frame = read_events(self._spark, self._lake, since, self._events)
+            return _NewEvents(frame, touched(frame, "job_id"), None)
+        rows = read_rows(self._lake, EVENTS, files, EVENTS_SCHEMA)
+        rows = rows.filter(pc.greater_equal(rows["offset"], since))
+        ids = np.unique(rows["job_id"].drop_null().to_numpy())
+        return _NewEvents(local_rows(self._spark, rows, EVENTS_SCHEMA), Touched.of("job_id", ids), ids)
 
-    def _built(self, table: Table) -> DataFrame:
-        return table.build(self._new_events(0) if table.source == EVENTS else self._source(table))
+    def _recent(self, since: int) -> list[DataFile]:
+        return [file for file in self._events.files if file.max_values["offset"] >= since]
+
+    def _few_jobs(self, table: Table, held: LakeTable) -> _Replacement | None:
+        """Merge the rows of a few jobs; None if they are many, or the table is not one of jobs."""
+        new = self._new_events(held.end)
+        files = [file for file in held.files if held.end and new.jobs.meets(file)]
+        if table.by != "job" or new.ids is None or sum(file.rows for file in files) > _MAX_SEARCHED_ROWS:
+            return None
+        chosen = {"job_id": new.ids}
+        parts = [read_rows(self._lake, table.name, [file], table.schema, chosen) for file in files]
+        removed = [file for file, rows in zip(files, parts, strict=True) if len(rows)] if held.end else held.files
+        old = pa.concat_tables([arrow_schema(table.schema).empty_table(), *parts])
+        with interpreted(self._spark, True):
+            merged = _collected(table, table.updated(local_rows(self._spark, old, table.schema), new.rows))
+        added = list(self._inserted(table, removed if held.end else [], chosen, merged.sort_by("job_id")))
+        return _Replacement(held.end, removed, added, old, merged)
+
+    def _inserted(
+        self, table: Table, files: list[DataFile], replaced: dict[str, NDArray[np.int64]], rows: pa.Table
+    ) -> Iterator[DataFile]:
+        """Write these files anew, without the replaced rows, and with `rows` in the order of their jobs."""
+        for day in {file.day for file in files} | set(map(str, rows["day"].unique().to_pylist())):
+            left = rows.filter(pc.equal(rows["day"].cast(pa.string()), day))
+            own = sorted((file for file in files if file.day == day), key=lambda file: int(file.max_values["job_id"]))
+            for file in own:
+                here = len(left)
+                if file is not own[-1]:
+                    here = int(np.searchsorted(left["job_id"].to_numpy(), file.max_values["job_id"], "right"))
+                rest = read_rows(self._lake, table.name, [file], table.schema, unwanted=replaced)
+                yield from self._write(table, pa.concat_tables([rest, left.slice(0, here)]).sort_by("job_id"))
+                left = left.slice(here)
+            yield from self._write(table, left)
+
+    def _write(self, table: Table, rows: pa.Table) -> Iterator[DataFile]:
+        slots = _slots(len(rows))
+        for number in range(slots if len(rows) else 0):
+            start, end = (len(rows) * each // slots for each in (number, number + 1))
+            yield from write_files(self._lake, table.name, rows.slice(start, end - start))
+
+    def _merged(self, table: Table, held: LakeTable) -> _Replacement:
+        """Rows of selected files without new events stay as they are."""
+        new = self._new_events(held.end)
+        removed = self._files(table, held) if held.end else held.files
+        few = new.ids is not None and sum(file.rows for file in removed) <= FEW
+        with interpreted(self._spark, few):
+            rows = table.updated(self._read(table, removed), new.rows) if held.end else table.build(new.rows)
+            if held.end and table.by == "later days":
+                before = [file for file in held.files if file not in removed]
+                rows = on_top_of(rows, self._read(table, before))
+            if few:
+                return _Replacement(held.end, removed, list(self._write(table, _collected(table, rows))))
+            return _Replacement(
+                held.end, removed, self._write_many(table, self._clustered(table, rows, held.end, removed))
+            )
 
     def _files(self, table: Table, held: LakeTable) -> list[DataFile]:
         """Files that may hold rows that change."""
-        if table.source != EVENTS:
-            change = self._replaced.get(table.source)
-            if change is None or change.since != held.end:
-                return held.files
-            days = {file.day for file in (*change.removed, *change.added)}
-            return [file for file in held.files if file.day in days]
         if table.by == "job":
-            jobs = self._touched_jobs(held.end)
-            return [file for file in held.files if jobs.meets(file)]
-        days = {file.day for file in self._events.files if file.max_values["offset"] >= held.end}
+            return [file for file in held.files if self._new_events(held.end).jobs.meets(file)]
+        days = {file.day for file in self._recent(held.end)}
         if table.by == "later days":
             return [file for file in held.files if file.day >= min(days)]
         return [file for file in held.files if file.day in days]
 
-    def _touched_jobs(self, since: int) -> Touched:
-        """The jobs of new events."""
-        if since not in self._touched:
-            self._touched[since] = touched(self._new_events(since), "job_id")
-        return self._touched[since]
+    def _derived(self, table: Table, held: LakeTable) -> _Replacement:
+        """From the rows of the source that changed, if that is known, or from all of them."""
+        source, change = TABLES[table.source], self._replaced.get(table.source)
+        if change is None or change.since != held.end:
+            rows = table.build(self._read(source, self._lake.table(source.name, REVISION).files))
+            return _Replacement(held.end, held.files, self._write_many(table, rows))
+        days = {file.day for file in (*change.removed, *change.added)}
+        removed = [file for file in held.files if file.day in days]
+        few = change.before is not None
+        with interpreted(self._spark, few):
+            gone = taken_off(table.build(self._read(source, change.removed, change.before)))
+            come = table.build(self._read(source, change.added, change.after))
+            rows = table.merge(reduce(DataFrame.unionAll, [self._read(table, removed), gone, come]))
+            added = list(self._write(table, _collected(table, rows))) if few else self._write_many(table, rows)
+        return _Replacement(held.end, removed, added)
 
-    def _merged(self, table: Table, held: LakeTable, removed: list[DataFile]) -> DataFrame:
-        """Rows of selected files without new events stay as they are."""
-        old = read_files(self._spark, self._lake, table.name, removed, table.schema)
-        if table.source != EVENTS:
-            change = self._replaced.get(table.source)
-            if change is None or change.since != held.end:
-                return self._built(table)
-            gone = taken_off(table.build(self._source(table, change.removed)))
-            return table.merge(reduce(DataFrame.unionAll, [old, gone, table.build(self._source(table, change.added))]))
-        rows = table.updated(old, self._new_events(held.end))
-        if table.by != "later days":
-            return rows
-        before = [file for file in held.files if file not in removed]
-        return on_top_of(rows, read_files(self._spark, self._lake, table.name, before, table.schema))
+    def _read(self, table: Table, files: Sequence[DataFile], rows: pa.Table | None = None) -> DataFrame:
+        """The rows of these files, or those of them that are given."""
+        if rows is None and sum(file.rows for file in files) <= _MAX_FEW:
+            rows = read_rows(self._lake, table.name, files, table.schema)
+        if rows is not None:
+            return local_rows(self._spark, rows, table.schema)
+        return read_files(self._spark, self._lake, table.name, files, table.schema)
+
+    def _write_many(self, table: Table, rows: DataFrame) -> list[DataFile]:
+        return write_table(self._lake, table.name, rows, MAX_TABLE_ROWS)
 
     def _clustered(self, table: Table, rows: DataFrame, since: int, removed: list[DataFile]) -> DataFrame:
         """Put neighbouring jobs into the same file, so that a later refresh selects few files."""
         if table.by != "job":
             return rows.coalesce(1)
-        sources = [*(file for file in self._events.files if file.max_values["offset"] >= since), *removed]
-        slots = 1 + sum(file.rows for file in sources) // (2 * MAX_TABLE_ROWS)
+        sources = [*self._recent(since), *removed]
+        slots = _slots(sum(file.rows for file in sources))
         if slots == 1:
             return rows.coalesce(1).sortWithinPartitions("job_id")
         known = [file for file in sources if "job_id" in file.max_values]
         low, high = min(file.min_values["job_id"] for file in known), max(file.max_values["job_id"] for file in known)
         slot = F.floor((F.col("job_id") - low) / ((high - low) // slots + 1))
         return rows.repartition(slots, slot).sortWithinPartitions("job_id")
+
+
+def _collected(table: Table, rows: DataFrame) -> pa.Table:
+    return rows.toArrow().cast(arrow_schema(table.schema))
+
+
+def _slots(rows: int) -> int:
+    """Files for so many rows of jobs."""
+    return 1 + rows // (2 * MAX_TABLE_ROWS)

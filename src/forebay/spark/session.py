@@ -57,6 +57,16 @@ _QUICK: Final = {
     "spark.driver.memory": "1g",
 }
 
+FEW: Final = 100_000
+"""Rows."""
+
+_INTERPRETED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
 
 def spark_session(
     master: str | None = None, *, conf: Mapping[str, str] | None = None, quick: bool = False, short: bool = False
@@ -79,6 +89,19 @@ def spark_session(
                 raise
     register(session)
     return session
+
+
+@contextmanager
+def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
+    """For few rows, compiling code takes longer than reading them."""
+    before = {name: spark.conf.get(name) for name in _INTERPRETED} if few else {}
+    for name in before:
+        spark.conf.set(name, _INTERPRETED[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value or "")
 
 
 def _settings(master: str | None, conf: Mapping[str, str], quick: bool, short: bool = False) -> dict[str, str]:
