@@ -5,7 +5,7 @@ Each page holds its table between two markers; a test compares the two. The tabl
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,15 +124,19 @@ def _folded(node: ast.expr) -> str:
             return ""
 
 
-TABLES: Final = {
+TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "http.md": routes,
     "metrics.md": metrics,
     "../internals/benchmarks.md": figures.table,
     "../compare.md": figures.compared,
+    "../guides/stores.md": lambda: figures.pivot("stores"),
 }
+"""What writes the table of a page; None leaves the page as it is."""
 
 
-def renewed(page: str, table: str) -> str:
+def renewed(page: str, table: str | None) -> str:
+    if table is None:
+        return page
     head, _, rest = page.partition(BEGIN)
     return head + BEGIN + table + END + rest.partition(END)[2]
 

@@ -21,7 +21,7 @@ from tests.docs import figures
 from tests.docs.console import blocks, has_terminal, terminals
 from tests.docs.curves import CURVES, IMAGES, Curve, drawn
 from tests.docs.reference import PAGES as REFERENCE
-from tests.docs.reference import TABLES, renewed
+from tests.docs.reference import TABLES, metrics, renewed, routes
 from tests.docs.test_python_reference import entries
 from tests.docs.versions import write_menu
 
@@ -131,8 +131,8 @@ def test_a_generated_table_matches_the_code(file: str) -> None:
 
 
 def test_the_tables_are_not_empty() -> None:
-    assert TABLES["http.md"]().count("## `") > 40
-    assert TABLES["metrics.md"]().count("| `forebay_") > 70
+    assert routes().count("## `") > 40
+    assert metrics().count("| `forebay_") > 70
 
 
 def test_every_environment_variable_and_table_has_its_row() -> None:
@@ -161,12 +161,26 @@ def test_every_recorded_figure_names_its_command_and_commit() -> None:
         assert found["figures"]
 
 
-def test_every_section_of_the_benchmarks_has_its_command_and_date() -> None:
-    page = (DOCS / "internals" / "benchmarks.md").read_text()
-    for section in page.split("\n## ")[1:]:
-        if "](" not in section.splitlines()[2]:
-            assert re.search(r"`(make|forebay) ", section), f"no command: {section[:40]}"
-            assert re.search(r"\b20\d\d-\d\d-\d\d\b", section), f"no date: {section[:40]}"
+def test_what_was_noted_before_recordings_names_a_command_and_its_date() -> None:
+    for name, earlier in json.loads(figures.EARLIER.read_text()).items():
+        assert name in figures.RUNS
+        assert re.fullmatch(r"2\d{3}-\d\d-\d\d", earlier["date"])
+        assert all(len(row) == 3 for row in earlier["rows"])
+
+
+def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> None:
+    def figure(name: str, value: float, goal: str = "") -> dict[str, object]:
+        spread, beside = [value - 1, value + 1], {"baseline": None, "ratio": None}
+        return {"name": name, "value": value, "unit": "ms", "spread": spread, "goal": goal, **beside}
+
+    by_store = [figure("cycle/memory-single", 7.0), figure("cycle/redis-always-single", 9.0), figure("sqlite/cap", 2.0)]
+    shown = figures.table_of("stores", {"figures": by_store}).splitlines()
+    assert shown[0] == "| | memory | sqlite | redis-always |"
+    assert shown[2:] == ["| `cycle/single`, ms | 7 [6 … 8] |  | 9 [8 … 10] |", "| `cap`, ms |  | 2 [1 … 3] |  |"]
+    shown = figures.table_of(
+        "http", {"figures": [figure("slow", 30.0, "< 25"), figure("quick", 3.0, "≤ 25")]}
+    ).splitlines()
+    assert [line.split(" | ")[-1] for line in shown[2:]] == ["< 25, **missed** |", "≤ 25 |"]
 
 
 @pytest.mark.parametrize(("name", "curve"), CURVES.items())
