@@ -102,7 +102,7 @@ def _noted(name: str, found: dict[str, Any] | None) -> list[str]:
 def pivot(name: str) -> str | None:
     """One recording with its stores side by side; None if it was not recorded."""
     found = read().get(name)
-    return found and f"{_source(found)}:\n\n{table_of(name, found)}"
+    return None if found is None else f"{_source(found)}:\n\n{table_of(name, found)}"
 
 
 def compared() -> str:
