@@ -700,6 +700,7 @@ def test_migrate_says_the_schema(run: Run, tmp_path: Path) -> None:
 
 def test_version(run: Run) -> None:
     assert run("version").out.startswith("forebay ")
+    assert run("--version").out == run("version").out
     assert set(run("version", "--json").json[0]) == {"forebay", "python", "sqlite"}
 
 
