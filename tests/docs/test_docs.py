@@ -8,10 +8,12 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from forebay import NAMED
+from forebay import NAMED, State
+from forebay.core.outcome import Outcome, Verdict
 from forebay_proof.bench.lines import files_passed
 from forebay_proof.conformance import cases
 
@@ -50,16 +52,26 @@ def test_every_test_that_a_page_names_is_there() -> None:
         assert name in known, f"the track record names {name}"
 
 
-def test_the_reading_guide_names_ten_files_that_a_job_passes(tmp_path: Path) -> None:
+def test_the_reading_guide_names_the_files_that_a_job_passes(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reading-guide.md").read_text()
     rows = re.findall(r"^\|[^|]*\| `src/forebay/([\w/]+\.py)` \| `(\w+)` \|", page, re.MULTILINE)
-    assert len(rows) == 10
+    assert len({file for file, _ in rows}) == 9
+    assert "in nine files" in page
     for file, name in rows:
         source = (ROOT / "src" / "forebay" / file).read_text()
         assert re.search(rf"^( {{4}})?(def|class) {name}\b", source, re.MULTILINE), f"{file} has no {name}"
     passed = files_passed(f"sqlite:///{tmp_path}/jobs.db")
     by_store = {file for file, _ in rows if file.startswith(("engine/", "store/", "core/ledger"))}
     assert by_store <= set(passed), "a plain job does not pass these"
+
+
+def test_the_words_of_the_architecture_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text()
+    for word, union in (("Outcome", Outcome), ("Verdict", Verdict)):
+        (row,) = re.findall(rf"^\| \*\*{word}\*\* \| [^:]*: ([\w, ]+)", page, re.MULTILINE)
+        assert {each.strip() for each in row.split(",")} == {each.__name__ for each in get_args(union)}
+    (states,) = re.findall(r"^States: (.*)\.", page, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", states) == list(State)
 
 
 def named_table() -> str:
