@@ -13,10 +13,9 @@ driver's own error. After any of them the transaction is aborted, as after any e
 
 import os
 import re
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -31,6 +30,9 @@ from forebay.core.policy import check_between
 from forebay.store.checks import check_batch, check_bytes, check_epoch
 from forebay.store.clock import SystemClock
 from forebay.store.log import committed
+
+if TYPE_CHECKING:
+    import sqlite3
 
 POSTGRES: Final = ("postgresql", "postgres")
 
@@ -154,7 +156,7 @@ async def acommit_in(
     return _committed(answer, log, group, partition, offset, epoch)
 
 
-def _enqueue_on_sqlite(connection: sqlite3.Connection, drafts: Sequence[Draft]) -> list[int]:
+def _enqueue_on_sqlite(connection: "sqlite3.Connection", drafts: Sequence[Draft]) -> list[int]:
     from forebay.store.sqlite.caller_transaction import enqueue_on
 
     check_batch("enqueue_in", len(drafts))
@@ -163,7 +165,7 @@ def _enqueue_on_sqlite(connection: sqlite3.Connection, drafts: Sequence[Draft]) 
 
 
 def _commit_on_sqlite(
-    connection: sqlite3.Connection, log: str, group: str, partition: int, offset: int, epoch: int | None
+    connection: "sqlite3.Connection", log: str, group: str, partition: int, offset: int, epoch: int | None
 ) -> int:
     from forebay.store.sqlite.caller_transaction import commit_on
 
@@ -276,12 +278,12 @@ async def _async_sqlalchemy_session(session: Any, statement: Statement) -> list[
     return await _async_sqlalchemy(await session.connection(), statement)
 
 
-def _file_below_sqlalchemy(connection: Any) -> sqlite3.Connection | None:
+def _file_below_sqlalchemy(connection: Any) -> "sqlite3.Connection | None":
     below = connection.connection.driver_connection if connection.dialect.name == "sqlite" else None
-    return below if isinstance(below, sqlite3.Connection) else None
+    return below if ("sqlite3", "Connection") in _names(below) else None
 
 
-def _file_below_django(connection: Any) -> sqlite3.Connection | None:
+def _file_below_django(connection: Any) -> "sqlite3.Connection | None":
     if connection.vendor != "sqlite":
         return None
     connection.validate_no_broken_transaction()
@@ -289,7 +291,7 @@ def _file_below_django(connection: Any) -> sqlite3.Connection | None:
     return connection.connection  # type: ignore[no-any-return] # whatever the proxy stands for
 
 
-_SQLITE: Final[dict[tuple[str, str], Callable[[Any], sqlite3.Connection | None]]] = {
+_SQLITE: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("sqlite3", "Connection"): lambda connection: connection,
     ("sqlite3", "Cursor"): lambda cursor: cursor.connection,
     ("sqlalchemy", "Connection"): _file_below_sqlalchemy,
@@ -340,7 +342,7 @@ def _class_of(connection: object) -> str:
     return f"{type(connection).__module__}.{type(connection).__qualname__}"
 
 
-def _sqlite_connection(connection: object) -> sqlite3.Connection | None:
+def _sqlite_connection(connection: object) -> "sqlite3.Connection | None":
     """The connection to a SQLite file that this one is, or is made of."""
     below = next((_SQLITE[name] for name in _names(connection) if name in _SQLITE), None)
     return None if below is None else below(connection)

@@ -1,20 +1,33 @@
 """Two distributions: the wheel of the product holds no line of the proof, and the product works without it."""
 
 import os
+import re
 import subprocess
 import sys
-from importlib.metadata import entry_points, metadata
+from importlib.metadata import entry_points, metadata, requires
 from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.process.release import ReleaseError, build, check_metadata, try_wheel
 
 ROOT = Path(__file__).parents[2]
 PROOF = ("bench", "chaos", "conformance", "evidence", "lab", "power-cuts", "sim")
 DEPENDENCIES = ("cronsim", "google_crc32c", "msgspec", "tzdata")
+
+
+BESIDE = {
+    "": set(),
+    "django": {"asgiref", "django", "django-stubs-ext", "django-tasks", "sqlparse", "typing-extensions"},
+    "postgres": {"psycopg", "psycopg-binary", "typing-extensions"},
+    "redis": {"hiredis", "redis"},
+    "blobs": {"fsspec"},
+    "tracing": {"opentelemetry-api", "typing-extensions"},
+}
+"""All that an extra may bring along on any Python. Python 3.12 and newer need fewer."""
 
 
 def wheel(project: Path, target: Path) -> ZipFile:
@@ -68,6 +81,24 @@ def test_the_wheel_of_the_proof_holds_its_plans_and_nothing_of_the_product(tmp_p
         names = packed.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"forebay_proof"}
     assert {"forebay_proof/lab/plans/f01.toml", "forebay_proof/py.typed"} <= set(names)
+
+
+@pytest.mark.parametrize("extra", BESIDE)
+def test_an_extra_stays_small(extra: str) -> None:
+    found: set[str] = set()
+    left = [Requirement(f"forebay[{extra}]")]
+    while left:
+        wanted = left.pop()
+        name = re.sub(r"[-_.]+", "-", wanted.name).lower()
+        if name in found and name != "forebay":
+            continue
+        found.add(name)
+        for text in requires(name) or ():
+            each = Requirement(text)
+            if each.marker is None or any(each.marker.evaluate({"extra": chosen}) for chosen in wanted.extras or {""}):
+                left.append(each)
+    assert found >= {"forebay", *(name.replace("_", "-") for name in DEPENDENCIES)}
+    assert found - {"forebay", *(name.replace("_", "-") for name in DEPENDENCIES)} <= BESIDE[extra]
 
 
 @pytest.mark.parametrize("command", PROOF)
