@@ -214,6 +214,19 @@ def test_helm_accepts_the_chart_and_refuses_a_mistake() -> None:
 
 
 @pytest.mark.nightly
+def test_helm_accepts_the_values_of_the_guide() -> None:
+    commands = re.findall(
+        r"^helm (?:install|upgrade) (.*)$", (ROOT / "docs/guides/deploy.md").read_text(), re.MULTILINE
+    )
+    assert len(commands) == 2
+    for command in commands:
+        words = [word for word in command.split() if word != "--reuse-values"]
+        template = [helm(), "template", *words, "--kube-version", "1.30.0"]
+        answer = subprocess.run(template, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+        assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.nightly
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     """Of an old systemd, keys of a newer one are warnings: RestartSteps came with 254."""
     tool = shutil.which("systemd-analyze")
