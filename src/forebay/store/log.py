@@ -53,7 +53,7 @@ class Log(Protocol):
     """Retained logs: dense offsets from 0 per partition, readers in groups, replay."""
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
-        """Entries of one key go to one partition, in order; without a key they go round."""
+        """Entries of one key go to one partition, in order; without a key they go to the one with the fewest."""
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
         """Entries with an offset greater than `after`; -1 reads from the start. `OffsetGone` when trimmed."""
