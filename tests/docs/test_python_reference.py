@@ -67,12 +67,12 @@ def documented() -> set[str]:
     return names | set(re.findall(r"\| `(\w+)` \|", ERRORS)) | {"NAMED", "ForebayError", "app"}
 
 
-def imported(page: Path) -> Iterator[str]:
-    """Names that the Python of a page imports from forebay."""
+def imported(page: Path) -> Iterator[tuple[str, str]]:
+    """Modules of forebay, and the names that the Python of a page imports from them."""
     for block in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(), re.DOTALL):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "forebay":
-                yield from (name.name for name in node.names)
+                yield from ((str(node.module), name.name) for name in node.names)
 
 
 def test_what_pages_import_is_in_the_reference() -> None:
@@ -82,8 +82,10 @@ def test_what_pages_import_is_in_the_reference() -> None:
     assert "`forebay.ForebayError`" in ERRORS
     assert [name for name in forebay.__all__ if name not in known] == []
     pages = [*(DOCS / "start").glob("*.md"), *(DOCS / "guides").glob("*.md")]
-    missing = {f"{page.name}: {name}" for page in pages for name in imported(page) if name not in known}
-    assert missing == set()
+    used = {(page.name, module, name) for page in pages for module, name in imported(page)}
+    assert {each for each in used if each[2] not in known} == set()
+    unnamed = {each for each in used if each[1] != "forebay" and f"`{each[1]}" not in PAGE and each[2] not in ERRORS}
+    assert unnamed == set(), "the page does not say from which module these come"
 
 
 def test_each_method_and_function_of_the_reference_has_a_docstring() -> None:
