@@ -87,6 +87,13 @@ def test_the_table_of_named_queues_matches_the_code() -> None:
     assert written == named_table(), "run python tests/docs/test_docs.py"
 
 
+def test_every_decision_is_listed_under_its_title() -> None:
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    for page in sorted((ROOT / "docs" / "decisions").glob("0*.md")):
+        number, _, title = page.read_text().splitlines()[0].removeprefix("# ").partition(". ")
+        assert f"| [{number}]({page.name}) | {title} |" in listed, page.name
+
+
 def test_every_named_queue_has_its_story() -> None:
     stories = "".join(page.read_text() for page in (ROOT / "tests" / "stores").glob("test_named_*.py"))
     for named in NAMED.values():
