@@ -63,7 +63,8 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
-        assert 'src="http' not in page.read_text(), f"{page.name} loads a script or a picture from elsewhere"
+        loaded = re.search(r'(src=|<link[^>]+href=)"https?://', page.read_text())
+        assert not loaded, f"{page.name} loads a script, a style or a picture from elsewhere"
     reference = (tmp_path / "site" / "reference" / "python.html").read_text()
     members = [f"{entry.path}.{name}" for entry in entries() for name in entry.shown()]
     assert [member for member in members if f'id="{member}"' not in reference] == []
