@@ -166,8 +166,7 @@ docs-serve: setup ## serve the site and build it anew at each change: http://127
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --quiet
 
 figures: setup $(PEERED)/.ready ## record benchmarks for the docs: ARGS="memory postgres", or all; best on a quiet machine
-	@$(PY) -m tests.docs.figures $(ARGS)
-	@$(PY) -m tests.docs.reference
+	@$(PY) -m tests.docs.figures $(ARGS); code=$$?; $(PY) -m tests.docs.reference && exit $$code
 
 reference: setup ## write the generated tables anew: commands, routes, metrics, recorded figures
 	@$(PY) -m tests.docs.reference

@@ -146,8 +146,8 @@ def table_of(name: str, found: dict[str, Any]) -> str:
 
 
 def _shown(name: str, figure: dict[str, Any]) -> bool:
-    """Whether the page has it: parts of a drain (`drain/forebay/put`) are in the recording alone."""
-    return name not in PEERS or str(figure["name"]).count("/") < 2
+    """Whether the page has it: parts of a figure (`drain/forebay/put`) without a goal are in the recording alone."""
+    return not name.startswith(PEERS) or str(figure["name"]).count("/") < 2 or bool(figure["goal"])
 
 
 def _row(figure: dict[str, Any]) -> str:
@@ -198,8 +198,14 @@ def _git(*arguments: str) -> str:
 
 
 if __name__ == "__main__":
+    failed = []
     for name in sys.argv[1:] or RUNS:
-        recording = record(name)
+        try:
+            recording = record(name)
+        except subprocess.SubprocessError as error:
+            failed.append(f"{name}: {error}; its former recording stays")
+            continue
         known = read() if RECORDED.exists() else {}
         RECORDED.write_text(json.dumps({**known, name: recording}, indent=1, sort_keys=True) + "\n")
         sys.stdout.write(f"{name}: {len(recording['figures'])} figures\n")
+    sys.exit("\n".join(failed) or 0)
