@@ -78,7 +78,8 @@ class Terminals:
         self._replaced = replaced
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         home = {name: str(directory) for name in ("HOME", "FOREBAY_RUN_DIR", "PYTHONPATH")}
-        self._environment = {**os.environ, **home, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+        self._environment = {**inherited, **home, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
         self._beside: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
 
     def run(self, block: Block) -> None:
