@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite s3fs helm typescript demo check test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite s3fs helm typescript demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,14 +66,19 @@ demo: setup ## see it work: the guided tour
 chaos: servers ## break everything there is to break, by plan: ARGS="all", ARGS="f01 --store redis --scale nightly"
 	@$(PY) -m forebay chaos $(or $(ARGS),all)
 
-check: setup ## format, lint, types, layers, sizes
-	@$(PY) -m ruff format --check || { echo "not formatted: run 'make fmt'" >&2; exit 1; }
-	@$(PY) -m ruff check --quiet
+check: lint ## format, lint, types, layers, sizes
 	@$(PY) -m mypy --no-error-summary
 	@$(PYTEST) -q --no-header tests/unit/test_layers.py tests/unit/test_sizes.py
 
-test: check servers ## check, then every test but the nightly ones
-	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" $(ARGS)
+lint: setup
+	@$(PY) -m ruff format --check || { echo "not formatted: run 'make fmt'" >&2; exit 1; }
+	@$(PY) -m ruff check --quiet
+
+# Types are checked beside the tests, which wait more than they compute.
+test: lint servers ## format, lint, types, then every test but the nightly ones
+	@$(PY) -m mypy --no-error-summary >$(VENV)/types.txt 2>&1 & types=$$!; \
+	$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" $(ARGS); tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests | types))
 
 test-unit: setup ## the quickest slice: core, engine, client, worker roles, command line (layers and sizes: make check)
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/unit --ignore tests/unit/test_layers.py --ignore tests/unit/test_sizes.py $(ARGS)
