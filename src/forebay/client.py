@@ -537,11 +537,11 @@ class Forebay(Hooked):
     def make_draft(self, kind: str, payload: Json, settings: Settings) -> Draft:
         """What is enqueued for this payload. A large one is written to the blob store by this."""
         handler = self.registry.get(kind)
-        queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
+        queue, max_attempts = (handler.queue, handler.max_attempts) if handler else ("default", None)
         cost = handler.cost if handler else 1
         version = handler.signature.versions.current if handler else 1
         settings = settings if version == 1 else replace(settings, meta=with_version(settings.meta, version))
-        return self.codec.draft(lambda given: settings.draft(kind, given, queue, lives, cost), payload)
+        return self.codec.draft(lambda given: settings.draft(kind, given, queue, max_attempts, cost), payload)
 
     def _register(self, function: Callable[..., Any], options: dict[str, Any]) -> JobType[..., Any]:
         kind = check_name("kind", options.pop("kind", None) or getattr(function, "__name__", "?"))

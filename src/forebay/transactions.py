@@ -39,7 +39,7 @@ POSTGRES: Final = ("postgresql", "postgres")
 _PUT: Final = "SELECT forebay.enqueue_draft(d.value) FROM json_array_elements(CAST(CAST({} AS text) AS json)) AS d"
 _PUT_AND_TELL: Final = (
     f"{_PUT}, (SELECT count(pg_notify('forebay', q)) "
-    "FROM unnest(string_to_array(CAST({} AS text), ',')) AS q) AS told"
+    "FROM unnest(string_to_array(CAST({} AS text), ',')) AS q) AS notified"
 )
 """A notification a queue: all names of a batch may be too long for one."""
 

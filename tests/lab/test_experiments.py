@@ -98,7 +98,7 @@ LATE = {"late p99": 30.0, "not fired": 0, "fired twice": 0, "too early": 0}
         (9, {"drain": "enough"}, SHUT, {"finished by the first": 180}),
         (9, {"drain": "enough"}, SHUT, {"exit code": 1}),
         (6, {}, {"dead": 0, "fullest second of first retries": 4.0}, {"fullest second of first retries": 16.0}),
-        (7, {}, {"poison not dead": 0, "other than its lives": 0}, {"other than its lives": 2}),
+        (7, {}, {"poison not dead": 0, "wrong attempts": 0}, {"wrong attempts": 2}),
     ],
 )
 def test_a_judgement_bites(

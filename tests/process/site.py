@@ -56,9 +56,9 @@ class Site:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.ids: list[int] = []
 
-    def enqueue(self, kind: str, count: int = 1, lives: int | None = None, **more: object) -> list[int]:
+    def enqueue(self, kind: str, count: int = 1, max_attempts: int | None = None, **more: object) -> list[int]:
         first = len(self.ids) + 1
-        drafts = [Draft(kind, {"seq": first + n, **more}, max_attempts=lives) for n in range(count)]
+        drafts = [Draft(kind, {"seq": first + n, **more}, max_attempts=max_attempts) for n in range(count)]
         ids = [receipt.id for receipt in self.store.enqueue(drafts)]
         self.ids += ids
         return ids

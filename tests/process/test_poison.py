@@ -80,11 +80,11 @@ def send(site: Site, innocents: int, killers: tuple[str, ...], pause: float = 0.
     sent: dict[int, str] = {}
     share = max(1, innocents // (2 * (len(killers) or 1)))
     for killer in killers or ("",):
-        site.enqueue("quick", share, lives=ATTEMPTS, pause=pause)
+        site.enqueue("quick", share, max_attempts=ATTEMPTS, pause=pause)
         if killer:
-            site.enqueue(killer, lives=ATTEMPTS)
+            site.enqueue(killer, max_attempts=ATTEMPTS)
             sent[len(site.ids)] = killer
-        site.enqueue("plain", share, lives=ATTEMPTS, pause=pause)
+        site.enqueue("plain", share, max_attempts=ATTEMPTS, pause=pause)
     return sent
 
 

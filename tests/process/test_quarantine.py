@@ -28,7 +28,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def make_suspects(site: Site, *kinds: str) -> list[int]:
     """Jobs whose last two holders died: their next attempt is the third."""
-    ids = [site.enqueue(kind, lives=3)[0] for kind in kinds]
+    ids = [site.enqueue(kind, max_attempts=3)[0] for kind in kinds]
     for _ in range(2):
         leases = site.store.claim([Want("default", len(ids))], "gone", seconds(10))
         site.store.settle([(lease, Retry(0, Failure(ABANDONED, "gone"), keep_rank=True)) for lease in leases])
@@ -140,9 +140,9 @@ def test_a_suspect_whose_worker_is_killed_is_not_to_blame(site: Site) -> None:
 def test_without_a_supervisor_a_killer_costs_two_workers_and_no_innocent(each_site: Site) -> None:
     """Somebody starts the worker again each time, as a service manager does."""
     site = each_site
-    innocents = site.enqueue("plain", 12, lives=3, pause=0.3)
-    (killer,) = site.enqueue("exits_late", lives=3)
-    site.enqueue("plain", 12, lives=3, pause=0.3)
+    innocents = site.enqueue("plain", 12, max_attempts=3, pause=0.3)
+    (killer,) = site.enqueue("exits_late", max_attempts=3)
+    site.enqueue("plain", 12, max_attempts=3, pause=0.3)
     workers = []
     while not site.job(killer).state.terminal:
         worker = site.worker(lease_for=seconds(30), concurrency=6)

@@ -36,7 +36,7 @@ def test_the_job_that_holds_the_interpreter_is_charged_alone(each_site: Site, ho
     site.enqueue("called_on_the_loop", 2)
     fleet = site.fleet(1, lease_for=LEASE)
     site.until(lambda: len(site.lines("start")) == 4, "the others run")
-    (killer,) = site.enqueue(holder, lives=1)
+    (killer,) = site.enqueue(holder, max_attempts=1)
     site.until(lambda: site.job(killer).state is State.DEAD, "it is found")
     assert site.job(killer).errors[-1].message.startswith("it held the GIL for ")
     site.make("go-2")
@@ -51,10 +51,10 @@ def test_the_job_that_holds_the_interpreter_is_charged_alone(each_site: Site, ho
 
 def test_where_the_holder_cannot_be_told_nobody_is_charged_and_quarantine_finds_it(site: Site) -> None:
     """One beside it sleeps without the interpreter: from outside it looks the same."""
-    site.enqueue("stuck_once", lives=2)
+    site.enqueue("stuck_once", max_attempts=2)
     fleet = site.fleet(1, lease_for=LEASE)
     site.started(1)
-    (killer,) = site.enqueue("holds_the_interpreter", lives=2)
+    (killer,) = site.enqueue("holds_the_interpreter", max_attempts=2)
     site.until_ended(60)
     sleeper, found = site.job(site.ids[0]), site.job(killer)
     assert (sleeper.state, sleeper.attempt) == (State.DONE, 1)
@@ -68,7 +68,7 @@ def test_the_watchdog_does_not_wait_for_the_store(site: Site) -> None:
     """The supervisor is about to take jobs back from another worker while the file is locked, perhaps by this one."""
     fleet = site.fleet(2, lease_for=LEASE)
     site.until(lambda: len(site.workers_of(fleet)) == 2, "both workers")
-    site.enqueue("holds_the_interpreter", lives=1)
+    site.enqueue("holds_the_interpreter", max_attempts=1)
     held = site.started(1)
     (other,) = site.workers_of(fleet) - {held.pid}
     with locked(site.directory / DATABASE):
@@ -98,7 +98,7 @@ def test_a_worker_without_a_supervisor_has_a_watchdog(site: Site) -> None:
     site.enqueue("reported_when", 3)
     first = lone()
     site.until(lambda: len(site.lines("start")) == 3, "the others run")
-    (killer,) = site.enqueue("holds_the_interpreter", lives=1)
+    (killer,) = site.enqueue("holds_the_interpreter", max_attempts=1)
     site.until(lambda: first.poll() is not None, "it is ended")
     assert first.returncode in (-signal.SIGABRT, -signal.SIGKILL)
     second = lone()

@@ -109,7 +109,7 @@ def test_a_worker_that_starts_on_a_full_disk_says_so_and_exits_with_3(tmp_path: 
     assert output.startswith(
         f"forebay: cannot open sqlite:///{device}/jobs.db: sqlite {device}/jobs.db failed: the disk "
     )
-    assert "mend the cause" in output
+    assert "fix the cause" in output
 
 
 def test_a_supervisor_starts_a_worker_again_that_found_the_disk_full(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ POISON = ("exits", "exits_on_the_loop", "crashes", "raises_exit", "holds_the_int
 def test_poison_dies_of_its_own_and_innocents_live(site: Site) -> None:
     fleet = site.fleet(2, lease_for=seconds(1.5))
     site.enqueue("plain", 20)
-    poison = [site.enqueue(kind, lives=2)[0] for kind in POISON]
+    poison = [site.enqueue(kind, max_attempts=2)[0] for kind in POISON]
     site.enqueue("forks", 2)
     site.enqueue("quick", 40)
     site.enqueue("plain", 20)
@@ -290,10 +290,10 @@ def test_a_dead_letter_says_how_its_process_ended(site: Site) -> None:
         "kills_itself": "the process was killed (SIGKILL) while running it",
     }
     for kind, message in output.items():
-        (job_id,) = site.enqueue(kind, lives=1)
+        (job_id,) = site.enqueue(kind, max_attempts=1)
         site.until_ended()
         assert site.job(job_id).errors[-1].message == message
-    (thrice,) = site.enqueue("crashes", lives=3)
+    (thrice,) = site.enqueue("crashes", max_attempts=3)
     site.until_ended()
     assert site.job(thrice).errors[-1].message == f"{output['crashes']} (3 times)"
     assert site.end(fleet) == 0
@@ -303,7 +303,7 @@ def test_a_dead_letter_says_how_its_process_ended(site: Site) -> None:
 def test_a_handler_that_closes_files_that_are_not_its_own_does_not_leave_a_worker_that_does_nothing(site: Site) -> None:
     """Alone in its fleet: the numbers of closed files are given to others, and a store's file could be harmed so."""
     fleet = site.fleet(1)
-    (poison,) = site.enqueue("closes_files", lives=2)
+    (poison,) = site.enqueue("closes_files", max_attempts=2)
     site.until_ended(80)
     site.enqueue("quick", 10)
     site.until_ended()
@@ -319,8 +319,8 @@ def test_a_handler_that_closes_files_that_are_not_its_own_does_not_leave_a_worke
 def test_isolated_handlers_cost_their_own_process_and_nothing_else(site: Site) -> None:
     worker = site.worker(concurrency=3)
     site.enqueue("alone", 4)
-    bad = [site.enqueue(kind, lives=2)[0] for kind in ("alone_exits", "alone_killed", "alone_raises")]
-    (hanging,) = site.enqueue("alone_hangs", lives=1)
+    bad = [site.enqueue(kind, max_attempts=2)[0] for kind in ("alone_exits", "alone_killed", "alone_raises")]
+    (hanging,) = site.enqueue("alone_hangs", max_attempts=1)
     site.enqueue("alone_and_asynchronous", 2)
     site.enqueue("quick", 10)
     site.until_ended(60)

@@ -70,5 +70,5 @@ def test_a_fleet_ends_after_its_time_limit(spark: SparkSession, app: str, tmp_pa
 
 
 def test_a_store_of_one_process_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(Invalid, match="a memory store lives in one process"):
+    with pytest.raises(Invalid, match="a memory store belongs to one process"):
         drain(spark, "app:fb", "memory:///srv/jobs", Options())

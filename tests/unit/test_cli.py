@@ -59,7 +59,7 @@ def fill(*drafts: Draft, spec: QueueSpec | None = None) -> list[int]:
     return ids
 
 
-def bury(count: int, queue: str = "default", error: str = "SmtpError", message: str = "hung up") -> list[int]:
+def make_dead(count: int, queue: str = "default", error: str = "SmtpError", message: str = "hung up") -> list[int]:
     """Jobs that died of an error."""
     store = open_at()
     store.enqueue([Draft("mail", {"n": n}, queue) for n in range(count)])
@@ -157,7 +157,7 @@ def test_a_store_out_of_reach_is_three(run: Run, tmp_path: Path) -> None:
 def test_a_store_in_the_memory_of_one_process_is_refused(run: Run) -> None:
     answer = run("ls", "--store", "memory://")
     assert answer.code == 2
-    assert "lives in one process" in answer.err
+    assert "belongs to one process" in answer.err
 
 
 def test_the_environment_names_the_store(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_show_and_explain(run: Run) -> None:
 
 
 def test_what_a_stranger_wrote_cannot_move_the_cursor(run: Run) -> None:
-    bury(1, error="Evil\x1b]0;owned\x07", message="\x1b[2J\nsecond line")
+    make_dead(1, error="Evil\x1b]0;owned\x07", message="\x1b[2J\nsecond line")
     for words in (["ls"], ["show", "1", "--trace"], ["dlq", "ls"], ["dlq", "ls", "--group"], ["explain", "1"]):
         out = run(*words).out
         assert "\x1b" not in out
@@ -508,7 +508,7 @@ def test_a_cancel_is_for_ids_or_a_filter_or_all(run: Run) -> None:
 
 
 def test_dead_letters_are_purged_by_ids_and_by_filter(run: Run) -> None:
-    ids = bury(3) + bury(2, error="Timeout", message="slow") + bury(2, queue="media")
+    ids = make_dead(3) + make_dead(2, error="Timeout", message="slow") + make_dead(2, queue="media")
     (alive,) = fill(Draft("news"))
     dry = run("dlq", "purge", "--where", "timeout", "--dry-run")
     assert "would purge 2 dead letters; nothing was done" in dry.out
@@ -526,8 +526,8 @@ def test_dead_letters_are_purged_by_ids_and_by_filter(run: Run) -> None:
 
 
 def test_dead_letters_are_listed_grouped_and_shown(run: Run) -> None:
-    bury(3)
-    bury(1, queue="media", error="OSError", message="disk")
+    make_dead(3)
+    make_dead(1, queue="media", error="OSError", message="disk")
     assert len(run("dlq", "ls", "--json").json) == 4
     assert [job["id"] for job in run("dlq", "ls", "--where", "DISK", "--json").json] == [4]
     assert [job["id"] for job in run("dlq", "ls", "--queue", "media", "--json").json] == [4]
@@ -549,8 +549,8 @@ def test_dead_letters_are_listed_grouped_and_shown(run: Run) -> None:
 
 
 def test_redrive_moves_what_was_named_and_no_more(run: Run) -> None:
-    bury(5)
-    bury(2, queue="media", error="OSError")
+    make_dead(5)
+    make_dead(2, queue="media", error="OSError")
     dry = run("dlq", "redrive", "--where", "smtp", "--dry-run", "--json")
     assert dry.json == [{"would_redrive": 5, "ids": [1, 2, 3, 4, 5]}]
     assert "nothing was done" in run("dlq", "redrive", "--all", "--dry-run").out
@@ -565,7 +565,7 @@ def test_redrive_moves_what_was_named_and_no_more(run: Run) -> None:
 
 
 def test_a_redrive_by_sample_and_with_a_patch(run: Run) -> None:
-    bury(20)
+    make_dead(20)
     (dry,) = run("dlq", "redrive", "--all", "--sample", "5", "--dry-run", "--json").json
     assert len(dry["ids"]) == 5
     assert dry["ids"] != [1, 2, 3, 4, 5]
@@ -579,23 +579,23 @@ def test_a_redrive_by_sample_and_with_a_patch(run: Run) -> None:
 
 
 def test_a_redrive_leaves_the_quarantined_unless_it_is_told(run: Run) -> None:
-    bury(2)
-    bury(1, error="forebay.Abandoned")
+    make_dead(2)
+    make_dead(1, error="forebay.Abandoned")
     assert [job["id"] for job in run("dlq", "ls", "--quarantined", "--json").json] == [3]
     assert run("dlq", "redrive", "--all").out == "redriven: 2 dead letters\n"
     assert run("dlq", "redrive", "--all", "--quarantined").out == "redriven: 1 dead letter\n"
 
 
 def test_one_queue_is_purged_alone(run: Run) -> None:
-    bury(2)
-    bury(1, queue="media")
+    make_dead(2)
+    make_dead(1, queue="media")
     answer = run("dlq", "purge", "--older-than", "0s", "--queue", "media", "--yes", "--json")
     assert answer.json == [{"purged": 1}]
     assert len(run("dlq", "ls", "--json").json) == 2
 
 
 def test_a_purge_wants_an_age_and_a_yes(run: Run) -> None:
-    bury(3)
+    make_dead(3)
     assert run("dlq", "purge").code == 2
     assert run("dlq", "purge", "--older-than", "1h", "--yes").out == "purged: 0 dead letters\n"
     assert run("dlq", "purge", "--older-than", "0s", "--dry-run", "--json").json == [{"would_purge": 3}]

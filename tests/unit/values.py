@@ -1,4 +1,4 @@
-"""What the tests of core share: a job with any number of lives used, and every queue one can write down, at random."""
+"""What the tests of core share: jobs with any number of used attempts, and every kind of queue, at random."""
 
 from datetime import timedelta
 from typing import Literal
@@ -61,7 +61,7 @@ TICK = timedelta(milliseconds=1)
 
 
 def a_job(attempt: int = 1, max_attempts: int = 3) -> Job:
-    """A running job that has used so many of its lives."""
+    """A running job that has used so many of its attempts."""
     return Job(
         id=1,
         queue="default",

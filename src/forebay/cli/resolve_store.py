@@ -1,7 +1,7 @@
 """The store of a command: `--store`, else FOREBAY_URL, else `sqlite:///forebay.db`.
 
 A command that only reads never creates a store: a missing file is an error that says how to create one. A store that
-lives in one process (`memory://`) is refused, because a command would find it empty. Passwords are never shown.
+belongs to one process (`memory://`) is refused, because a command would find it empty. Passwords are never shown.
 """
 
 import os
@@ -67,7 +67,7 @@ def open_at(url: str, *, create: bool) -> Store:
     """The store, or `CommandFailed` with the remedy."""
     if urlsplit(url).scheme == "memory" and store_path(url) is None:
         raise CommandFailed(
-            f"{url}: a store in memory lives in one process, and this one would find it empty; "
+            f"{url}: a store in memory belongs to one process, and this one would find it empty; "
             "use --store sqlite:///jobs.db, or memory:///directory",
             USAGE,
         )

@@ -112,7 +112,7 @@ class StoreFailed(ForebayError):
         self,
         what: str,
         reason: str,
-        remedy: str = "nothing was acknowledged since, mend the cause and open the store again",
+        remedy: str = "nothing was acknowledged since; fix the cause and open the store again",
     ) -> None:
         super().__init__(f"{what} failed: {reason}; {remedy}")
         self.what = what

@@ -19,7 +19,7 @@ What a range says beyond its jobs depends on the change:
     dismissed         ended by that request, readable until `until`
     cancelled         ended by request before it ran, readable until `until`
     expired           died because it was not claimed in time
-    redriven          a dead job lives again, due at `until`
+    redriven          a dead job is open again, due at `until`
     purged            a finished job was forgotten
     shed              died, before it ran, to make room in a full queue
 

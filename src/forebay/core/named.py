@@ -53,7 +53,7 @@ FIFO: Final = Named(
 WORK: Final = Named(
     lambda queue: QueueSpec(name=queue),
     "a crash after the effect and before the ack; stuck in flight",
-    "leases that end by themselves, a fence for the effect, lives counted at the claim",
+    "leases that end by themselves, a fence for the effect, attempts counted at the claim",
     "test_work_crash_after_the_effect_and_stuck_in_flight",
 )
 BROKER: Final = Named(
@@ -85,7 +85,7 @@ RETRY: Final = Named(
         name=queue, routing=Routing(max_attempts=8, backoff=FullJitter(base=ms(500), cap=minutes(10)))
     ),
     "a retry storm; retrying what cannot succeed; effects twice",
-    "full jitter, a fixed number of lives, Drop for the hopeless, a fence for the effect",
+    "full jitter, a fixed number of attempts, Drop for the hopeless, a fence for the effect",
     "test_retry_a_storm_of_retries",
 )
 DEAD_LETTER: Final = Named(

@@ -4,7 +4,7 @@
 
 A supervisor runs the app of `mix.py`. Worker processes are killed at random; the supervisor replaces them and
 takes back at once what they held. In the end every accepted job must be done or dead, every effect applied once, and
-every dead letter must have used exactly its lives: judged by the producers' receipts and by what the handlers wrote,
+every dead letter must have used exactly its attempts: judged by the producers' receipts and by what the handlers wrote,
 not by the queue's own counters. With `--report` the same is then proved from the ledger, on Spark (`proof`).
 """
 
@@ -26,7 +26,7 @@ from forebay.demo import proof
 from forebay.store.protocol import Query
 
 KINDS, WEIGHTS = ("fast", "slow", "flapping", "poison"), (70, 20, 5, 5)
-LIVES = {"poison": 3}
+ALLOWED_ATTEMPTS = {"poison": 3}
 PATIENCE_SECONDS = 120
 BATCH = 500
 
@@ -34,7 +34,9 @@ BATCH = 500
 def produce(fb: Forebay, jobs: int, rng: random.Random, receipts: Path) -> dict[int, str]:
     """Accepted sequence numbers and their kinds. Each receipt is written down as it comes."""
     kinds = rng.choices(KINDS, WEIGHTS, k=jobs)
-    drafts = [Draft(kind, {"seq": seq}, "mix", max_attempts=LIVES.get(kind)) for seq, kind in enumerate(kinds)]
+    drafts = [
+        Draft(kind, {"seq": seq}, "mix", max_attempts=ALLOWED_ATTEMPTS.get(kind)) for seq, kind in enumerate(kinds)
+    ]
     with receipts.open("w") as file:
         for start in range(0, jobs, BATCH):
             for seq, receipt in enumerate(fb.store.enqueue(drafts[start : start + BATCH]), start):
@@ -87,7 +89,7 @@ def audit(fb: Forebay, accepted: dict[int, str], evidence: Path, killed: int) ->
         "both done and dead": len(both),
         "still open": left,
         "a delivery that ran twice": twice,
-        "dead with other than exactly its lives": len(wrong),
+        "dead with another number of attempts than allowed": len(wrong),
         "dead though not poison": len(innocent),
     }.items():
         print(f"   {fact:40} {value:6}")

@@ -52,7 +52,9 @@ def drain(
     """
     if url.startswith("memory:"):
         raise Invalid(
-            "store", "a memory store lives in one process, Spark runs in many", "use sqlite, postgresql or redis"
+            "store",
+            "a memory store belongs to one process, and Spark runs in several",
+            "use sqlite, postgresql or redis",
         )
     tasks = spark.sparkContext.defaultParallelism if tasks is None else tasks
     places = spark.sparkContext.parallelize(range(tasks), tasks)

@@ -34,7 +34,7 @@ class Standing(Struct, frozen=True):
     loses_at  when the first entry that it has not had leaves the window; None: it has had all, or there is no window.
               Where `lagging` blocks, the entry stays beyond that while the group still reads
     seen_at   the last commit or call of `own`
-    member    who owns the partition, in which epoch and until when; None: nobody
+    member    who owns the partition, in which epoch and until when; None: it is free
     """
 
     group: str
@@ -64,7 +64,7 @@ class Log(Protocol):
         """The group has done everything up to `offset`; returns its place. It only moves back with `rewind`.
 
         With `epoch` only who owns the partition in that epoch may say so, rewind or not: `PartitionLost` for others,
-        and nothing has changed. A lease that has run out is still good while nobody else took the partition.
+        and nothing has changed. A lease that has run out is still good until another member takes the partition.
         """
 
     def position(self, log: str, group: str, partition: int) -> int:
@@ -81,7 +81,7 @@ class Log(Protocol):
         """
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
-        """Drop entries appended before the instant, whatever the log's window says and whoever lags; how many.
+        """Drop entries from before the instant, whatever the log's window is and however far a group lags; how many.
 
         `promote` does the same by itself for entries that have left the window of their log, as `lagging` says.
         """
@@ -91,8 +91,8 @@ class Log(Protocol):
 
         Each partition has one owner a group at a time. A call renews what the member has, frees what exceeds its share
         (partitions by living members, rounded up) and takes free ones or those whose lease ran out, up to that share.
-        A partition that changes hands gets the next epoch; one that is renewed keeps its own. A member lives while its
-        lease lasts, with no partition as well. Calls of all members until nothing changes give each its share: a member
+        A partition with a new owner gets the next epoch; one that is renewed keeps its own. A member is alive while its
+        lease lasts, even with no partition. Calls of all members until nothing changes give each its share: a member
         that joins gets what the others free at their next call.
         """
 

@@ -2,7 +2,7 @@
 
 forebay bench run audit                         2M jobs, and a tenth of them for the growth
 python -m forebay_proof.bench.audit --jobs 12000000   this many jobs (and a tenth of them)
-python -m forebay_proof.bench.audit --ground /tmp/histories   keep the histories for the next run
+python -m forebay_proof.bench.audit --directory /tmp/histories   keep the histories for the next run
 forebay bench run audit --json                  one object a run
 
 A history has three events a job, 1 % retries and 0.05 % redeliveries, receipts and effects of all jobs (see
@@ -41,8 +41,8 @@ _DUCK = """
 CREATE TABLE proof AS
 WITH born AS (SELECT job_id FROM events WHERE change = 'accepted'),
   over AS (SELECT job_id FROM events WHERE change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed')),
-  told AS (SELECT job_id FROM receipts WHERE answer IN ('accepted', 'duplicate', 'merged'))
-SELECT (SELECT count(*) FROM told ANTI JOIN born USING (job_id)) AS lost,
+  confirmed AS (SELECT job_id FROM receipts WHERE answer IN ('accepted', 'duplicate', 'merged'))
+SELECT (SELECT count(*) FROM confirmed ANTI JOIN born USING (job_id)) AS lost,
   (SELECT count(*) FROM born ANTI JOIN over USING (job_id)) AS unfinished,
   (SELECT count(*) - count(DISTINCT job_id) FROM over) AS ended_twice,
   (SELECT count(*) - count(DISTINCT (seq, delivery)) FROM effects) AS repeated,
@@ -162,20 +162,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a hundredth of the jobs")
     parser.add_argument("--json", action="store_true", help="one JSON object a run instead of the table")
     parser.add_argument("--jobs", type=int, default=2_000_000, help="jobs of the larger history")
-    parser.add_argument("--ground", type=Path, help="keep the histories here and use those that are there")
+    parser.add_argument("--directory", type=Path, help="keep the histories here and use those that are there")
     given = parser.parse_args()
     jobs = given.jobs // (100 if given.quick else 1)
     sizes = sorted({whole_periods(jobs // 10), whole_periods(jobs)})
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
-        ground = given.ground or Path(directory)
-        missing = [size for size in sizes if not (ground / str(size) / "effects" / "last" / "_SUCCESS").exists()]
+        histories = given.directory or Path(directory)
+        missing = [size for size in sizes if not (histories / str(size) / "effects" / "last" / "_SUCCESS").exists()]
         if missing:
             spark = spark_session()
             for size in missing:
-                write(spark, ground / str(size), size)
+                write(spark, histories / str(size), size)
             spark.stop()
         for size in sizes:
-            place = ground / str(size)
+            place = histories / str(size)
             runs: dict[str, Callable[[], dict[str, Any]]] = {
                 "audit": partial(audited, place),
                 "audit --quick": partial(audited, place, "--quick"),

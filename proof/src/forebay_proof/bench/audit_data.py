@@ -18,7 +18,7 @@ from forebay.spark.landing import write_table
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
 
 BLOCK: Final = 100
-LIVES: Final = 4
+MAX_ATTEMPTS: Final = 4
 PERIOD: Final = 100
 RETRIES: Final = [int(place == 42) for place in range(PERIOD)]
 """Of each block of a period."""
@@ -37,7 +37,7 @@ def _ranks() -> tuple[list[list[int]], int]:
     """By block of the period: the places of its records among those of the period, step by step."""
     ranks: list[list[int]] = [[] for _ in RETRIES]
     rank = 0
-    for step in range(1 + 2 * LIVES):
+    for step in range(1 + 2 * MAX_ATTEMPTS):
         for block, again in enumerate(RETRIES):
             if step < 3 + 2 * again:
                 ranks[block].append(rank)
@@ -68,7 +68,7 @@ def events(spark: SparkSession, jobs: int, stride: int = BLOCK) -> DataFrame:
     last = F.size("ranks") - 1
     step = F.col("step")
     delivery = F.floor((step + 1) / 2).cast("int")
-    dead = F.size("ranks") == 1 + 2 * LIVES
+    dead = F.size("ranks") == 1 + 2 * MAX_ATTEMPTS
     change = (
         F.when(step == 0, "accepted")
         .when(step % 2 == 1, "claimed")
@@ -92,7 +92,7 @@ def events(spark: SparkSession, jobs: int, stride: int = BLOCK) -> DataFrame:
         "kind": F.lit("work"),
         "delivery": F.when(step > 0, delivery),
         "attempt": F.when(step > 0, delivery),
-        "max_attempts": F.when(step == 0, LIVES),
+        "max_attempts": F.when(step == 0, MAX_ATTEMPTS),
         "owner": F.when(step % 2 == 1, F.concat(F.lit("w"), F.col("rank") % 8)),
         "enqueued_at": birth,
         "due_at": due,

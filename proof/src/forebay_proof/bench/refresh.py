@@ -2,7 +2,7 @@
 
     forebay bench run refresh --quick                       120,000 jobs
     python -m forebay_proof.bench.refresh --rounds 1        12M jobs
-    python -m forebay_proof.bench.refresh --ground /tmp/lake-12m     keep the lake for the next run
+    python -m forebay_proof.bench.refresh --directory /tmp/lake-12m     keep the lake for the next run
 
     refresh/command   seconds of the whole command, with the start of Java: events, then all tables
     refresh/events    seconds of the same events in a session that runs: the ledger is read, the lake has them
@@ -95,11 +95,11 @@ def main() -> None:
     parser = bench_parser(__doc__)
     parser.add_argument("--jobs", type=int, default=12_000_000, help="of the lake; a hundredth of them with --quick")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ground", type=Path, help="keep the lake here, and use the one that is there")
+    parser.add_argument("--directory", type=Path, help="keep the lake here, and use the one that is there")
     given = parser.parse_args()
     jobs = whole_periods(given.jobs // (100 if given.quick else 1))
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder:
-        place = (given.ground or Path(folder)) / str(jobs)
+        place = (given.directory or Path(folder)) / str(jobs)
         place.mkdir(parents=True, exist_ok=True)
         spark = spark_session(conf={"spark.local.dir": folder})
         bench = RefreshBench(spark, place, jobs)

@@ -130,7 +130,7 @@ class LabServer:
         self.server.start()
 
     def server_cpu_seconds(self) -> float:
-        """Of the server's processes, over all its lives; 0 where it is not ours."""
+        """Of the server's processes, over all its restarts; 0 where it is not ours."""
         return cpu_seconds([self._watchdog_pid]) if self._watchdog_pid else 0.0
 
     def evidence(self) -> ServerStats:

@@ -162,7 +162,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str:
-    """Of the checkout that this file lies in; empty outside of one."""
+    """Of the checkout that this file is in; empty outside of one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10).stdout.strip()

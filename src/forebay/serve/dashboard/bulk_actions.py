@@ -5,8 +5,8 @@
     moving     they are cancelled, redriven or purged at the given rate, each step in one store call
     done · stopped · failed
 
-The action applies to the chosen jobs only, so that a job that dies again is not redriven twice. It lives in the server
-process that started it: when the process stops, the finished part stays and the rest is unchanged.
+The action applies to the chosen jobs only, so that a job that dies again is not redriven twice. It runs in the
+server process that started it: when the process stops, the finished part stays and the rest is unchanged.
 """
 
 import asyncio

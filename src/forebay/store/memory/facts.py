@@ -210,7 +210,7 @@ class Logs:
     """All logs of a store by name.
 
     places   how far a group has come in a partition; owners: the member that reads it, and in which epoch
-    members  until when each member of a group lives
+    members  until when each member of a group is alive
     seen     the groups of a log, and when each last committed or owned
     lost     what left a partition before the group had it
     """

@@ -93,8 +93,8 @@ class Address(Struct, frozen=True):
         replicas = _replicas(options.pop("replicas", None), durable) if nodes else 0
         plain = parts._replace(query=urlencode(options)).geturl()
         kept = cast(Delivery | None, delivery)
-        told = (cast(Durability, durability), kept, call_timeout)
-        return cls(plain, name, f"{{{prefix}}}:", *told, nodes, replicas)
+        settings = (cast(Durability, durability), kept, call_timeout)
+        return cls(plain, name, f"{{{prefix}}}:", *settings, nodes, replicas)
 
     @property
     def durable(self) -> bool:

@@ -103,7 +103,7 @@ class Database:
         return connection
 
     @contextmanager
-    def lending(self) -> Iterator[sqlite3.Connection]:
+    def reader(self) -> Iterator[sqlite3.Connection]:
         """A connection that can only read, outside any transaction."""
         connection = self._borrow()
         try:
@@ -115,7 +115,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[tuple[sqlite3.Connection, Instant]]:
         """One durable state for as long as the block lasts, and the last instant written in it."""
-        with self.lending() as connection:
+        with self.reader() as connection:
             yield connection, self.patiently(lambda: _begin(connection))
 
     def patiently(self, action: Callable[[], T]) -> T:

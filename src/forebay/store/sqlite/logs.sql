@@ -129,7 +129,7 @@ UPDATE log_reader SET member = ?3, epoch = ?4 WHERE place = ?1 AND reader = ?2;
 SELECT member, until FROM log_member WHERE log = ? AND reader = ?;
 
 -- name: put_member
--- A member lives until then.
+-- The member is alive until then.
 INSERT INTO log_member (log, reader, member, until) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET until = excluded.until;
 

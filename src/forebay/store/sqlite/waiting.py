@@ -78,7 +78,7 @@ class Waiters:
             for topic in topics:
                 self._watchers.setdefault(topic, set()).add(signal)
         try:
-            with self._database.lending() as connection:
+            with self._database.reader() as connection:
                 self._poll(connection, signal, end, ready, signal.clear, least)
         finally:
             with self._guard:
@@ -117,7 +117,7 @@ class Waiters:
             self.registered += 1
         register()
         try:
-            with self._database.lending() as connection:
+            with self._database.reader() as connection:
                 return self._poll(connection, signal, end, ready, register)
         finally:
             with self._guard:

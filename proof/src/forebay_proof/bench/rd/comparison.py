@@ -36,12 +36,12 @@ def _worker(processes: int) -> Queue[Keyspace]:
     )
 
 
-def drain_figures(ground: RedisBench, jobs: int) -> list[Figure]:
+def drain_figures(bench: RedisBench, jobs: int) -> list[Figure]:
     mine = [
-        Measurement("drain/forebay", drain_of(ground, _worker(0), jobs)),
-        Measurement("drain/forebay-2-processes", drain_of(ground, _worker(2), jobs)),
+        Measurement("drain/forebay", drain_of(bench, _worker(0), jobs)),
+        Measurement("drain/forebay-2-processes", drain_of(bench, _worker(2), jobs)),
     ]
-    theirs = {peer.name: Measurement(f"drain/{peer.name}", drain_of_peer(ground, peer, jobs)) for peer in PEERS.here()}
+    theirs = {peer.name: Measurement(f"drain/{peer.name}", drain_of_peer(bench, peer, jobs)) for peer in PEERS.here()}
     found: list[Figure] = []
     for cell in [*mine, *theirs.values()]:
         found += cell.figures(_KEYS, None if cell is mine[0] else "drain/forebay")
@@ -52,20 +52,20 @@ def drain_figures(ground: RedisBench, jobs: int) -> list[Figure]:
     return found
 
 
-def flow_figures(grounds: Sequence[RedisBench], seconds: float) -> list[Figure]:
+def flow_figures(benches: Sequence[RedisBench], seconds: float) -> list[Figure]:
     found: list[Figure] = []
-    for ground in grounds:
-        flat_out = Measurement(f"end_to_end/{ground.mode}", _together(ground, seconds))
-        name = f"end_to_end/{ground.mode}-80-percent"
+    for bench in benches:
+        flat_out = Measurement(f"end_to_end/{bench.mode}", _together(bench, seconds))
+        name = f"end_to_end/{bench.mode}-80-percent"
         found += flat_out.figures((CPU, SERVER, CLIENT, *CALLS))
-        eased = Measurement(name, _eased(ground, seconds, flat_out, name))
+        eased = Measurement(name, _eased(bench, seconds, flat_out, name))
         found += eased.figures((OFFERED, *CALLS), claim_p99="< 10")
     return found
 
 
-def _together(ground: RedisBench, seconds: float) -> Callable[[], Values]:
-    return lambda: together(ground, seconds, size=FLOW)
+def _together(bench: RedisBench, seconds: float) -> Callable[[], Values]:
+    return lambda: together(bench, seconds, size=FLOW)
 
 
-def _eased(ground: RedisBench, seconds: float, flat_out: Measurement, name: str) -> Callable[[], Values]:
-    return lambda: at_share(ground, seconds, lambda: flat_out.read(RATE, name), FLOW)
+def _eased(bench: RedisBench, seconds: float, flat_out: Measurement, name: str) -> Callable[[], Values]:
+    return lambda: at_share(bench, seconds, lambda: flat_out.read(RATE, name), FLOW)

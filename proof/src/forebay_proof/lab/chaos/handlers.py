@@ -8,7 +8,7 @@ from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.scene import Bite, Scene
 from forebay_proof.load.handler_log import read_records
 
-_LIVES: Final = 2
+_MAX_ATTEMPTS: Final = 2
 _ENDS: Final = {
     "exits": State.DEAD,
     "crashes": State.DEAD,
@@ -18,7 +18,7 @@ _ENDS: Final = {
     "eats_descriptors": State.DONE,
     "forks": State.DONE,
 }
-"""How a job of the kind ends; None: the fault may cost it its lives, or not."""
+"""How a job of the kind ends; None: the fault may use up its attempts, or not."""
 
 
 class KillBeforeAck(ChaosFault, frozen=True):
@@ -45,12 +45,12 @@ class BadHandler(ChaosFault, frozen=True):
     does: Literal["exits", "crashes", "hungers", "holds_the_interpreter", "leaks_threads", "eats_descriptors", "forks"]
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
-        (job_id,) = scene.send(self.does, lives=_LIVES)
+        (job_id,) = scene.send(self.does, max_attempts=_MAX_ATTEMPTS)
         (job,) = scene.ended([job_id], 60)
         state = State.DONE if job is None else job.state
         if (must := _ENDS[self.does]) is not None and state is not must:
             scene.blame(f"{self.does}: job {job_id} is {state.value} in the end, it must be {must.value}")
-        if job is not None and job.state is State.DEAD and job.attempt != _LIVES:
-            scene.blame(f"{self.does}: job {job_id} died after {job.attempt} of {_LIVES} lives")
+        if job is not None and job.state is State.DEAD and job.attempt != _MAX_ATTEMPTS:
+            scene.blame(f"{self.does}: job {job_id} died after {job.attempt} of {_MAX_ATTEMPTS} attempts")
         runs = sum(line.job == job_id for line in read_records(scene.starts))
         return Bite(runs > 0, f"{self.does}: {runs} runs, {state.value} in the end")

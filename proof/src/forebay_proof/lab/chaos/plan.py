@@ -200,7 +200,7 @@ def parse(text: str, name: str) -> ChaosPlan:
     try:
         written = msgspec.convert(tomllib.loads(text), _Written)
     except tomllib.TOMLDecodeError as error:
-        raise Invalid(f"plan {name}", f"it is no TOML: {error}", "mend that line") from None
+        raise Invalid(f"plan {name}", f"it is not TOML: {error}", "correct that line") from None
     except msgspec.ValidationError as error:
         raise Invalid(f"plan {name}", str(error), "see docs/internals/chaos.md for what a plan may say") from None
     if not written.fault:

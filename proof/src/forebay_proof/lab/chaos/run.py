@@ -260,7 +260,7 @@ class Runner:
             self._keep_lives(entries, {job for job, _, _ in wrong[:_NAMED]})
 
     def _judge_lives(self, entries: list[LedgerEntry]) -> None:
-        """The whole ledger: fences grow by one, one holder at a time, one end, lives counted. Ticks go on."""
+        """The whole ledger: fences grow by one, one holder at a time, one end, attempts counted. Ticks go on."""
         scene = self.scene
         violations = ledger(entries, drained=not self._plan.fleet.ticks)
         for violation in violations[:_NAMED]:
@@ -281,7 +281,7 @@ class Runner:
 
     def _keep_lives(self, entries: list[LedgerEntry], jobs: set[int | None]) -> None:
         """The ledger's entries of these jobs, for the investigation."""
-        with (self.scene.directory / "lives.ndjson").open("wb") as out:
+        with (self.scene.directory / "ledger.ndjson").open("wb") as out:
             for entry in entries:
                 for span in entry.record.spans:
                     for job in jobs:

@@ -130,10 +130,12 @@ class Scene:
             raise Impossible('the plan has no wire to break: say through = "proxy"')
         return self.proxy
 
-    def send(self, kind: str, count: int = 1, *, lives: int | None = None, **more: object) -> list[int]:
+    def send(self, kind: str, count: int = 1, *, max_attempts: int | None = None, **more: object) -> list[int]:
         """Enqueue, each with a key, until there are receipts; the ids."""
         seqs = self.seqs(count)
-        drafts = [Draft(kind, {"seq": seq, **more}, QUEUE, key=f"chaos-{seq}", max_attempts=lives) for seq in seqs]
+        drafts = [
+            Draft(kind, {"seq": seq, **more}, QUEUE, key=f"chaos-{seq}", max_attempts=max_attempts) for seq in seqs
+        ]
         receipts = self.until(lambda: self.store.enqueue(drafts), f"{count} {kind} are accepted")
         self.add_receipts([(seq, receipt.id) for seq, receipt in zip(seqs, receipts, strict=True)])
         return [receipt.id for receipt in receipts]

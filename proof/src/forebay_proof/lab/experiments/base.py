@@ -143,7 +143,7 @@ def zero(found: Results, metric: str, claim: str) -> Conclusion:
 
 
 def at_most(found: Results, metric: str, bound: float, claim: str, **settings: Any) -> Conclusion:
-    """The median of every case lies below a bound."""
+    """The median of every case is below a bound."""
     cells = found.of(metric, **settings)
     if not cells:
         return missing(claim)

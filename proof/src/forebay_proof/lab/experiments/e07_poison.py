@@ -83,19 +83,19 @@ def _run(case: ExperimentCase, stage: Stage) -> None:
 
 def _letters(stage: Stage, jobs: object, poison: set[int]) -> None:
     """Every poison is a dead letter with exactly its attempts used, and no other job is."""
-    lives = MAX_ATTEMPTS["poison"]
+    allowed = MAX_ATTEMPTS["poison"]
     dead = {job.payload["seq"]: job for job in jobs}  # type: ignore[attr-defined]
     stage.record("poison not dead", len(poison - dead.keys()), "jobs")
     stage.record("dead but not poison", len(dead.keys() - poison), "jobs")
-    wrong = sum(job.attempt != lives or len(job.errors) != lives for job in dead.values())
-    stage.record("other than its lives", wrong, "jobs")
+    wrong = sum(job.attempt != allowed or len(job.errors) != allowed for job in dead.values())
+    stage.record("wrong attempts", wrong, "jobs")
 
 
 def _judge(found: Results) -> list[Conclusion]:
     sentences = [
         zero(found, "poison not dead", "poison that is no dead letter"),
         zero(found, "dead but not poison", "dead letters that are no poison"),
-        zero(found, "other than its lives", "dead letters with more or fewer than their lives"),
+        zero(found, "wrong attempts", "dead letters with more or fewer attempts than allowed"),
         zero(found, "healthy missing", "healthy jobs without an effect"),
     ]
     rate = ratio(found, ("postgres-at-rate-poisoned", "healthy"), ("postgres-at-rate-healthy", "healthy"))
@@ -119,8 +119,8 @@ def _judge(found: Results) -> list[Conclusion]:
 EXPERIMENT: Final = Experiment(
     7,
     "Dead letters under poison",
-    "Poison ends in the dead letters after exactly its lives; below the ceiling the others do not notice. At the "
-    "ceiling each failure costs CPU: a try, an error that is described, a wait.",
+    "Poison ends in the dead letters after exactly the allowed attempts; below the ceiling the others do not notice. "
+    "At the ceiling each failure costs CPU: a try, an error that is described, a wait.",
     "CPU: what a failed run costs the worker and the server, three times for each poison.",
     _cases,
     _run,
