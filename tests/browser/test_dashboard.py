@@ -59,7 +59,7 @@ def test_logging_in_and_out(shop: Site, chrome: Browser) -> None:
         assert complaints == []
 
 
-def test_a_wrong_key_is_told_so(shop: Site, chrome: Browser) -> None:
+def test_a_wrong_key_is_refused(shop: Site, chrome: Browser) -> None:
     with opened(chrome) as (page, _):
         page.goto(f"{shop.url}/ui/login")
         page.get_by_label("Key").fill("fb_0123456789ab_nothing")

@@ -125,7 +125,7 @@ def test_another_database_is_not_joined() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_the_admin_links_to_the_dashboard_for_those_who_may() -> None:
+def test_the_admin_links_to_the_dashboard_for_users_with_the_right() -> None:
     staff = User.objects.create_user("ann", password="x", is_staff=True)
     client = Client()
     client.force_login(staff)

@@ -181,7 +181,7 @@ CRASH_MUTANTS = [
         "src/forebay/work/stall_watch.py",
         "return found[0] if len(found) == 1 else None",
         "return found[0] if found else None",
-        ("tests/process/test_stall.py", "-k", "cannot_be_told"),
+        ("tests/process/test_stall.py", "-k", "holder_is_unknown"),
     ),
     Mutant(
         "a worker without a supervisor is not watched",

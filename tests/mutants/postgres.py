@@ -190,7 +190,7 @@ POSTGRES_MUTANTS = [
         f"{SCHEMA}/0007_settle.pre.sql",
         "FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_done) > 0;",
         "FROM forebay.ledger_rule AS l WHERE false;",
-        (LEDGER, "-k", "lies_ahead"),
+        (LEDGER, "-k", "due_later"),
     ),
     Mutant(
         "postgres: verdicts of a step that failed are not brought back",
@@ -289,14 +289,14 @@ POSTGRES_MUTANTS = [
         f"{STORE}/connect.py",
         "                    return bool(self.query(_MARKED, (progress.token,)))\n",
         "                    return True\n",
-        (CUTS, "-k", "gave_to_somebody"),
+        (CUTS, "-k", "gave_to_another"),
     ),
     Mutant(
         "postgres: a claim without an answer keeps its holder",
         f"{STORE}/claims.py",
         "                self._retire(owner, holder)\n",
         "",
-        (CUTS, "-k", "nobody_heard"),
+        (CUTS, "-k", "no_worker_received"),
     ),
     Mutant(
         "postgres: errors of the driver come out",

@@ -83,7 +83,7 @@ def printed_by(place: Path, *words: str, **variables: str) -> str:
 
 
 @pytest.mark.parametrize("more", [(), ("--processes", "1")], ids=["alone", "supervised"])
-def test_a_worker_tells_of_every_failure_at_its_default_level(place: Path, more: tuple[str, ...]) -> None:
+def test_a_worker_logs_every_failure_at_its_default_level(place: Path, more: tuple[str, ...]) -> None:
     output = printed_by(place, "worker", "app:fb", *more)
     lines = [line.partition("forebay.jobs ")[2] for line in output.splitlines() if "forebay.jobs" in line]
     bad = [re.sub(r"[\d.]+ m?s", "1 ms", line) for line in lines if "(bad)" in line]

@@ -257,7 +257,7 @@ def test_kills_during_compaction_lose_nothing(tmp_path: Path) -> None:
     assert min(seen.values()) >= 1, seen
 
 
-def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_while_the_first_runs(tmp_path: Path) -> None:
     url = f"memory://{tmp_path}/journal"
     with running(HOLDER, tmp_path / "journal") as holder:
         assert first_line(holder) == "open"

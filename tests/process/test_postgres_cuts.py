@@ -147,7 +147,7 @@ def test_a_commit_that_is_cut_off_is_one_job(store: Store, proxy: Proxy, cut: Cu
         assert len(everything(store)) == 1
 
 
-def test_an_id_that_a_crash_gave_to_somebody_else_is_no_answer(
+def test_an_id_that_a_crash_gave_to_another_job_is_no_answer(
     store: Store, proxy: Proxy, durable: PostgresServer, durable_url: str
 ) -> None:
     """The commit never arrived, and the server crashed: it hands the same ids to others, who commit."""
@@ -223,7 +223,7 @@ def test_a_slot_is_given_back_once(store: Store, proxy: Proxy, cut: Cut) -> None
 
 
 @both_ways
-def test_what_a_claim_took_and_nobody_heard_of_comes_back(store: Store, proxy: Proxy, cut: Cut) -> None:
+def test_what_a_claim_took_and_no_worker_received_comes_back(store: Store, proxy: Proxy, cut: Cut) -> None:
     """Though the process that lost it lives, claims and renews."""
     ids = {receipt.id for receipt in store.enqueue([Draft("k", number) for number in range(12)])}
     held = claimed(store, 3, lease=1)

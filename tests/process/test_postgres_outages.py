@@ -208,7 +208,7 @@ def test_a_half_open_listener_is_replaced_within_twenty_seconds(durable: Postgre
     notice_a_half_open_listener(durable_url, durable, 20)
 
 
-def test_a_server_that_is_not_there_is_told_by_its_address_and_not_by_its_password(
+def test_an_unreachable_server_is_named_by_its_address_and_not_by_its_password(
     durable: PostgresServer, durable_url: str
 ) -> None:
     with Proxy(durable.host, durable.port) as proxy:

@@ -234,7 +234,7 @@ def test_step_lets_so_many_bytes_through_and_no_more(echo: Echo, proxy: Proxy) -
         assert read(client, 3) == b"eld"
 
 
-def test_mute_leaves_those_half_open_who_said_so_last(echo: Echo, proxy: Proxy) -> None:
+def test_mute_freezes_the_connections_that_last_sent_these_bytes(echo: Echo, proxy: Proxy) -> None:
     with connect(proxy) as mute, connect(proxy) as other:
         for client, words in ((mute, b"LISTEN x"), (other, b"SELECT 1")):
             client.sendall(words)

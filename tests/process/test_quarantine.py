@@ -35,7 +35,7 @@ def make_suspects(site: Site, *kinds: str) -> list[int]:
     return ids
 
 
-def test_a_killer_ends_in_quarantine_and_its_worker_lives_on(each_site: Site) -> None:
+def test_a_killer_ends_in_quarantine_and_its_worker_goes_on(each_site: Site) -> None:
     site = each_site
     ids = make_suspects(site, "exits", "crashes", "exits_on_the_loop", "kills_itself", "kills_its_parent")
     worker = site.worker()

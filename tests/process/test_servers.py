@@ -66,7 +66,7 @@ def own() -> Iterator[PostgresServer]:
         yield server
 
 
-def test_a_fresh_database_is_empty_and_nobody_else_has_it(postgres: PostgresServer, postgres_url: str) -> None:
+def test_a_fresh_database_is_empty_and_used_by_one_test(postgres: PostgresServer, postgres_url: str) -> None:
     other = postgres.create_database()
     with psycopg.connect(postgres_url) as connection:
         connection.execute("CREATE TABLE mine (id int)")
@@ -164,7 +164,7 @@ def test_a_server_ends_with_a_test_that_is_killed(forks: bool) -> None:
             os.killpg(test.pid, signal.SIGKILL)
 
 
-def test_a_server_that_does_not_start_tells_why_and_leaves_nothing() -> None:
+def test_a_server_that_does_not_start_says_why_and_leaves_nothing() -> None:
     server = PostgresServer(private=True, settings={"max_connections": "many"})
     try:
         with pytest.raises(ServerFailed, match="max_connections"):
@@ -238,7 +238,7 @@ def test_where_namespaces_are_forbidden_root_becomes_nobody(monkeypatch: pytest.
     assert not directory.exists()
 
 
-def test_what_nobody_may_not_read_is_copied(
+def test_programs_that_the_user_nobody_may_not_read_are_copied(
     watchdog: ServerWatchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tool(tmp_path, "echo tool 1.2")

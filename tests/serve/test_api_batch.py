@@ -63,7 +63,7 @@ def test_every_line_has_its_answer_and_a_bad_one_stops_no_other(site: Site, stor
     assert {job.id for job in store.browse(Query(), 0, 100).jobs} == ids
 
 
-def test_only_problems_are_told_if_that_is_asked_for(site: Site) -> None:
+def test_only_problems_are_shown_if_that_is_asked_for(site: Site) -> None:
     response = sent(site.client(Role.PRODUCER), '{"kind": "a"}', "nonsense", '{"kind": "b"}', answers="problems")
     assert [each["line"] for each in response if "problem" in each] == [2]
     assert response[-1] == {"lines": 3, "accepted": 2, "duplicates": 0, "problems": 1}
@@ -144,7 +144,7 @@ def test_answers_come_while_lines_are_still_sent(site: Site, store: Store) -> No
     wire.close()
 
 
-def test_whoever_is_cut_off_has_every_answered_line(tmp_path: Path, serve_on: Serving) -> None:
+def test_a_caller_that_is_cut_off_has_every_answered_line(tmp_path: Path, serve_on: Serving) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     store = open_store(url)
     site = serve_on(store)

@@ -276,7 +276,7 @@ def test_cancel_and_explain(site: Site, store: Store) -> None:
     assert problem(client.get("/jobs/x"), 422, "invalid")["field"] == "job_id"
 
 
-def test_explain_tells_no_secrets_and_nothing_of_other_tenants(site: Site, store: Store) -> None:
+def test_explain_shows_no_secrets_and_nothing_of_other_tenants(site: Site, store: Store) -> None:
     store.enqueue([Draft("login", {"password": "hunter22"}, tenant="ada"), Draft("a", tenant="bob")])
     [lease] = store.claim([Want("default", 1)], "test", LEASE)
     store.settle([(lease, Retry(0, Failure("Denied", "hunter22 is wrong")))])
@@ -298,7 +298,7 @@ def test_a_merged_job_is_said_to_be_one(site: Site, store: Store) -> None:
     assert second == first | {"merged": True}
 
 
-def test_what_nobody_knows_is_a_problem_too(site: Site) -> None:
+def test_an_unknown_answer_is_a_problem_too(site: Site) -> None:
     client = site.client()
     problem(client.get("/nowhere"), 404, "not-found")
     problem(client.delete("/jobs"), 405, "method-not-allowed")
@@ -306,7 +306,7 @@ def test_what_nobody_knows_is_a_problem_too(site: Site) -> None:
     problem(site.client(Role.VIEWER).post("/jobs", json={"kind": "a"}), 403, "forbidden")
 
 
-def test_something_unexpected_tells_nothing_of_the_inside(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_shows_nothing_of_the_inside(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret of the inside")
 
@@ -320,7 +320,7 @@ def test_something_unexpected_tells_nothing_of_the_inside(site: Site, monkeypatc
         assert "ZeroDivision" not in answer.text
 
 
-def test_the_document_tells_every_route(site: Site) -> None:
+def test_the_document_lists_every_route(site: Site) -> None:
     response = httpx.get(f"{site.url}/openapi.json", trust_env=False).json()
     assert json.dumps(response)
     routes = {(method.upper(), path) for path, methods in response["paths"].items() for method in methods}

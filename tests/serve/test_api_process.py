@@ -173,7 +173,7 @@ def test_every_answer_outlives_a_kill(tmp_path: Path) -> None:
     assert len(kept) <= len(answered) + 8
 
 
-def test_a_caller_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_caller_that_does_not_read_holds_up_no_other(tmp_path: Path) -> None:
     with serving(tmp_path) as served, served.client() as client:
         body = ('{"kind": "a", "payload": "' + "x" * 20_000 + '"}\n') * 200
         client.post("/jobs/batch", content=body.encode(), headers={"Content-Type": "application/x-ndjson"})

@@ -203,7 +203,7 @@ def test_a_redrive_by_sample_with_a_patch_and_a_brake(site: Site, store: Store) 
     assert set(dry) < set(ids)
 
 
-def test_a_redrive_leaves_the_quarantined_unless_it_is_told(site: Site, store: Store) -> None:
+def test_a_redrive_leaves_the_quarantined_unless_they_are_asked_for(site: Site, store: Store) -> None:
     killer, clumsy = died(store, 1, error="forebay.Abandoned"), died(store, 1)
     client = site.client(Role.OPERATOR)
     assert client.post("/dlq/redrive", json={}).json()["ids"] == clumsy
@@ -241,7 +241,7 @@ def test_a_search_finds_no_secret_that_is_not_shown(site: Site, store: Store) ->
     assert "hunter22" not in viewer.get("/dlq").text
 
 
-def test_a_schedule_lives_over_http(site: Site, store: Store) -> None:
+def test_a_schedule_is_managed_over_http(site: Site, store: Store) -> None:
     client = site.client(Role.OPERATOR)
     body = {"rule": "30 1 * * *", "kind": "report", "payload": {"n": 1}, "tz": "Europe/Berlin", "jitter": 30}
     made = client.put("/cron/nightly", json=body).json()

@@ -48,7 +48,7 @@ def test_a_long_poll_is_answered_by_the_first_job(any_store: Store, serve_on: Se
     assert site.context.claim_polls.pollers == 0
 
 
-def test_who_waited_longest_is_served_first_and_everyone_once(site: Site) -> None:
+def test_the_longest_waiter_is_served_first_and_each_once(site: Site) -> None:
     client = site.client(Role.WORKER, Role.PRODUCER)
     with ThreadPoolExecutor(6) as threads:
         waiting = [polled(threads, site, client, owner=f"w{number}") for number in range(6)]
@@ -58,7 +58,7 @@ def test_who_waited_longest_is_served_first_and_everyone_once(site: Site) -> Non
             assert not any(later.done() for later in waiting[number + 1 :])
 
 
-def test_a_burst_is_shared_by_all_who_wait(site: Site, store: Store) -> None:
+def test_a_burst_is_shared_by_all_waiters(site: Site, store: Store) -> None:
     client = site.client(Role.WORKER)
     with ThreadPoolExecutor(8) as threads:
         waiting = [polled(threads, site, client, count=2) for _ in range(8)]
@@ -81,7 +81,7 @@ def test_one_poll_may_wait_for_several_queues(site: Site, store: Store) -> None:
                 pass
 
 
-def test_who_has_left_gets_no_job(site: Site, store: Store) -> None:
+def test_a_waiter_that_has_left_gets_no_job(site: Site, store: Store) -> None:
     client = site.client(Role.WORKER)
     short = httpx.Client(base_url=site.url, headers=client.headers, timeout=0.2, trust_env=False, verify=False)
     with short, pytest.raises(httpx.ReadTimeout):
@@ -144,7 +144,7 @@ def test_a_claim_under_way_when_the_time_is_up_is_still_answered(serve_on: Servi
     store.close()
 
 
-def test_jobs_claimed_for_somebody_who_left_go_back_unharmed(serve_on: Serving) -> None:
+def test_jobs_claimed_for_a_caller_that_left_are_released_unharmed(serve_on: Serving) -> None:
     store = Gated()
     site = serve_on(store, ServeSettings(port=0, maintain=False, drain=1))
     headers = site.client(Role.WORKER).headers

@@ -170,7 +170,7 @@ def test_a_lease_of_a_queue_that_the_key_no_longer_reaches_is_nobodys(site: Site
     assert state(store, lease.job.id) is State.RUNNING
 
 
-def test_extend_gives_time_and_tells_of_a_cancellation(any_store: Store, serve_on: Serving) -> None:
+def test_extend_gives_time_and_reports_a_cancellation(any_store: Store, serve_on: Serving) -> None:
     client = serve_on(any_store).client(Role.WORKER)
     any_store.enqueue([Draft("a", None, "mail")] * 2)
     leases = claimed(client, 2, lease=5)

@@ -144,7 +144,7 @@ def test_many_jobs_are_cancelled(shop: Site, store: Store) -> None:
     assert states(store)[State.DEAD] == 15
 
 
-def test_a_move_keeps_its_pace_and_stops_when_told(shop: Site, store: Store) -> None:
+def test_a_move_keeps_its_pace_and_stops_on_request(shop: Site, store: Store) -> None:
     with visitor(shop, Role.OPERATOR) as operator:
         place = dry_run(operator, act="redrive", rate=2)
         began = monotonic()

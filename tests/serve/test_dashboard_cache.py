@@ -63,7 +63,7 @@ def test_a_slow_answer_is_renewed_while_the_old_one_is_read(hand: ManualTime) ->
     assert lately.get() == 3, "too old to be shown"
 
 
-def test_what_others_were_told_is_not_asked_again(hand: ManualTime) -> None:
+def test_an_answer_that_others_got_is_not_asked_for_again(hand: ManualTime) -> None:
     received: list[Observation[int]] = []
     lately = CachedValue(hand.ask, lambda: received[-1] if received else None)
     received.append(Observation(70, hand.now - 0.2, 0.4))

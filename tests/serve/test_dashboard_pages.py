@@ -130,7 +130,7 @@ def test_producers_and_workers_have_no_pages(shop: Site) -> None:
             other.get(path, 403)
 
 
-def test_nobody_sees_nothing(shop: Site) -> None:
+def test_without_a_session_no_page_is_shown(shop: Site) -> None:
     with shop.with_key(None) as client:
         for path in (*PAGES, *OPERATING, *RULING, "/ui/whatever"):
             answer = client.get(path)
@@ -367,7 +367,7 @@ FORMS = (
 )
 
 
-def test_an_invalid_form_names_its_field_to_those_who_may_send_it(shop: Site, store: Store) -> None:
+def test_an_invalid_form_names_its_field_to_callers_that_may_send_it(shop: Site, store: Store) -> None:
     """The role is checked before the form is decoded."""
     with visitor(shop, Role.OPERATOR) as operator, visitor(shop, Role.VIEWER) as viewer:
         for path, field, value in FORMS:
@@ -487,7 +487,7 @@ def test_pages_carry_careful_headers_and_little_script(shop: Site) -> None:
         assert "immutable" in script.headers["cache-control"]
 
 
-def test_a_gone_job_is_told_by_the_ledger(shop: Site, store: Store) -> None:
+def test_a_gone_job_is_shown_by_the_ledger(shop: Site, store: Store) -> None:
     store.enqueue([Draft("brief", None, "media", tenant="acme")])
     lease = store.claim([Want("media", 2)], "w", MINUTE)[-1]
     store.settle([(lease, Ack())])

@@ -198,7 +198,7 @@ def a_life(store: SqliteStore, clock: ManualClock) -> int:
     return job_id
 
 
-def test_a_life_is_told_in_full(store: SqliteStore, clock: ManualClock) -> None:
+def test_a_history_is_written_in_full(store: SqliteStore, clock: ManualClock) -> None:
     enqueued(store, Draft("other", None, "elsewhere"))
     job_id = a_life(store, clock)
     enqueued(store, Draft("other", None, "elsewhere"))
@@ -215,7 +215,7 @@ def test_a_life_is_told_in_full(store: SqliteStore, clock: ManualClock) -> None:
     assert [round(each.width) for each in stretches] == [100, 300, 500, 100]
 
 
-def test_birth_and_death_in_one_record_are_both_told() -> None:
+def test_birth_and_death_in_one_record_are_both_written() -> None:
     """A draft by SQL that no queue can take."""
     spans = [JobRange(change, 7, 1, "mail", "k") for change in (Change.ACCEPTED, Change.DIED)]
     moments = timeline._of_job([LedgerEntry(3, Record(5, "enqueue", spans))], 7)
@@ -456,7 +456,7 @@ def test_a_look_that_is_ended_says_where_to_go_on(store: SqliteStore) -> None:
     assert find(store, ANONYMOUS, Filter(text="nobody"), found.next, seconds=60).next is None
 
 
-def test_nobody_finds_what_is_not_theirs(store: SqliteStore) -> None:
+def test_no_tenant_finds_what_is_not_its_own(store: SqliteStore) -> None:
     enqueued(
         store, Draft("k", None, "mail", tenant="a"), Draft("k", None, "mail", tenant="b"), Draft("k", None, "media")
     )

@@ -74,16 +74,14 @@ def test_the_probe_writes_and_leaves_nothing(durable: Store) -> None:
     assert durable.backlog([PROBE + ".queue"])[0].depth == 0
 
 
-def test_a_closed_store_is_not_ready_and_the_process_lives_on(durable: Store, serve_on: Serving) -> None:
+def test_a_closed_store_is_not_ready_and_the_process_goes_on(durable: Store, serve_on: Serving) -> None:
     client = serve_on(durable).with_key(None)
     durable.close()
     assert ready(client) == (503, ["store-failed"])
     assert client.get("/health").status_code == 200
 
 
-def test_nobody_learns_names_or_errors_from_it(
-    durable: Store, serve_on: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_shows_no_names_or_errors(durable: Store, serve_on: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "STALLED_SECONDS", 0.0)
     site = serve_on(durable)
     durable.enqueue([Draft("secret-kind", None, "secret-queue")])
@@ -93,7 +91,7 @@ def test_nobody_learns_names_or_errors_from_it(
     assert "secret" not in answer.text
 
 
-def test_work_that_nobody_claims_is_no_progress(
+def test_work_that_no_worker_claims_is_no_progress(
     durable: Store, serve_on: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker died with a job in its hands, and more is ready behind it."""

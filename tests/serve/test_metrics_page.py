@@ -77,7 +77,7 @@ def test_a_kind_that_no_worker_handles_is_a_gauge_until_one_does(durable: Store,
         assert key not in scraped(viewer)
 
 
-def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None:
+def test_a_scrape_shows_what_happened(durable: Store, serve_on: Serving) -> None:
     site = serve_on(durable)
     settled(site)
     durable.put_spec(QueueSpec(name="tiny", capacity=Bounded(1)))
@@ -126,7 +126,7 @@ def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
 
 
-def test_gates_are_told_of_by_queue_and_sort_and_never_by_a_value(store: Store, serve_on: Serving) -> None:
+def test_gates_are_shown_by_queue_and_sort_and_never_by_a_value(store: Store, serve_on: Serving) -> None:
     site = serve_on(store)
     store.put_spec(QueueSpec(name="mail", eligibility=AtMost(2) & AtMost(1, per="tenant")))
     store.put_spec(QueueSpec(name="shut", eligibility=Until("go", per="subject")))
@@ -211,7 +211,7 @@ def test_a_store_without_a_ledger_says_so(site: Site) -> None:
     assert not any(name.startswith("forebay_jobs_") for name, _ in found)
 
 
-def test_openmetrics_is_spoken_to_whoever_asks_for_it(site: Site) -> None:
+def test_openmetrics_is_sent_where_it_is_asked_for(site: Site) -> None:
     settled(site)
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     answer = site.client(Role.VIEWER, headers=accept).get("/metrics")
@@ -323,7 +323,7 @@ def backlog(*, ready: int = 1, running: int = 0, done: int = 0, age: int = 0, un
     return Backlog("q", 0, ready, running, done, 0, 0, age, until, 0)
 
 
-def test_a_queue_is_stalled_while_nobody_claims_what_is_ready() -> None:
+def test_a_queue_is_stalled_while_no_worker_claims_what_is_ready() -> None:
     stalls, second = Stalls(), 1_000_000
 
     def look(at: int, claimed: int = 0, **facts: int) -> dict[str, float]:

@@ -166,6 +166,6 @@ def test_where_to_listen(place: str, meant: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "host", "host:", "0", "65536", "1:2:x", "-1", "٣"])
-def test_where_nobody_can_listen(place: str) -> None:
+def test_where_no_store_can_listen(place: str) -> None:
     with pytest.raises(Invalid, match="metrics"):
         Options(metrics=place)

@@ -185,7 +185,7 @@ SLOW = {
 }
 
 
-def test_clients_that_are_slow_are_cut_and_nobody_else_waits(short_timeouts: Site) -> None:
+def test_clients_that_are_slow_are_cut_and_no_other_waits(short_timeouts: Site) -> None:
     """S10, with half a second for the ten that a server has by default."""
     key = short_timeouts.key(Role.PRODUCER).encode()
     with ExitStack() as stack:
@@ -216,7 +216,7 @@ def test_long_polls_outlive_the_patience_for_slow_clients(short_timeouts: Site) 
 
 
 @pytest.mark.nightly
-def test_a_thousand_slow_sockets_are_gone_in_ten_seconds_and_nobody_else_feels_them(site: Site) -> None:
+def test_a_thousand_slow_sockets_are_gone_in_ten_seconds_and_slow_down_no_other(site: Site) -> None:
     """S10 as it is written: default settings, 1,000 sockets, a healthy client meanwhile."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))

@@ -146,7 +146,7 @@ def test_keys_are_trusted_for_a_while_without_the_store_and_then_no_more(store: 
     assert "Retry-After" in refused.value.headers
 
 
-def test_nobody_gets_in_without_a_key_and_says_who_he_is_once(site: Site) -> None:
+def test_no_browser_gets_in_without_a_key_and_it_logs_in_once(site: Site) -> None:
     good = site.key(Role.VIEWER)
     wrong: list[dict[str, str] | list[tuple[str, str]]] = [
         {},
@@ -227,7 +227,7 @@ def test_a_revoked_key_is_out_in_every_process_within_five_seconds(
             until(client, 401)
 
 
-def test_a_store_that_fails_while_keys_are_read_is_said_by_whoever_asks() -> None:
+def test_a_store_that_fails_while_keys_are_read_fails_every_caller() -> None:
     class UnreachableStore:
         def specs(self) -> list[Any]:
             raise StoreFailed("store", "away")

@@ -82,7 +82,7 @@ def test_what_was_refused_is_not_said_to_be_done(site: Site) -> None:
     assert read_actions(site.store)[0] == []
 
 
-def test_nobody_reads_or_writes_the_log_over_http(site: Site) -> None:
+def test_the_log_is_not_read_or_written_over_http(site: Site) -> None:
     client = site.client(Role.ADMIN)
     client.post("/queues/mail/pause")
     for method, path, body in (

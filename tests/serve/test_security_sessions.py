@@ -135,7 +135,7 @@ def test_logging_out_ends_the_session(site: Site) -> None:
         assert again.get("/ui/").status_code == 303
 
 
-def test_every_answer_tells_browsers_to_be_careful(site: Site) -> None:
+def test_every_answer_has_the_security_headers(site: Site) -> None:
     client = site.client(Role.VIEWER)
     for path in ("/queues", "/health", "/ui/login", "/ui/", "/nowhere", "/openapi.json"):
         headers = client.get(path).headers

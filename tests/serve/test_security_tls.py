@@ -150,7 +150,7 @@ def test_cookies_are_secure_under_tls(secured: Site, authority: Authority) -> No
         assert browser.post("/ui/login", data={"key": key}, headers=plain).status_code == 403
 
 
-def test_a_certificate_without_one_name_is_nobody() -> None:
+def test_a_certificate_without_one_name_is_refused() -> None:
     assert common_name(None) is None
     assert common_name({}) is None
     assert common_name({"subject": ((("commonName", "a"),), (("commonName", "b"),))}) is None

@@ -237,7 +237,7 @@ def test_new_keys_of_the_issuer_are_learnt(issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize("bad", [b"", b"no json", b"[]", b'{"keys": 5}', b'{"keys": [5]}', b" " * 300_000])
-def test_an_issuer_that_talks_nonsense_lets_nobody_in_and_breaks_nothing(issuer: Issuer, bad: bytes) -> None:
+def test_an_issuer_with_invalid_answers_lets_no_caller_in_and_breaks_nothing(issuer: Issuer, bad: bytes) -> None:
     issuer.answer = bad
     assert bearer(TokenVerifier(rules(issuer.url + "/keys")), token()) is None
 

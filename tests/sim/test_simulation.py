@@ -101,7 +101,7 @@ def test_only_chosen_faults_happen() -> None:
     assert result.faults["power-cut"] >= 1
 
 
-def test_the_command_tells_how_to_replay(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_how_to_replay(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0:2"]) == 0
     out = capsys.readouterr().out
     assert "seed 0" in out

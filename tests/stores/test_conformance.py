@@ -380,12 +380,12 @@ def test_the_suite_notices(opener: Opener, promise: str) -> None:
     assert result.detail
 
 
-def test_a_store_on_another_clock_is_told_so() -> None:
+def test_a_store_on_another_clock_is_reported() -> None:
     (result,) = run(lambda _: MemoryStore(), only="closing_twice_is_harmless")
     assert "does not follow the clock" in result.detail
 
 
-def test_a_store_that_is_not_fresh_is_told_so() -> None:
+def test_a_store_that_is_not_fresh_is_reported() -> None:
     store = MemoryStore()
     store.enqueue([Draft("left", queue="q")])
     (result,) = run(lambda _: store, only="closing_twice_is_harmless", virtual_time=False)

@@ -89,7 +89,7 @@ def test_bad_input_is_one_line_with_a_way_out(run: Run) -> None:
         assert answer.err.strip()
 
 
-def test_what_was_trimmed_is_told_with_the_first_offset(run: Run) -> None:
+def test_what_was_trimmed_is_reported_with_the_first_offset(run: Run) -> None:
     store = open_store("sqlite:///forebay.db")
     for _ in range(3):
         store.enqueue([Draft("mail")])

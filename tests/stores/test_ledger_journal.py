@@ -158,7 +158,7 @@ def test_a_record_is_there_if_and_only_if_its_change_is(seed: int) -> None:
     assert violations(every(again), drained=True) == []
 
 
-def test_files_of_records_that_nobody_keeps_are_deleted() -> None:
+def test_files_of_records_that_are_not_kept_are_deleted() -> None:
     disk = MemoryDisk()
     clock = ManualClock()
     store = open_journaled(DIRECTORY, clock=clock, disk=disk, segment_bytes=4_096)
@@ -208,7 +208,7 @@ def test_a_silent_ledger_is_compacted_to_no_file() -> None:
     assert [entry.record.name for entry in every(again)] == ["on"]
 
 
-def test_a_missing_or_damaged_file_is_told_and_not_skipped() -> None:
+def test_a_missing_or_damaged_file_is_reported_and_not_skipped() -> None:
     disk = MemoryDisk()
     store = opened(disk)
     for _ in range(2):
@@ -294,7 +294,7 @@ def test_a_reader_changes_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_whoever_keeps_no_ledger_says_so(tmp_path: Path) -> None:
+def test_a_store_that_keeps_no_ledger_says_so(tmp_path: Path) -> None:
     for url in ("memory://", f"memory:///{tmp_path}/nothing", f"sqlite:///{tmp_path}/nothing.db"):
         with pytest.raises(Invalid, match=r"store URL: .+; .+"):
             open_ledger(url)

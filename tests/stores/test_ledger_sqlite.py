@@ -93,7 +93,7 @@ def test_a_commit_that_fails_leaves_no_record(store: SqliteStore) -> None:
     assert offsets(store) == [0]
 
 
-def test_another_process_hears_of_a_rule_at_its_next_call(store: SqliteStore, path: Path) -> None:
+def test_another_process_sees_a_new_rule_at_its_next_call(store: SqliteStore, path: Path) -> None:
     script = (
         "import sys\n"
         "from forebay import Draft, open_store\n"
@@ -140,7 +140,7 @@ def test_processes_share_one_row_of_offsets(store: SqliteStore, path: Path) -> N
     assert sum(span.n for entry in entries for span in entry.record.spans if span.change == "acked") == 120
 
 
-def test_a_busy_ledger_trims_itself_while_nobody_promotes(path: Path) -> None:
+def test_a_busy_ledger_trims_itself_without_a_promote(path: Path) -> None:
     clock = ManualClock()
     store = SqliteStore(str(path), clock=clock)
     store.put_ledger_rule(LedgerRule(keep=seconds(10).seconds * 1_000_000))
@@ -158,7 +158,7 @@ def test_a_busy_ledger_trims_itself_while_nobody_promotes(path: Path) -> None:
     store.close()
 
 
-def test_a_settle_of_a_lapsed_fence_is_not_told(store: SqliteStore) -> None:
+def test_a_settle_of_a_lapsed_fence_is_not_recorded(store: SqliteStore) -> None:
     store.enqueue([Draft("k")])
     (lease,) = store.claim([Want("default", 1)], "w", seconds(60))
     store.settle([(lease, Ack())])

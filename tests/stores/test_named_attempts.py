@@ -54,7 +54,7 @@ def test_work_crash_after_the_effect_and_stuck_in_flight(begin: Begin) -> None:
     assert (charged, world.backlog().depth) == (1, 0)
 
 
-def test_work_a_job_that_kills_its_workers_has_only_so_many_lives(begin: Begin) -> None:
+def test_work_a_job_that_kills_its_workers_has_only_so_many_attempts(begin: Begin) -> None:
     world = begin(replace(WORK("q"), routing=Routing(max_attempts=3)))
     [killer] = world.send(Draft("killer"))
     kills = 0
@@ -157,7 +157,7 @@ def test_retry_of_what_cannot_succeed_and_effects_twice(begin: Begin) -> None:
     assert world.done([current]) == [Settled.APPLIED]
 
 
-def test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back(begin: Begin) -> None:
+def test_dead_letter_a_second_backlog_and_no_way_back(begin: Begin) -> None:
     silent = begin(QueueSpec(name="q"))
     silent.send(*[Draft("poison", {"card": "4111 1111"})] * 20)
     for _ in range(24):

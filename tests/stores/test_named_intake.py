@@ -69,7 +69,7 @@ class NaiveLog:
         return self.entries[self.place.get(group, 0) :]
 
 
-def test_durable_log_a_bad_commit_and_a_trim_that_somebody_needed(begin: Begin) -> None:
+def test_durable_log_a_bad_commit_and_a_trim_of_needed_entries(begin: Begin) -> None:
     naive = NaiveLog(["a", "b", "c", "d"])
     naive.place["mail"] = 4
     naive.place["mail"] = 2

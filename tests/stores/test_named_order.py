@@ -108,7 +108,7 @@ def test_fair_a_loud_tenant_and_idle_ones(begin: Begin) -> None:
     assert Counter(lease.job.tenant for lease in world.claim(1_000)) == {"loud": 32, "quiet": 32}
 
 
-def test_fair_wrong_weights_are_mended_for_those_who_wait(begin: Begin) -> None:
+def test_fair_corrected_weights_apply_to_jobs_that_wait(begin: Begin) -> None:
     world = begin(replace(FAIR("q"), share=Fair(weights={"loud": 9})))
     world.send(*[Draft("job", tenant=tenant) for tenant in ("loud", "quiet") * 60])
     assert served(world, 20) == {"loud": 18, "quiet": 2}, "as the weights say: nine in ten"
@@ -149,7 +149,7 @@ def test_coalescing_repeated_work_a_lost_event_and_a_hot_key(begin: Begin) -> No
     assert runs == [100, 102], "also after a failure the newest is the last to run"
 
 
-def test_coalescing_a_wrong_key_is_told_to_the_producer(begin: Begin) -> None:
+def test_coalescing_a_wrong_key_is_reported_to_the_producer(begin: Begin) -> None:
     world = begin(COALESCING("q"))
     too_coarse = [Draft("reindex", page, queue="q", subject="the whole site") for page in ("home", "about")]
     receipts = world.store.enqueue(too_coarse)

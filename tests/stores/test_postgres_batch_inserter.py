@@ -96,7 +96,7 @@ def test_callers_of_several_queues_share_a_commit_too(store: PostgresStore, tabl
     assert queues == ["ranked", "default", "ranked"]
 
 
-def test_a_spec_that_changes_meanwhile_refuses_nobody(store: PostgresStore, tables: Tables, cleared_url: str) -> None:
+def test_a_spec_that_changes_meanwhile_refuses_no_draft(store: PostgresStore, tables: Tables, cleared_url: str) -> None:
     """The function refuses stamps of an old spec; everyone is taken in by the new one."""
     store.enqueue([Draft("k", queue="q")])
     other = PostgresStore(cleared_url)

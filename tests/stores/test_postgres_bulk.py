@@ -221,7 +221,7 @@ def test_large_drafts_make_small_parts(store: PostgresStore) -> None:
     assert all(part <= 67 for part in (reported[0], *(b - a for a, b in pairwise(reported))))
 
 
-def test_sleepers_hear_of_it(store: PostgresStore) -> None:
+def test_waiters_are_woken(store: PostgresStore) -> None:
     with ThreadPoolExecutor(1) as threads:
         sleeper = threads.submit(store.wait, ["default"], seconds(30))
         enqueue_stream(store, [Draft("k")])

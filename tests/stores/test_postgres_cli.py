@@ -97,7 +97,7 @@ def test_migrate_makes_a_store_and_says_what_it_did(run: Run, postgres_url: str)
     PostgresStore(postgres_url).close()
 
 
-def test_a_dry_run_changes_nothing_and_tells_by_its_code(run: Run, postgres_url: str) -> None:
+def test_a_dry_run_changes_nothing_and_answers_by_its_exit_code(run: Run, postgres_url: str) -> None:
     answer = run("migrate", postgres_url, "--dry-run")
     assert answer.code == 1
     assert answer.out.count("would be applied") == len(migrations())
@@ -216,7 +216,7 @@ def test_what_is_no_url_is_said_so(run: Run) -> None:
     assert "is not a URL" in answer.err
 
 
-def test_a_user_who_may_not_make_tables_is_told_so(run: Run, sound: PostgresServer) -> None:
+def test_a_user_without_the_right_to_create_tables_is_refused(run: Run, sound: PostgresServer) -> None:
     url = sound.create_database()
     ask(url, "CREATE ROLE clerk LOGIN PASSWORD 'clerks-own'")
     parts = urlsplit(url)
@@ -278,7 +278,7 @@ def test_a_prepared_transaction_that_was_forgotten_is_named(
     assert "ROLLBACK PREPARED 'left behind'" in held["remedy"]
 
 
-def test_who_may_not_see_others_is_told_so(run: Run, sound: PostgresServer, sound_url: str) -> None:
+def test_a_key_that_may_not_see_others_is_refused(run: Run, sound: PostgresServer, sound_url: str) -> None:
     ask(sound_url, "CREATE ROLE clerk LOGIN PASSWORD 'clerks-own'; GRANT USAGE ON SCHEMA forebay TO clerk")
     ask(sound_url, "GRANT ALL ON ALL TABLES IN SCHEMA forebay TO clerk")
     netloc = f"clerk:clerks-own@{sound.host}:{sound.port}"
@@ -290,7 +290,7 @@ def test_who_may_not_see_others_is_told_so(run: Run, sound: PostgresServer, soun
     assert "others are not shown" in held["fact"]
 
 
-def test_dead_rows_that_nobody_clears_are_found(run: Run, sound_url: str) -> None:
+def test_dead_rows_that_are_never_cleared_are_found(run: Run, sound_url: str) -> None:
     ask(sound_url, "ALTER TABLE forebay.run SET (autovacuum_enabled = off)")
     vacuum = found(run, sound_url)["vacuum"]
     assert "off for forebay.run" in vacuum["fact"]

@@ -50,7 +50,7 @@ def test_no_answer_has_the_password_in_it(postgres_url: str, capsys: pytest.Capt
     assert "cannot open postgresql://ada@127.0.0.1:1/trial" in output.err
 
 
-def test_a_user_who_may_not_create_databases_is_told_the_way_out(
+def test_a_user_without_the_right_to_create_databases_is_shown_the_way_out(
     postgres: PostgresServer, postgres_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with psycopg.connect(postgres.url(), autocommit=True) as connection:

@@ -260,7 +260,7 @@ def test_rules_of_use(site: Site) -> None:
     assert site.effects() == [3]
 
 
-def test_a_block_that_ended_its_transaction_itself_is_told(site: Site) -> None:
+def test_a_block_that_ended_its_transaction_itself_is_reported(site: Site) -> None:
     @site.app.job(max_attempts=1)
     def commits(ctx: Context) -> None:
         with ctx.transaction() as connection:

@@ -81,7 +81,7 @@ def test_a_busy_worker_renews_more_than_a_batch_in_one_step_and_takes_no_run_apa
     assert {str(answer) for answer in store.settle([(lease, Ack()) for lease in pool.leases])} == {"applied"}
 
 
-def test_what_others_took_is_lost_and_what_should_end_is_told(
+def test_what_others_took_is_lost_and_what_should_end_is_reported(
     store: PostgresStore, cleared_url: str, clock: ManualClock
 ) -> None:
     leases = claimed(store, 10, alike=10)

@@ -117,7 +117,7 @@ def test_no_hint_is_lost_where_a_call_concerns_many_queues(store: PostgresStore,
     listener.until(*NAMES)
 
 
-def test_a_transaction_that_concerns_many_queues_tells_of_all_of_them(
+def test_a_transaction_on_many_queues_notifies_all_of_them(
     cleared_url: str, listener: Listener, store: PostgresStore
 ) -> None:
     with psycopg.connect(cleared_url) as connection:

@@ -150,7 +150,7 @@ def test_what_runs_is_counted_gate_by_gate(url: str) -> None:
     assert steps < jobs * 40
 
 
-def test_a_few_failures_do_not_make_a_settle_tell_of_every_job(url: str) -> None:
+def test_a_few_failures_do_not_make_a_settle_list_every_job(url: str) -> None:
     """Jobs that just go are read once, as when none fails; the text grows with the number of failures."""
     jobs, failures = 60, 6
     with closing(PostgresStore(url)) as store:

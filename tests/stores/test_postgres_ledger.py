@@ -86,7 +86,7 @@ def test_a_claim_comes_after_what_it_claimed_though_its_transaction_is_older(sto
             assert ids <= born
 
 
-def test_what_lies_ahead_is_told_as_an_instant(store: PostgresStore) -> None:
+def test_what_is_due_later_is_reported_as_an_instant(store: PostgresStore) -> None:
     store.enqueue([Draft("k")])
     (lease,) = store.claim([Want("default", 1)], "me", TIME)
     store.settle([(lease, Retry(5_000_000, Failure("Boom", "it broke")))])

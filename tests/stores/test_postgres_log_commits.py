@@ -72,7 +72,7 @@ def test_a_member_that_was_followed_commits_nothing_of_its_transaction(url: str,
     assert (totals(url), store.position("log", "g", 0)) == (1, 1)
 
 
-def test_a_partition_stays_with_who_is_committing_it(url: str, store: Store) -> None:
+def test_a_partition_stays_with_the_member_that_commits_it(url: str, store: Store) -> None:
     """The lease is over, but the transaction is not: the others take what they can, and this one next time."""
     owned = store.own("log", "g", "slow", ms(1))
     with psycopg.connect(url) as connection:
@@ -113,7 +113,7 @@ def test_with_drivers_that_are_awaited(url: str, store: Store) -> None:
     assert (totals(url), store.position("log", "g", 0), store.position("log", "g", 1)) == (1, 2, 3)
 
 
-def test_an_open_transaction_holds_up_nobody_who_appends_or_trims(url: str, store: Store) -> None:
+def test_an_open_transaction_holds_up_no_append_and_no_trim(url: str, store: Store) -> None:
     """What its group has not had stays until it has ended; everything else goes."""
     store.commit("log", "g", 0, -1)
     with psycopg.connect(url) as connection:

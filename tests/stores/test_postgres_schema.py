@@ -144,7 +144,7 @@ def test_processes_that_open_an_empty_database_at_once_all_succeed(postgres_url:
         assert connection.execute("SELECT count(*) FROM forebay.migration").fetchone() == (len(migrations()),)
 
 
-def test_who_comes_second_finds_everything_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_caller_finds_everything_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process makes the schema just after this one has found none."""
     look = migrate._applied
 

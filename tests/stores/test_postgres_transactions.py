@@ -99,7 +99,7 @@ def test_a_delay_is_kept(way: Way, url: str, store: Store) -> None:
     assert (job.state, job.due_at - job.enqueued_at) == (State.WAITING, 60_000_000)
 
 
-def test_workers_hear_of_the_commit(way: Way, url: str) -> None:
+def test_workers_are_woken_by_the_commit(way: Way, url: str) -> None:
     with psycopg.connect(url, autocommit=True) as listener:
         listener.execute("LISTEN forebay")
         way(url, [Call(), Call()], False)

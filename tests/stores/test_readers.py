@@ -139,7 +139,7 @@ def test_before_passes_over_an_entry_that_fails(store: Store) -> None:
     assert (consumer.handled, consumer.failed, lag(store)) == (2, 2, 0)
 
 
-def test_who_was_followed_repeats_nothing_into_the_others_place(store: Store, clock: ManualClock) -> None:
+def test_a_member_that_was_replaced_does_not_commit_over_its_successor(store: Store, clock: ManualClock) -> None:
     """A handler that takes longer than the lease: another member goes on, and the slow one cannot commit."""
     filled(store, 4)
     other: list[bytes] = []
@@ -190,7 +190,7 @@ def test_two_members_share_partitions_and_a_member_that_leaves_frees_them(
     assert [one.member is None for one in store.groups("log", "", 1)].count(True) == 1
 
 
-def test_a_running_consumer_hears_of_new_entries_and_ends_when_told(store: Store) -> None:
+def test_a_running_consumer_gets_new_entries_and_ends_on_request(store: Store) -> None:
     came, stopping = Event(), Event()
     consumer = Consumer(store, "log", "g", lambda _: came.set(), commit="after")
     thread = Thread(target=consumer.run, args=(stopping,), daemon=True)

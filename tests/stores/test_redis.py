@@ -104,7 +104,7 @@ def test_less_than_durable_is_refused_unless_the_operator_says_so_and_then_it_sh
     store.close()
 
 
-def test_a_server_that_tells_nothing_must_be_vouched_for(relaxed: RedisServer) -> None:
+def test_a_server_that_hides_its_settings_must_be_declared_safe(relaxed: RedisServer) -> None:
     with relaxed.client() as client:
         rights = {"categories": ["+@all"], "commands": ["-config"], "keys": ["*"], "channels": ["*"]}
         client.acl_setuser("app", enabled=True, nopass=True, **rights)

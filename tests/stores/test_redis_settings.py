@@ -55,7 +55,7 @@ def receipt_says(store: Store, durable: bool) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), UNSAFE)
-def test_receipts_tell_the_truth_while_a_setting_is_unsafe(
+def test_receipts_are_true_while_a_setting_is_unsafe(
     server: RedisServer, store: Store, name: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     receipt_says(store, True)

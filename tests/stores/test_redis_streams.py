@@ -57,7 +57,7 @@ def pending(client: "driver.Redis") -> dict[int, tuple[str, int]]:
     }
 
 
-def test_what_is_pending_is_what_is_held_by_whom_and_how_often(bench: Bench) -> None:
+def test_what_is_pending_names_its_holder_and_its_deliveries(bench: Bench) -> None:
     store, clock, client = bench
     put(store, 5)
     assert client.xlen(STREAM) == 5
@@ -76,7 +76,7 @@ def test_what_is_pending_is_what_is_held_by_whom_and_how_often(bench: Bench) -> 
     assert client.exists(STREAM) == 0, "an empty stream goes with its group"
 
 
-def test_what_was_lost_is_taken_over_when_its_lease_says_so_and_the_late_one_is_not_heard(bench: Bench) -> None:
+def test_what_was_lost_is_taken_over_when_its_lease_ends_and_the_late_verdict_is_refused(bench: Bench) -> None:
     store, clock, client = bench
     put(store, 1)
     (lost,) = claim(store, 1, "ada")

@@ -206,7 +206,7 @@ def test_verdicts_and_the_next_claim_share_one_commit(store: SqliteStore) -> Non
     assert len(seen) == 1
 
 
-def test_a_call_that_fails_harms_nobody_in_its_group(store: SqliteStore) -> None:
+def test_a_call_that_fails_harms_no_other_of_its_group(store: SqliteStore) -> None:
     first = store.enqueue([Draft("k", 1, key="x")])[0].id
     good = [lambda: store.enqueue([Draft("k")])] * 5
     bad = [lambda: store.enqueue([Draft("lost"), Draft("k", 2, key="x")])] * 3
@@ -334,7 +334,7 @@ def test_waiting_notices_other_processes(path: Path) -> None:
     there.close()
 
 
-def test_a_sleeper_looks_at_the_file_often_while_jobs_come_and_seldom_when_none_do(path: Path) -> None:
+def test_a_waiter_polls_the_file_often_while_jobs_come_and_seldom_when_none_do(path: Path) -> None:
     spans: list[int] = []
 
     class Passing(ManualClock):
@@ -354,7 +354,7 @@ def test_a_sleeper_looks_at_the_file_often_while_jobs_come_and_seldom_when_none_
     store.close()
 
 
-def test_closing_wakes_who_waits_and_refuses_who_comes(store: SqliteStore) -> None:
+def test_closing_wakes_waiters_and_refuses_new_ones(store: SqliteStore) -> None:
     waiter = RacingCall(lambda: store.wait(["default"], timedelta(seconds=20)))
     assert not waiter.ends_within(0.05)
     store.close()
@@ -434,7 +434,7 @@ def test_a_flood_of_expired_jobs_is_buried_in_steps_and_never_handed_out(path: P
     store.close()
 
 
-def test_an_interrupted_leader_tells_the_others(store: SqliteStore) -> None:
+def test_an_interrupted_leader_wakes_the_others(store: SqliteStore) -> None:
     def interrupted(_: unit_of_work.UnitOfWork) -> None:
         raise KeyboardInterrupt
 

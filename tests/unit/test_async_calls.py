@@ -142,7 +142,7 @@ def test_a_cancelled_coroutine_takes_its_waiting_draft_along(calls: Calls) -> No
     assert calls.stored == ["a", "c"], "the first call was under way: its job is stored, though no caller waits for it"
 
 
-def test_a_loop_that_ends_leaves_nobody_waiting(calls: Calls) -> None:
+def test_a_loop_that_ends_leaves_no_waiter(calls: Calls) -> None:
     """Whatever it ends first: the task that enqueues is one among others."""
 
     async def run() -> list[Receipt | BaseException]:

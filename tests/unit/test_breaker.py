@@ -45,7 +45,7 @@ def test_a_success_in_between_starts_the_count_anew() -> None:
     assert circuit.state(NOW) == "closed"
 
 
-def test_while_it_is_open_nothing_runs_and_everyone_is_told_to_wait_for_its_rest() -> None:
+def test_while_it_is_open_nothing_runs_and_every_caller_waits_for_its_rest() -> None:
     circuit = opened()
     assert circuit.admit(NOW) == 10 * SECOND
     assert circuit.admit(NOW + 4 * SECOND) == 6 * SECOND
@@ -95,7 +95,7 @@ def test_a_failure_of_a_run_that_began_before_it_opened_does_no_harm() -> None:
     assert circuit.admit(NOW + 11 * SECOND) == 0
 
 
-def test_a_probe_that_tells_nothing_makes_room_for_the_next() -> None:
+def test_a_probe_without_an_answer_makes_room_for_the_next() -> None:
     circuit = opened(Breaker(failures=1, cooldown=seconds(10)))
     later = NOW + 10 * SECOND
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_a_probe_that_tells_nothing_makes_room_for_the_next() -> None:
     assert circuit.admit(later) == 0
 
 
-def test_what_tells_nothing_while_it_is_closed_changes_nothing() -> None:
+def test_an_outcome_without_information_changes_nothing_while_it_is_closed() -> None:
     circuit = Circuit(POLICY)
     circuit.failed(NOW)
     circuit.failed(NOW)

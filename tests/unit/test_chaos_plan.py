@@ -70,7 +70,7 @@ def test_what_a_plan_may_not_say_is_refused_by_its_key(old: str, new: str, key: 
         faults_of(SOUND.replace(old, new))
 
 
-def test_a_plan_that_is_not_there_is_told_with_those_that_are() -> None:
+def test_an_unknown_plan_is_refused_with_the_known_ones() -> None:
     with pytest.raises(Invalid, match="f01"):
         find("f99")
 
@@ -115,7 +115,7 @@ def test_recovery_is_read_from_what_handlers_wrote() -> None:
     assert (away.bit, away.recovery) == (True, 1.6)
 
 
-def test_jobs_that_were_interrupted_are_told_one_by_one() -> None:
+def test_jobs_that_were_interrupted_are_written_one_by_one() -> None:
     killed = Strike(1, "KillWorker", 1_000_000, 1_000_000, True, "", pids=(7,))
     starts = [
         HandlerRecord(1, 11, 1, 900_000, 7),
@@ -142,7 +142,7 @@ def test_an_acknowledged_delivery_whose_handler_did_not_return_is_found() -> Non
     assert unfinished(entries, effects) == [(12, 2)], "job 13 says nothing of its runs"
 
 
-def test_a_plan_can_be_told_another_rate_and_period() -> None:
+def test_a_plan_takes_another_rate_and_period() -> None:
     plan = adjust(find("kills"), seed=4, rate=60, every=1.5)
     assert (plan.seed, plan.load.rate, [fault.every for fault in plan.faults]) == (4, 60, [1.5])
     assert adjust(plan) == plan

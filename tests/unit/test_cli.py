@@ -369,7 +369,7 @@ def test_what_a_stranger_wrote_cannot_move_the_cursor(run: Run) -> None:
         assert "\x07" not in out
 
 
-def test_what_holds_a_queue_up_is_told(run: Run) -> None:
+def test_what_holds_a_queue_up_is_shown(run: Run) -> None:
     store = open_at()
     store.put_spec(QueueSpec(name="line", eligibility=InOrder(dead_head="block")))
     store.put_spec(QueueSpec(name="list", eligibility=Until("room")))
@@ -428,7 +428,7 @@ def test_mistakes_about_gates_are_explained(run: Run) -> None:
     assert "no queue waits for 'rom'; conditions: room" in run("gates", "release", "rom").err
 
 
-def test_show_and_top_tell_how_far_a_running_job_is(run: Run) -> None:
+def test_show_and_top_show_how_far_a_running_job_is(run: Run) -> None:
     fill(Draft("import", {"token": "s3cr3tvalue"}), Draft("import"))
     with closing(open_store("sqlite:///forebay.db")) as store:
         leases = store.claim([Want("default", 2)], "worker", seconds(60))
@@ -578,7 +578,7 @@ def test_a_redrive_by_sample_and_with_a_patch(run: Run) -> None:
     assert "not a JSON object" in run("dlq", "redrive", "--all", "--patch", "[]").err
 
 
-def test_a_redrive_leaves_the_quarantined_unless_it_is_told(run: Run) -> None:
+def test_a_redrive_leaves_the_quarantined_unless_they_are_asked_for(run: Run) -> None:
     make_dead(2)
     make_dead(1, error="forebay.Abandoned")
     assert [job["id"] for job in run("dlq", "ls", "--quarantined", "--json").json] == [3]

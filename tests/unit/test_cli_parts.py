@@ -356,7 +356,7 @@ def backlog(ready: int, done: int, dead: int) -> Backlog:
     return Backlog("q", 0, ready, 0, done, dead, 0, 0, None, 0)
 
 
-def test_reload_watches_the_package_or_what_lies_beside_a_module(tmp_path: Path) -> None:
+def test_reload_watches_the_package_or_the_folder_of_a_module(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("")
     (tmp_path / "beside.py").write_text("")
     for folder in ("shop", "shop/inner", "shop/__pycache__", "shop/.hidden", "loose"):

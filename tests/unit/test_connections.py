@@ -38,7 +38,7 @@ def test_the_oldest_stranger_of_all_goes_when_all_together_are_too_many() -> Non
     assert [line.dropped for line in lines] == [True, True, False, False, False, False]
 
 
-def test_who_was_recognised_is_never_dropped_for_others() -> None:
+def test_a_known_connection_is_never_dropped_for_others() -> None:
     gone: list[int] = []
     connections = Connections(8, anonymous=4, per_address=4, dropped=lambda: gone.append(1))
     known = arrived(connections, 3)

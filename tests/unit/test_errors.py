@@ -153,9 +153,7 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("error", "fields", "reported"), EXAMPLES, ids=lambda value: type(value).__name__)
-def test_an_error_tells_and_carries_everything(
-    error: ForebayError, fields: dict[str, Any], reported: list[str]
-) -> None:
+def test_an_error_says_and_carries_everything(error: ForebayError, fields: dict[str, Any], reported: list[str]) -> None:
     for text in reported:
         assert text in str(error)
     assert {name: getattr(error, name) for name in fields} == fields

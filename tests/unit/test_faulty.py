@@ -295,7 +295,7 @@ def test_a_reader_that_repeats_its_commits_skips_nothing(seed: int) -> None:
     assert seen == [b"%d" % number for number in range(30)]
 
 
-def test_a_worker_that_crashes_in_mid_settle_harms_nobody() -> None:
+def test_a_worker_that_crashes_in_mid_settle_harms_no_other() -> None:
     clock = ManualClock()
     inner = MemoryStore(clock=clock)
     inner.enqueue([Draft("k", number, queue="q") for number in range(5)])

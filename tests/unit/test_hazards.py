@@ -68,7 +68,7 @@ def reported(axes: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("words", "axes", "near"), BROUGHT, ids=[words for words, _, _ in BROUGHT])
-def test_a_hazard_is_told_of_what_brings_it_and_of_nothing_near(
+def test_a_hazard_is_shown_for_what_brings_it_and_for_nothing_near(
     words: str, axes: dict[str, Any], near: dict[str, Any]
 ) -> None:
     assert words in reported(axes)

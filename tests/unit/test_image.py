@@ -63,7 +63,7 @@ def test_a_restored_image_is_the_same_store(chapters: int) -> None:
     assert list(image(again)) == list(image(facts))
 
 
-def test_the_life_that_was_told_left_nothing_out() -> None:
+def test_the_history_that_was_written_left_nothing_out() -> None:
     assert [name for name, value in pictures(lived()).items() if not value] == []
 
 

@@ -95,7 +95,7 @@ def exhaust(rig: Rig, lease: Lease, times: int) -> None:
             lease = rig.again(lease)
 
 
-def test_each_failed_attempt_is_one_record_and_the_last_one_tells_of_the_dead_letter(
+def test_each_failed_attempt_is_one_record_and_the_last_one_names_the_dead_letter(
     fb: Forebay, kept: KeptRecords
 ) -> None:
     @fb.job
@@ -144,7 +144,7 @@ def test_what_is_dropped_at_once_is_a_dead_letter_in_the_log(fb: Forebay, kept: 
     assert kept.events() == [("ERROR", "dead")]
 
 
-def test_at_debug_every_step_is_told_and_every_failure_has_its_traceback(fb: Forebay, all_kept: KeptRecords) -> None:
+def test_at_debug_every_step_is_logged_and_every_failure_has_its_traceback(fb: Forebay, all_kept: KeptRecords) -> None:
     @fb.job
     async def quick() -> None:
         pass
@@ -265,7 +265,7 @@ def test_at_debug_a_storm_is_bounded_too(fb: Forebay, all_kept: KeptRecords) -> 
     assert vars(all_kept.records[-1])["suppressed"] == 2_000
 
 
-def test_what_has_no_handler_is_told_once_a_minute_with_a_count(fb: Forebay, kept: KeptRecords) -> None:
+def test_what_has_no_handler_is_logged_once_a_minute_with_a_count(fb: Forebay, kept: KeptRecords) -> None:
     hands = ManualTime()
     log, job = JobLog(hands), a_job(fb)
     for _ in range(100):
@@ -290,7 +290,7 @@ def test_a_throttle_remembers_a_bounded_number_of_keys() -> None:
     assert throttle.take_refused() == {}
 
 
-def test_a_job_that_its_holder_left_for_good_is_told_by_the_reaper(kept: KeptRecords) -> None:
+def test_a_job_that_its_holder_left_for_good_is_found_by_the_reaper(kept: KeptRecords) -> None:
     fb = Forebay("memory://")
 
     class ExpiredLeases:

@@ -174,7 +174,7 @@ def test_what_the_caller_may_not_ask() -> None:
     put(journal, b"two")
 
 
-def test_a_second_opener_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_opener_is_refused_with_the_holder(tmp_path: Path) -> None:
     journal, _ = opened(RealDisk(), str(tmp_path))
     with pytest.raises(StoreLocked) as caught:
         recover(str(tmp_path))

@@ -54,7 +54,7 @@ def test_a_full_disk_stops_the_journal_and_keeps_the_acknowledged() -> None:
             assert opened(after)[1][: len(acknowledged)] == acknowledged
 
 
-def test_a_failure_reaches_all_who_wait() -> None:
+def test_a_failure_reaches_all_waiters() -> None:
     disk = HeldDisk()
     journal, _ = opened(disk)
     disk.hold()
@@ -120,7 +120,7 @@ def held_journal() -> tuple[HeldDisk, Journal, tuple[threading.Thread, list[Base
     return disk, journal, leader
 
 
-def test_one_who_is_interrupted_in_the_queue_does_not_get_the_turn() -> None:
+def test_a_caller_that_is_interrupted_in_the_queue_does_not_get_the_turn() -> None:
     disk, journal, leader = held_journal()
     interrupting = Interrupting()
     interrupting()
@@ -134,7 +134,7 @@ def test_one_who_is_interrupted_in_the_queue_does_not_get_the_turn() -> None:
     assert (journal.synced, leader[1], follower[1]) == (2, [], [])
 
 
-def test_one_who_is_interrupted_with_the_turn_in_hand_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_is_interrupted_with_the_turn_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, journal, leader = held_journal()
     queued = threading.Event()
     journal._waiting = Queue(queued.set)

@@ -74,7 +74,7 @@ def singly(jobs: list[Move]) -> list[JobRange]:
 
 
 @given(JOBS)
-def test_a_scribe_writes_what_joining_gives(jobs: list[Move]) -> None:
+def test_a_record_builder_writes_what_joining_gives(jobs: list[Move]) -> None:
     builder = RecordBuilder(7)
     for change, job_id, queue, kind, trait in jobs:
         builder.job(change, job_id, queue, kind, 1, trait=trait)
@@ -99,7 +99,7 @@ def test_neighbours_of_several_kinds_share_one_span() -> None:
 
 
 @given(st.lists(st.integers(1, 8), min_size=1))
-def test_many_alike_jobs_are_told_as_one_by_one(ids: list[int]) -> None:
+def test_many_alike_jobs_are_written_as_one_by_one(ids: list[int]) -> None:
     together, alone = RecordBuilder(0), RecordBuilder(0)
     together.jobs(Change.ACKED, ids, "q", "k", traits=[Trait(tenant=str(job_id)) for job_id in ids])
     for job_id in ids:
@@ -119,7 +119,7 @@ class _Running(NamedTuple):
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(1, 9), st.sampled_from("kml")), min_size=1)))
-def test_jobs_of_several_kinds_are_told_as_one_by_one(calls: list[list[tuple[int, str]]]) -> None:
+def test_jobs_of_several_kinds_are_written_as_one_by_one(calls: list[list[tuple[int, str]]]) -> None:
     together, alone = RecordBuilder(0), RecordBuilder(0)
     for jobs in calls:
         together.leased(Change.ACKED, [_Running(*job) for job in jobs], 9)
@@ -141,7 +141,7 @@ def test_jobs_are_born_together_as_one_by_one(calls: list[list[tuple[int, str, s
     assert together.record() == alone.record()
 
 
-def test_a_scribe_that_heard_nothing_writes_nothing() -> None:
+def test_a_record_builder_without_changes_writes_nothing() -> None:
     assert RecordBuilder(0).record() is None
     tending = RecordBuilder(0)
     tending.job(Change.EXPIRED, 1, "q", "k")

@@ -327,7 +327,7 @@ def test_gates_that_are_listed_wrongly_are_noticed() -> None:
         model.gates.check_uses(0, truth)
 
 
-def test_the_opening_of_a_rate_is_told_in_time() -> None:
+def test_the_opening_of_a_rate_is_announced_in_time() -> None:
     model = filled(Rate(1, seconds(1), burst=1), job(), job())
     claim(model, 1, 0)
     model.gates.check_next_due(0, 1_000_000)

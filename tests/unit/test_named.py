@@ -11,7 +11,7 @@ from forebay.core.policy import KeepFor
 from forebay.core.spec import QueueSpec
 
 
-def test_every_name_travels_prints_and_tells_how_it_fails() -> None:
+def test_every_name_travels_prints_and_says_how_it_fails() -> None:
     assert len(NAMED) == 12
     vectors = set()
     for name, named in NAMED.items():

@@ -413,7 +413,7 @@ def test_progress_is_bounded_and_can_be_seen_from_outside(fb: Forebay, hold: Eve
         assert rig.pool.held() == [lease]
 
 
-def test_a_note_of_progress_tells_no_secret(fb: Forebay) -> None:
+def test_a_note_of_progress_shows_no_secret(fb: Forebay) -> None:
     seen: list[Context] = []
 
     @fb.job

@@ -75,7 +75,7 @@ def test_only_neighbours_share_a_run(other: dict[str, Any]) -> None:
     "other",
     [{"kind": "l"}, {"tenant": "a"}, {"subject": "s"}, {"priority": 7}, {"deadline": NOW}, {"meta": {"a": "b"}}],
 )
-def test_what_a_claim_does_not_look_at_keeps_nobody_apart(other: dict[str, Any]) -> None:
+def test_what_a_claim_does_not_read_separates_no_jobs(other: dict[str, Any]) -> None:
     (run,) = grouped(Draft("k", 0), Draft(**{"kind": "k", "payload": 1, **other}), Draft("k", 2))
     facts = run.columns()[-2]
     assert msgspec.json.decode(facts) == [None, other, None]
@@ -148,7 +148,7 @@ def check(health: Health, name: str) -> Diagnosis:
     return next(finding for finding in findings if finding.check == name)
 
 
-def test_a_server_that_is_well_has_nothing_to_mend() -> None:
+def test_a_healthy_server_has_nothing_to_fix() -> None:
     for name in ("server", "durable", "held", "vacuum", "sessions"):
         assert check(WELL, name).status == "ok"
         assert check(WELL, name).remedy == ""

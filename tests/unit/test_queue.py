@@ -220,7 +220,7 @@ def test_deliveries_are_counted_over_timeouts_and_nacks(queue: JobQueue, clock: 
             clock.advance(31 * SECOND)
 
 
-def test_an_ack_after_the_timeout_counts_while_nobody_else_has_the_job(queue: JobQueue, clock: ManualClock) -> None:
+def test_an_ack_after_the_timeout_counts_until_the_job_is_claimed_again(queue: JobQueue, clock: ManualClock) -> None:
     job_id = queue.enqueue("x")
     taken(queue)
     clock.advance(3_600 * SECOND)
@@ -251,7 +251,7 @@ def test_an_ack_by_id_means_the_newest_delivery(queue: JobQueue, clock: ManualCl
 
 
 @pytest.mark.parametrize("job_id", [0, -1, 999, 10**30])
-def test_a_job_that_nobody_holds_cannot_be_settled(queue: JobQueue, job_id: int) -> None:
+def test_a_job_without_a_holder_cannot_be_settled(queue: JobQueue, job_id: int) -> None:
     queue.enqueue("x")
     assert queue.ack(job_id) is False
     assert queue.nack(job_id) is False
@@ -305,7 +305,7 @@ def test_an_absurd_delay_is_refused_and_the_job_stays_in_hand(queue: JobQueue, d
 
 @pytest.mark.parametrize("max_redeliveries", [0, 1, 4])
 @pytest.mark.parametrize("way", ["nack", "timeout", "delayed nack"])
-def test_a_job_is_delivered_exactly_so_often_and_the_handler_hears_of_it_once(
+def test_a_job_is_delivered_exactly_so_often_and_the_handler_sees_it_once(
     clock: ManualClock, max_redeliveries: int, way: str
 ) -> None:
     reported: list[Job] = []
@@ -365,7 +365,7 @@ def test_a_handler_may_use_the_queue(clock: ManualClock) -> None:
 # Numbers
 
 
-def test_stats_tell_every_job_once(queue: JobQueue) -> None:
+def test_stats_count_every_job_once(queue: JobQueue) -> None:
     for number in range(6):
         queue.enqueue(number, f"key-{number}" if number < 4 else None)
     for _ in range(4):

@@ -63,7 +63,7 @@ def test_a_retry_keeps_its_priority_and_its_deadline_but_goes_to_the_end_of_a_fi
 
 @pytest.mark.parametrize("due_at", [1, NOW, MAX_INSTANT + 2 * micros(MAX_DURATION)])
 @pytest.mark.parametrize("other", [0, NOW, MAX_INSTANT])
-def test_who_had_to_wait_goes_before_everybody_who_did_not(due_at: int, other: int) -> None:
+def test_a_caller_that_had_to_wait_goes_before_all_that_did_not(due_at: int, other: int) -> None:
     rule = rank_rule(Fifo(), Draft("k"))
     assert rank_at(*rule, due_at, due_at - 1) < 0 <= rank_at(*rule, other, other)
 
@@ -88,7 +88,7 @@ def test_strict_priority_starves_the_low() -> None:
 
 
 @pytest.mark.parametrize("points", [1, 5, 20])
-def test_with_aging_nobody_starves(points: int) -> None:
+def test_with_aging_no_job_starves(points: int) -> None:
     """A lead of n points is worth n minutes, then the older one goes first."""
     passed = jobs_that_pass(Aging(minutes(1)), Draft("low"), Draft("high", priority=points))
     assert passed == points * 60 - 1

@@ -40,7 +40,7 @@ def test_any_length_of_time_has_at_most_the_burst_and_what_it_earns(burst: int, 
 
 
 @given(st.integers(1, 20), st.integers(1, 50))
-def test_whoever_always_tries_gets_all_that_the_rate_earns(burst: int, step: int) -> None:
+def test_a_caller_that_always_tries_gets_all_that_the_rate_earns(burst: int, step: int) -> None:
     found = starts(Gate("rate/q", burst, step), [(1, 1), *[(0, 1)] * burst] * (40 * step))
     assert len(found) == burst + 39
 

@@ -92,7 +92,7 @@ def test_a_patch_changes_payloads_alike_and_leaves_those_that_need_no_change() -
     assert fixture.run(patch={"n": 1, "to": "ada"}).moved == [unchanged]
 
 
-def test_dead_letters_that_lie_elsewhere_are_found_there_and_go_home() -> None:
+def test_dead_letters_kept_elsewhere_are_found_there_and_return_to_their_queue() -> None:
     fixture = StoreWithDead()
     fixture.store.put_spec(QueueSpec(name="mail", routing=Routing(dead=DeadLetters("graves"))))
     job_id = fixture.dead(queue="mail")
@@ -142,7 +142,7 @@ def test_it_goes_on_while_few_die_again() -> None:
     assert (course.tried, course.stopped) == (50, None)
 
 
-def test_who_is_still_about_counts_for_nothing_yet() -> None:
+def test_an_open_job_does_not_count_as_ended() -> None:
     fixture = StoreWithDead()
     course = RedriveRun(RedrivePlan(rate=5, stop_at=0.0, stop_after=1), [fixture.dead() for _ in range(5)])
     run_redrive(fixture.store, course, wait=lambda _: None)

@@ -387,7 +387,7 @@ def test_a_reaper_does_not_take_from_its_own_process_what_it_runs(store: MemoryS
 
 
 @pytest.mark.parametrize("readable", [False, True])
-def test_after_an_outage_a_reaper_lets_those_who_live_renew_first(clock: ManualClock, readable: bool) -> None:
+def test_after_an_outage_a_reaper_lets_live_workers_renew_first(clock: ManualClock, readable: bool) -> None:
     store = UnreachableStore(clock=clock)
     alive, silent = leased(store, 2)
     reaper = Reaper(store, routing)
@@ -704,7 +704,7 @@ def test_suspects_beyond_the_places_of_the_quarantine_go_back_for_a_moment(
     assert {job(store, number).attempt for number in (5, 6)} == {1}, "the claim is not charged"
 
 
-def test_who_was_beside_one_death_goes_on_with_the_others(store: MemoryStore) -> None:
+def test_a_job_that_ran_during_one_death_runs_beside_others_again(store: MemoryStore) -> None:
     store.enqueue([Draft("k", max_attempts=3)] * 3)
     leases = store.claim([Want("default", 3)], "bob", seconds(10))
     store.settle([(lease, Retry(0, Failure(ABANDONED, "gone"))) for lease in leases])

@@ -63,7 +63,7 @@ def test_a_queue_that_was_not_asked_is_asked_when_the_others_are_empty() -> None
     assert turns.more(1, wants, []) == [Want("media", 1)]
 
 
-def test_where_all_are_empty_nobody_is_asked_again() -> None:
+def test_where_all_are_empty_none_is_asked_again() -> None:
     turns = QueueRotation(["mail", "media"], {"mail": 3})
     assert turns.more(8, turns.wants(8), []) == []
 

@@ -93,7 +93,7 @@ def test_a_set_of_states_is_the_same_in_any_order_and_as_bits(states: set[State]
     assert not unique.holds(None)
 
 
-def test_where_the_dead_lie_says_how_long() -> None:
+def test_where_the_dead_letters_are_says_how_long() -> None:
     month = Stamper(QueueSpec(name="letters", routing=Routing(dead=DeadLetters(keep=days(30)))))
     plain, others = stamper(), {"letters": month, "plain": Stamper(QueueSpec(name="plain"))}
     end = NOW + micros(days(30))

@@ -101,7 +101,7 @@ def test_an_exception_that_was_never_raised_has_no_calls() -> None:
     assert format_trace(ValueError("x")) == "ValueError: x\n"
 
 
-def test_a_deep_one_tells_its_last_calls() -> None:
+def test_a_deep_one_shows_its_last_calls() -> None:
     def down(left: int) -> None:
         if left:
             down(left - 1)

@@ -45,7 +45,7 @@ def test_a_greedy_one_does_not_hold_up_those_behind_it() -> None:
     assert woken(sleepers) == [True, True, True]
 
 
-def test_a_sleeper_that_left_is_not_woken_and_takes_no_news_with_it() -> None:
+def test_a_waiter_that_left_is_not_woken_and_takes_no_notice_with_it() -> None:
     waiters = Waiters()
     first, second = asleep(waiters, 1, 1)
     waiters.drop(first)
@@ -54,7 +54,7 @@ def test_a_sleeper_that_left_is_not_woken_and_takes_no_news_with_it() -> None:
     assert woken([first, second]) == [False, True]
 
 
-def test_news_that_a_sleeper_already_has_goes_to_the_next() -> None:
+def test_a_notice_that_a_waiter_already_has_goes_to_the_next() -> None:
     """One sleeper at two queues: the second queue's news is not lost on it."""
     here, there = Waiters(), Waiters()
     both, other = Event(), Event()

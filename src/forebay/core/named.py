@@ -66,7 +66,7 @@ DURABLE_LOG: Final = Named(
     lambda queue: QueueSpec(name=queue, retention=Retained(partitions=4, window=days(7), lagging="block")),
     "lag; a bad offset commit; retention deletes history that someone needed",
     "commits only move forward, replay is explicit, entries that a group still reads stay, a lost offset is an error",
-    "test_durable_log_a_bad_commit_and_a_trim_that_somebody_needed",
+    "test_durable_log_a_bad_commit_and_a_trim_of_needed_entries",
 )
 DELAY: Final = Named(
     lambda queue: QueueSpec(name=queue, routing=Routing(backoff=FullJitter(base=seconds(1), cap=minutes(5)))),
@@ -94,7 +94,7 @@ DEAD_LETTER: Final = Named(
     ),
     "dead letters are never examined; a second unbounded backlog; secrets in payloads",
     "other queues' dead letters: bounded in number and age, counted in every backlog, redriven home by a plan",
-    "test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back",
+    "test_dead_letter_a_second_backlog_and_no_way_back",
 )
 BOUNDED: Final = Named(
     lambda queue: QueueSpec(name=queue, capacity=Bounded(10_000, Block(timeout=seconds(5)))),
