@@ -55,7 +55,7 @@ from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.declare import declare
 from forebay.work.handler import Handler
 from forebay.work.hooks import Hooked
-from forebay.work.role import Role
+from forebay.work.role import WorkerRole
 from forebay.work.signature import Signature
 from forebay.work.versions import with_version
 
@@ -238,7 +238,7 @@ class Forebay(Hooked):
     ) -> None:
         await self.aclose()
 
-    def roles(self) -> list[Role]:
+    def roles(self) -> list[WorkerRole]:
         """What workers of this app do besides their own roles: sweep its blob store."""
         return [] if self.codec.blobs is None else [BlobSweeper(self.store, self.codec.blobs)]
 

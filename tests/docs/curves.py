@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from forebay.spark.plots import Line, lines
+from forebay.spark.plots import Curve, lines
 
 ROOT: Final = Path(__file__).parents[2]
 IMAGES: Final = ROOT / "docs" / "img"
 COLOURS: Final = (ROOT / "src" / "forebay" / "spark" / "report.css").read_text()
 
 
-class Curve(NamedTuple):
+class ShownCurve(NamedTuple):
     results: str
     experiment: str
     case: str
@@ -30,14 +30,14 @@ class Curve(NamedTuple):
 
 
 CURVES: Final = {
-    "headline-depth": Curve("headline", "headline", "postgres-10000", "depth", "Jobs without an end", 1_260),
-    "headline-memory": Curve("headline", "headline", "postgres-10000", "fleet_rss", "Memory of the fleet", 1_260),
-    "drain": Curve("headline", "headline", "postgres-cold", "left", "Jobs left of five million"),
-    "kills": Curve("full", "e04", "postgres-worker", "depth", "Jobs without an end, workers killed"),
+    "headline-depth": ShownCurve("headline", "headline", "postgres-10000", "depth", "Jobs without an end", 1_260),
+    "headline-memory": ShownCurve("headline", "headline", "postgres-10000", "fleet_rss", "Memory of the fleet", 1_260),
+    "drain": ShownCurve("headline", "headline", "postgres-cold", "left", "Jobs left of five million"),
+    "kills": ShownCurve("full", "e04", "postgres-worker", "depth", "Jobs without an end, workers killed"),
 }
 
 
-def drawn(curve: Curve) -> str:
+def drawn(curve: ShownCurve) -> str:
     """One plot as an SVG of its own."""
     table = pq.read_table(ROOT / "docs" / "results" / curve.results / "samples" / "measured.parquet")
     for column, wanted in (("experiment", curve.experiment), ("case", curve.case)):
@@ -47,7 +47,7 @@ def drawn(curve: Curve) -> str:
     rows = table.filter(pc.equal(table["metric"], curve.metric))
     points = list(zip(rows["at"].to_pylist(), rows["value"].to_pylist(), strict=True))
     ends = (f"{points[0][0]:.0f} s", f"{points[-1][0]:.0f} s")
-    figure = lines(curve.title, "", [Line(curve.metric, points)], "", ends)
+    figure = lines(curve.title, "", [Curve(curve.metric, points)], "", ends)
     found = re.search(r"<svg(.*?)>(.*)</svg>", figure, re.DOTALL)
     assert found is not None
     namespace = "" if "xmlns" in found[1] else ' xmlns="http://www.w3.org/2000/svg"'

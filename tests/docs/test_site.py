@@ -19,7 +19,7 @@ from forebay_proof.servers.process import free_port
 from tests.browser.chrome import browser, opened
 from tests.docs import figures
 from tests.docs.console import blocks, has_terminal, terminals
-from tests.docs.curves import CURVES, IMAGES, Curve, drawn
+from tests.docs.curves import CURVES, IMAGES, ShownCurve, drawn
 from tests.docs.reference import PAGES as REFERENCE
 from tests.docs.reference import TABLES, metrics, renewed, routes
 from tests.docs.test_python_reference import entries
@@ -185,7 +185,7 @@ def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> 
 
 
 @pytest.mark.parametrize(("name", "curve"), CURVES.items())
-def test_a_curve_is_drawn_from_the_recorded_result(name: str, curve: Curve) -> None:
+def test_a_curve_is_drawn_from_the_recorded_result(name: str, curve: ShownCurve) -> None:
     assert (IMAGES / f"{name}.svg").read_text() == drawn(curve), "run python -m tests.docs.curves"
 
 

@@ -19,7 +19,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Statistic,
 )
 from forebay_proof.lab.experiments.stage import Stage
@@ -47,8 +47,8 @@ def test_every_experiment_is_whole(each: Experiment) -> None:
         assert "postgres" in {case.store for case in cases}
     used = {key for case in each.cases("full") for key in (*case.settings, "store")}
     assert {chart.over for chart in each.charts} | {chart.line for chart in each.charts} <= used
-    assert all(0 < len(finding.sentence) < 300 for finding in each.judge(Results({}, {})))
-    assert not any(finding.holds for finding in each.judge(Results({}, {})))
+    assert all(0 < len(finding.sentence) < 300 for finding in each.judge(ExperimentResults({}, {})))
+    assert not any(finding.holds for finding in each.judge(ExperimentResults({}, {})))
 
 
 def test_there_are_ten_within_their_time() -> None:
@@ -66,17 +66,17 @@ def test_a_case_has_a_name_and_a_store_of_the_lab(name: str, store: str) -> None
         ExperimentCase(name, store, {}, 1)
 
 
-def found(**values: tuple[dict[str, Any], dict[str, float]]) -> Results:
+def found(**values: tuple[dict[str, Any], dict[str, float]]) -> ExperimentResults:
     """Of cases: settings and metrics."""
     cells = {
         (case.replace("_", "-"), metric): Statistic(value, value, value, 1, "")
         for case, (_, metrics) in values.items()
         for metric, value in metrics.items()
     }
-    return Results(cells, {case.replace("_", "-"): settings for case, (settings, _) in values.items()})
+    return ExperimentResults(cells, {case.replace("_", "-"): settings for case, (settings, _) in values.items()})
 
 
-def broken(number: int, measured: Results) -> list[str]:
+def broken(number: int, measured: ExperimentResults) -> list[str]:
     return [finding.sentence for finding in experiment(number).judge(measured) if finding.holds is False]
 
 

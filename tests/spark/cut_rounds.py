@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import CHECKS, Options, Verdict
+from forebay.spark.audit import CHECKS, AuditOptions, Verdict
 from tests.spark.growing import Growing, findings, known, same
 from tests.spark.lie_rounds import compared
 from tests.spark.lies import KINDS
@@ -26,7 +26,7 @@ from tests.spark.planted import OPTIONS, Garden, clean, events_of
 from tests.spark.story import Story
 
 Plant = Callable[[Garden], None]
-RUNNING = Options(
+RUNNING = AuditOptions(
     dropped=OPTIONS.dropped, ordered=OPTIONS.ordered, schedules=OPTIONS.schedules, coverage=0.5, min_jobs=1
 )
 SMALL = replace(RUNNING, ordered={}, schedules={})
@@ -101,7 +101,7 @@ def _owner(parts: list[_Planted], row: Row) -> int | None:
 class _Cut:
     """The lies of some plants, each job cut at a random one of its records: `end` is the offset of the cut."""
 
-    def __init__(self, garden: Garden, parts: list[_Planted], seed: int, options: Options) -> None:
+    def __init__(self, garden: Garden, parts: list[_Planted], seed: int, options: AuditOptions) -> None:
         self.options = options
         own = garden.story
         story = Story(
@@ -205,7 +205,7 @@ def _lies_before(spark: SparkSession, place: Path, cut: _Cut) -> Iterator[str]:
     yield from _judged_by_duckdb(whole, cut)
 
 
-def _the_rest(growing: Growing, options: Options) -> tuple[Verdict, Verdict]:
+def _the_rest(growing: Growing, options: AuditOptions) -> tuple[Verdict, Verdict]:
     growing.bring(growing.events["offset"][-1].as_py() + 1)
     for name in ("receipts", "effects"):
         growing.give(name, list(range(len(getattr(growing, name)))))

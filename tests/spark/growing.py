@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import Options, Verdict, audit
+from forebay.spark.audit import AuditOptions, Verdict, audit
 from forebay.spark.evidence import read_effects, read_receipts
 from forebay.spark.frames import read_events
 from forebay.spark.lake import Lake
@@ -67,7 +67,7 @@ class Growing:
         effects = read_effects(self.start, [str(self.place / "effects")], self.lake)
         return LakeEvidence(receipts, effects, {})
 
-    def audits(self, options: Options) -> tuple[Verdict, Verdict]:
+    def audits(self, options: AuditOptions) -> tuple[Verdict, Verdict]:
         """The incremental one, and the whole one, which leaves no proof."""
         evidence = self.evidence()
         before = self.starts

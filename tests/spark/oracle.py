@@ -9,7 +9,7 @@ from datetime import timedelta
 import duckdb
 import pyarrow as pa
 
-from forebay.spark.audit import Options
+from forebay.spark.audit import AuditOptions
 
 Row = tuple[str, int | None, int | None, int | None, int | None, int | None]
 
@@ -179,7 +179,7 @@ SELECT count(DISTINCT job_id) FILTER (job_id IN
 _NOTES = {"recovered", "redelivered", "effect_of_dead", "early_take_back", "died_early"}
 
 
-def oracle(events: pa.Table, receipts: pa.Table, effects: pa.Table, options: Options) -> tuple[str, list[Row]]:
+def oracle(events: pa.Table, receipts: pa.Table, effects: pa.Table, options: AuditOptions) -> tuple[str, list[Row]]:
     """The answer, and every offender. Of a ledger from its beginning, without its logs."""
     with duckdb.connect() as db:
         db.execute("SET TimeZone = 'UTC'")
@@ -205,7 +205,7 @@ def oracle(events: pa.Table, receipts: pa.Table, effects: pa.Table, options: Opt
         return _answer({row[0] for row in rows}, doubts, options), rows
 
 
-def _answer(checks: set[str], doubts: bool, options: Options) -> str:
+def _answer(checks: set[str], doubts: bool, options: AuditOptions) -> str:
     strict = {"redelivered"} if options.exactly_once else set()
     strict |= {"died_early"} if options.dropped is not None else set()
     if checks - {"unreceipted"} - (_NOTES - strict):

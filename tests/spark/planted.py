@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from forebay.core.instant import seconds
 from forebay.core.ledger import Trait
 from forebay.core.outcome import ABANDONED
-from forebay.spark.audit import Options
+from forebay.spark.audit import AuditOptions
 from tests.spark.story import LEASE, SECOND, START, Life, Story
 
 DROPPED = "Drop"
-OPTIONS = Options(
+OPTIONS = AuditOptions(
     drained=True,
     dropped=frozenset({DROPPED}),
     ordered={"lines": "subject", "tenants": "tenant"},
@@ -58,7 +58,7 @@ class Garden:
     edges: Iterator[int] = field(default_factory=_edges)
 
     @property
-    def options(self) -> Options:
+    def options(self) -> AuditOptions:
         every = {name: seconds(60) for name in self.schedules}
         return replace(OPTIONS, schedules=OPTIONS.schedules | every)
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import Options
+from forebay.spark.audit import AuditOptions
 from forebay.spark.lake import Lake
 from forebay.spark.landing import write_files
 from forebay.spark.proof import audit_lake, events_to_read
@@ -35,7 +35,7 @@ HOUR = 3_600 * SECOND
     ],
 )
 def test_wherever_a_history_is_cut_the_answer_is_that_of_a_whole_audit(
-    spark: SparkSession, tmp_path: Path, seed: int, options: Options
+    spark: SparkSession, tmp_path: Path, seed: int, options: AuditOptions
 ) -> None:
     rng = random.Random(seed)
     garden = clean(seed, lives=60)
@@ -99,7 +99,7 @@ def test_evidence_of_running_jobs_is_left_for_the_next_audit(spark: SparkSession
         growing.give(name, growing.known(name))
     evidence = growing.evidence()
     for before, until, jobs, effects in ((None, 3, 5, 5), (3, 4, 10, 5), (4, 6, 10, 10)):
-        verdict = audit_lake(growing.start, growing.lake, evidence, Options(), until=until)
+        verdict = audit_lake(growing.start, growing.lake, evidence, AuditOptions(), until=until)
         assert verdict.answer == "PASS", verdict.text()
         facts = {name: verdict.facts[name] for name in ("jobs", "seqs_sent", "effects", "with_a_receipt")}
         assert facts == {"jobs": jobs, "seqs_sent": jobs, "effects": effects, "with_a_receipt": jobs}
@@ -115,9 +115,9 @@ def test_a_gap_right_after_what_was_proven_is_found(spark: SparkSession, tmp_pat
     growing.bring(3)
     for name in ("receipts", "effects"):
         growing.give(name, growing.known(name))
-    assert growing.audits(Options())[0].answer == "PASS"
+    assert growing.audits(AuditOptions())[0].answer == "PASS"
     growing.bring(6, without={3})
-    ours, whole = growing.audits(Options())
+    ours, whole = growing.audits(AuditOptions())
     assert ours.earlier is not None
     same(ours, whole, set())
     assert [each.offset for each in ours.result("ledger_gap").offenders] == [3]
@@ -146,7 +146,7 @@ def test_the_command_relies_on_an_earlier_audit_and_whole_does_not(
         (verdict,) = run(*words, "--json").json
     assert (verdict["answer"], verdict["facts"]["jobs"], verdict["facts"]["effects"]) == ("PASS", 35, 35)
     assert (verdict["earlier"]["end"], verdict["earlier"]["new_events"]) == (6, 0)
-    tables, asked = ["receipts", "effects"], Options(drained=True)
+    tables, asked = ["receipts", "effects"], AuditOptions(drained=True)
     assert [events_to_read(Lake.at("lake"), tables, asked, whole=whole) for whole in (False, True)] == [0, 105]
     plant(Lake.at("lake"))
     relying = run(*words, "--json")

@@ -9,7 +9,7 @@ import random
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import CHECKS, Options, Tier, Verdict, audit, examine
+from forebay.spark.audit import CHECKS, AuditOptions, Tier, Verdict, audit, examine
 from tests.spark.lie_rounds import PARTITIONS, Round, faults, grown, played, rounds
 from tests.spark.lies import KINDS, lawful
 from tests.spark.planted import Found, Garden, clean
@@ -90,7 +90,7 @@ def test_a_quick_audit_names_what_it_left_out_unless_a_sum_is_not_0(spark: Spark
     _plant(garden, "_effects_swapped")
     frames = garden.story.frames(spark)
     every = [each.id for each in CHECKS.values() if each.tier is Tier.EVERY]
-    blind = audit(*frames, options=Options(drained=True, quick=True))
+    blind = audit(*frames, options=AuditOptions(drained=True, quick=True))
     assert (blind.answer, blind.skipped) == ("PASS", every)
     assert f"--quick left out {len(every)} checks: unfenced_effect, foreign_effect, " in blind.text()
     assert {each.check for each in blind.results if each.outcome == "not run"} == {
@@ -98,7 +98,7 @@ def test_a_quick_audit_names_what_it_left_out_unless_a_sum_is_not_0(spark: Spark
         *("out_of_turn", "slot_missing", "log_gap"),
     }
     _plant(garden, "_undone")
-    suspicious = audit(*garden.story.frames(spark), options=Options(drained=True, quick=True))
+    suspicious = audit(*garden.story.frames(spark), options=AuditOptions(drained=True, quick=True))
     assert (named(suspicious), suspicious.skipped) == (garden.found, [])
 
 

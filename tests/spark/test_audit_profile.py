@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from forebay.spark.audit import Options, audit
-from forebay.spark.audit.profile import Profile, profile, suspects
+from forebay.spark.audit import AuditOptions, audit
+from forebay.spark.audit.profile import JobProfile, profile, suspects
 from tests.spark.planted import KINDS, Garden
 from tests.spark.story import SECOND, START, Life, Story
 
@@ -17,7 +17,7 @@ NO_JOB = {"_ledger_gap", "_conflict", "_slot_twice", "_out_of_turn", "_given_aga
 """They are about records, slots and lines, or about seqs of a job with two receipts."""
 
 
-def profiled(story: Story, spark: SparkSession, *, drained: bool = True) -> tuple[Profile, set[int]]:
+def profiled(story: Story, spark: SparkSession, *, drained: bool = True) -> tuple[JobProfile, set[int]]:
     seen, noted = profile(*story.frames(spark), drained=drained)
     ids = {row.job_id for row in suspects(noted).collect()}
     noted.unpersist()
@@ -63,7 +63,7 @@ def test_offsets_that_fit_no_position_change_nothing(spark: SparkSession, shift:
     swapped = Life(story, START).accept().after(1)
     swapped.ack(effect=False, delivery=1, attempt=1).after(1).claim().effect(1)
     events, receipts, effects = story.frames(spark)
-    verdict = audit(moved(events, shift), receipts, effects, options=Options(from_offset=shift))
+    verdict = audit(moved(events, shift), receipts, effects, options=AuditOptions(from_offset=shift))
     found = {result.check: [each.job_id for each in result.offenders] for result in verdict.results if result.count}
     assert found == {check: [swapped.first] for check in ("stale_settle", "resurrected", "delivery_step")}
 

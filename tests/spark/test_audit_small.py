@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from forebay.spark.audit import Options
-from forebay.spark.audit.proven import Proven, Slot, Totals
+from forebay.spark.audit import AuditOptions
+from forebay.spark.audit.proven import Proven, ProvenTotals, Slot
 from forebay.spark.audit.small import Rows, SmallCase, _extent, _slots
 from forebay.spark.audit.survey import LedgerExtent
 from tests.spark.story import SECOND, START, Life, Story
@@ -84,10 +84,10 @@ def test_the_events_of_jobs_without_an_end_are_carried_over() -> None:
     receipts, effects = story.evidence()
     rows = story.table().sort_by([("offset", "ascending"), ("place", "ascending")])
     before = LedgerExtent(1, 1, 0, 0, 0, 0, 0, 0, None, None)
-    proven = Proven(1, "then", 1, before, Totals(1, 0, 1, 1, 1, 0), {}, {}, held_back=False)
+    proven = Proven(1, "then", 1, before, ProvenTotals(1, 0, 1, 1, 1, 0), {}, {}, held_back=False)
     past = Rows(rows.slice(0, 1), receipts.slice(0, 1), effects.slice(0, 0))
-    case = SmallCase.of(proven, Rows(rows.slice(1), receipts.slice(1), effects), past, Options())
+    case = SmallCase.of(proven, Rows(rows.slice(1), receipts.slice(1), effects), past, AuditOptions())
     assert case is not None
     assert case.verdict([], []).answer == "PASS"
     assert sorted(case.open_events()["job_id"].to_pylist()) == [1, 2, 2, 2]
-    assert case.proven("now", 7, {}).totals == Totals(jobs=3, ended=1, enqueued=3, receipted=3, sent=3, effects=1)
+    assert case.proven("now", 7, {}).totals == ProvenTotals(jobs=3, ended=1, enqueued=3, receipted=3, sent=3, effects=1)

@@ -20,7 +20,7 @@ from forebay.core.policy import Bounded, FanOut, InOrder, KeepFor, Route, Shed
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.spark.arrow import flatten
-from forebay.spark.audit import Options
+from forebay.spark.audit import AuditOptions
 from forebay.spark.lake import Lake
 from forebay.spark.schemas import EVENTS
 from forebay.store.open import open_store
@@ -33,7 +33,7 @@ from tests.spark.story import SECOND, START, Story
 
 GAVE_UP = Failure("GaveUp", "no use")
 QUEUES = ("mail", "lines", "cron", "few")
-OPTIONS = Options(
+OPTIONS = AuditOptions(
     drained=True,
     exactly_once=False,
     dropped=frozenset({GAVE_UP.kind}),

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.errors import Invalid
-from forebay.spark.audit import CHECKS, Options, Tier, Verdict, audit
+from forebay.spark.audit import CHECKS, AuditOptions, Tier, Verdict, audit
 from forebay.spark.audit.bitsets import job_sums
 from forebay.spark.audit.survey import conflicts, gaps, once, survey, with_sizes
 from tests.spark.planted import DROPPED, KINDS, clean
@@ -19,7 +19,7 @@ from tests.spark.story import SECOND, START, Life, Story
 MINUTE = 60 * SECOND
 
 
-def judged(spark: SparkSession, story: Story, options: Options | None = None) -> Verdict:
+def judged(spark: SparkSession, story: Story, options: AuditOptions | None = None) -> Verdict:
     return audit(*story.frames(spark), options=options)
 
 
@@ -75,14 +75,14 @@ def test_no_events_and_no_receipts_are_named(frames: Frames) -> None:
 def test_too_little_coverage_is_named(frames: Frames) -> None:
     events, receipts, effects = frames
     part = receipts.filter("seq < 3"), effects.filter("seq < 3").withColumn("effect_at", F.lit(None).cast("timestamp"))
-    verdict = audit(events, *part, options=Options(min_jobs=6))
+    verdict = audit(events, *part, options=AuditOptions(min_jobs=6))
     assert verdict.answer == "INVALID"
     assert verdict.reasons == [
         "5 jobs were accepted, at least 6 are required",
         "3 of 5 enqueued jobs have a receipt, less than 90%",
         "effects have no effect_at: a repeated effect cannot be distinguished from a repeated line",
     ]
-    assert audit(events, part[0], options=Options(coverage=0.5)).answer == "PASS"
+    assert audit(events, part[0], options=AuditOptions(coverage=0.5)).answer == "PASS"
 
 
 @pytest.mark.nightly
@@ -92,10 +92,10 @@ def test_a_ledger_that_begins_late_or_was_off_proves_nothing_of_before(spark: Sp
     Life(story, START + MINUTE).accept().claim().after(SECOND).ack()
     story.record(START + 2 * MINUTE, "put_ledger_rule", "off")
     events, receipts, effects = story.frames(spark)
-    late = audit(events.filter("offset >= 2"), receipts, effects, options=Options(drained=True))
+    late = audit(events.filter("offset >= 2"), receipts, effects, options=AuditOptions(drained=True))
     assert late.answer == "FAIL"
     assert [each.seq for each in late.result("lost").offenders] == [0]
-    known = audit(events.filter("offset >= 2"), receipts, effects, options=Options(drained=True, from_offset=2))
+    known = audit(events.filter("offset >= 2"), receipts, effects, options=AuditOptions(drained=True, from_offset=2))
     assert (known.answer, known.result("unborn").outcome) == ("INVALID", "not run")
     assert known.reasons[0].startswith("the ledger was switched off 1 times")
     assert all(result.count == 0 for result in known.results)
@@ -114,7 +114,7 @@ def test_options_turn_notes_into_failures(spark: SparkSession) -> None:
         *(("redelivered", 1), ("died_early", 2))
     }
     assert lenient.result("redelivered").offenders[0].note == "effects by deliveries 1, 2"
-    strict = audit(*frames, options=Options(exactly_once=True, dropped=frozenset({"GaveUp"})))
+    strict = audit(*frames, options=AuditOptions(exactly_once=True, dropped=frozenset({"GaveUp"})))
     assert {r.check for r in strict.results if r.outcome == "failed"} == {"redelivered", "died_early"}
     assert [each.job_id for each in strict.result("died_early").offenders] == [3]
 
@@ -141,7 +141,7 @@ def test_allowed_oddities_are_notes_and_pass(spark: SparkSession) -> None:
     garden = clean(seed=5, lives=2, redrives=False)
     for plant in (each for each in KINDS if each.__name__ in {"_effect_of_dead", "_taken_back_early"}):
         plant(garden)
-    verdict = audit(*garden.story.frames(spark), options=Options(dropped=frozenset({DROPPED})))
+    verdict = audit(*garden.story.frames(spark), options=AuditOptions(dropped=frozenset({DROPPED})))
     noted = {(r.check, r.offenders[0].seq, r.offenders[0].job_id) for r in verdict.results if r.outcome == "noted"}
     assert (verdict.answer, noted) == ("PASS", garden.found)
 
@@ -151,7 +151,7 @@ def test_effects_without_a_receipt_are_missing_evidence(spark: SparkSession) -> 
     story = Story()
     Life(story, START, n=40).accept().claim().after(SECOND).ack()
     events, receipts, effects = story.frames(spark)
-    verdict = audit(events, receipts.filter("seq % 4 <> 3"), effects, options=Options(coverage=0.5))
+    verdict = audit(events, receipts.filter("seq % 4 <> 3"), effects, options=AuditOptions(coverage=0.5))
     assert (verdict.answer, verdict.exit_code, verdict.result("unexpected").count) == ("INVALID", 2, 0)
     (reason,) = verdict.reasons
     assert reason.startswith("10 effects (seqs 3 … 39) have no receipt, and the ledger accepted their jobs")
@@ -165,7 +165,7 @@ def test_slots_left_out_and_schedules_that_never_fired(spark: SparkSession) -> N
         Life(story, tick).accept(name="tick", tick=tick).claim().ack()
     events, _, _ = story.frames(spark)
     every = timedelta(minutes=1)
-    verdict = audit(events, options=Options(schedules={"tick": every, "never": every}))
+    verdict = audit(events, options=AuditOptions(schedules={"tick": every, "never": every}))
     notes = [each.note for each in verdict.result("slot_missing").offenders]
     assert sorted(notes, key=str) == [
         "never: it never fired",
@@ -234,7 +234,7 @@ def test_words_hold_ids_at_their_edges(spark: SparkSession) -> None:
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, object], complaint: str) -> None:
     with pytest.raises(Invalid) as refused:
-        Options(**options)  # type: ignore[arg-type]
+        AuditOptions(**options)  # type: ignore[arg-type]
     assert str(refused.value).startswith(complaint)
 
 

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from forebay.core.errors import Invalid
 from forebay.spark import evidence
-from forebay.spark.evidence import Chunk, Decoded, Evidence, Segment, decode_chunk, read_receipts
+from forebay.spark.evidence import Chunk, Decoded, Evidence, FileRange, decode_chunk, read_receipts
 from forebay.spark.lake import Lake
 
 LINES = [f'{{"seq": {seq}, "job_id": {seq * 7}, "answer": "accepted"}}\n' for seq in range(40)]
@@ -18,7 +18,7 @@ def decoded(file: Path, size: int) -> tuple[list[int], list[Decoded]]:
     """The seqs of all chunks of a file, in order."""
     seqs: list[int] = []
     answers = []
-    whole = Segment(str(file), "0a", "first", 0, file.stat().st_size)
+    whole = FileRange(str(file), "0a", "first", 0, file.stat().st_size)
     for start in range(0, whole.end, size):
         chunk = Chunk("receipts", whole, start, min(whole.end, start + size))
         answers.append(decode_chunk(Lake(str(file.parent)), chunk))

@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft
-from forebay.spark.audit import Options as Judging
-from forebay.spark.audit import audit
+from forebay.spark.audit import AuditOptions, audit
 from forebay.spark.evidence import read_effects, read_receipts
 from forebay.spark.fleet import drain
 from forebay.spark.lake import Lake
@@ -52,7 +51,7 @@ def test_a_killed_task_is_retried_and_no_job_is_lost(spark: SparkSession, app: s
         events,
         read_receipts(lambda: spark, [str(tmp_path / "receipts.ndjson")], lake).rows(spark),
         effects.rows(spark),
-        options=Judging(drained=True, min_jobs=JOBS),
+        options=AuditOptions(drained=True, min_jobs=JOBS),
     )
     assert verdict.answer == "PASS", verdict.text()
     assert effects.rows(spark).select("seq").distinct().count() == JOBS

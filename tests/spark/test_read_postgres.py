@@ -16,7 +16,7 @@ from forebay.core.spec import QueueSpec
 from forebay.spark.export import exported
 from forebay.spark.generate import jobs, seed_store
 from forebay.spark.jobs import JOBS, id_extent, job_batch
-from forebay.spark.redrive import Redriven, redrive
+from forebay.spark.redrive import RedriveCommit, redrive
 from forebay.store.open import open_store
 from forebay.store.protocol import Exporting, Query, Want
 from tests.spark.sample_stores import busy_day, every_job, opened, rows
@@ -109,9 +109,9 @@ def test_seeded_streamed_and_redriven(spark: SparkSession, postgres_url: str, tm
     }
     dead = spark.read.format("forebay").options(url=postgres_url, table="dead").load()
     fast = sum(lease.job.kind == "fast" for lease in leases)
-    assert redrive(dead.filter("kind = 'fast'"), postgres_url) == Redriven(redriven=fast)
+    assert redrive(dead.filter("kind = 'fast'"), postgres_url) == RedriveCommit(redriven=fast)
     others = dead.selectExpr("id", "'{\"seq\":-1}' as payload")
-    assert redrive(others, postgres_url) == Redriven(replaced=100 - fast)
+    assert redrive(others, postgres_url) == RedriveCommit(replaced=100 - fast)
     with opened(postgres_url) as store:
         found = Counter(job.state for job in every_job(store))
     assert found == {State.READY: 3_000}

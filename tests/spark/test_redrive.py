@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.job import Draft, State
 from forebay.core.outcome import DeadLetter, Failure
-from forebay.spark.redrive import Redriven, redrive
+from forebay.spark.redrive import RedriveCommit, redrive
 from forebay.store.protocol import Query, Want
 from tests.spark.sample_stores import every_job, opened
 
@@ -41,7 +41,7 @@ def patched(dead: DataFrame) -> DataFrame:
 def test_a_dry_run_counts_and_changes_nothing(spark: SparkSession, url: str) -> None:
     with opened(url) as store:
         before, extent = every_job(store), store.ledger_extent()
-    assert redrive(patched(letters(spark, url)), url, dry_run=True) == Redriven(redriven=20, replaced=10)
+    assert redrive(patched(letters(spark, url)), url, dry_run=True) == RedriveCommit(redriven=20, replaced=10)
     with opened(url) as store:
         assert every_job(store) == before
         assert store.ledger_extent() == extent
@@ -50,8 +50,8 @@ def test_a_dry_run_counts_and_changes_nothing(spark: SparkSession, url: str) -> 
 def test_a_filtered_and_patched_set_is_redriven_once(spark: SparkSession, url: str) -> None:
     chosen = patched(letters(spark, url).filter("id <= 20")).cache()
     assert chosen.count() == 20
-    assert redrive(chosen, url) == Redriven(redriven=13, replaced=7)
-    assert redrive(chosen, url) == Redriven(gone=20), "what lives again is left alone"
+    assert redrive(chosen, url) == RedriveCommit(redriven=13, replaced=7)
+    assert redrive(chosen, url) == RedriveCommit(gone=20), "what lives again is left alone"
     chosen.unpersist()
     with opened(url) as store:
         jobs = every_job(store)
@@ -71,9 +71,9 @@ def test_a_filtered_and_patched_set_is_redriven_once(spark: SparkSession, url: s
 
 def test_a_rate_is_kept(spark: SparkSession, url: str) -> None:
     dead = letters(spark, url).select("id")
-    assert redrive(dead.filter("id <= 10"), url) == Redriven(redriven=10)
+    assert redrive(dead.filter("id <= 10"), url) == RedriveCommit(redriven=10)
     began = time.monotonic()
-    assert redrive(dead, url, rate=20) == Redriven(redriven=20)
+    assert redrive(dead, url, rate=20) == RedriveCommit(redriven=20)
     assert time.monotonic() - began >= 0.75
     with opened(url) as store:
         at = [entry.record.at for entry in store.ledger(-1, 1_000) if entry.record.verb == "redrive"][1:]

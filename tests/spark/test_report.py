@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from forebay.spark.audit import Offender, Result, Verdict
+from forebay.spark.audit import CheckResult, Offender, Verdict
 from forebay.spark.figures import MAX_GROUPS, Figures
-from forebay.spark.plots import MAX_BARS, MAX_POINTS, Line, bars, lines, thinned
+from forebay.spark.plots import MAX_BARS, MAX_POINTS, Curve, bars, lines, thinned
 from forebay.spark.report import page
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&</style></svg><svg onload=alert(3)>"
@@ -97,7 +97,7 @@ def hostile(steps: int = 50, groups: int = 3, queues: int = 3) -> Figures:
 def failed() -> Verdict:
     offenders = [Offender(seq=number, job_id=9, note=EVIL) for number in range(100)]
     return Verdict(
-        "FAIL", [EVIL], {"events": 1_000, "from": EVIL}, [Result("lost", "I1", EVIL, "failed", 4, offenders)]
+        "FAIL", [EVIL], {"events": 1_000, "from": EVIL}, [CheckResult("lost", "I1", EVIL, "failed", 4, offenders)]
     )
 
 
@@ -143,10 +143,10 @@ def test_thinning_keeps_the_ends_and_every_peak() -> None:
 
 
 def test_lines_break_where_nothing_was_measured() -> None:
-    whole = lines("t", "s", [Line("a", [(0, 1.0), (1, 2.0), (2, 3.0)])], "", ("", ""))
-    broken = lines("t", "s", [Line("a", [(0, 1.0), (1, 2.0), (2, None), (3, 3.0), (4, 1.0)])], "", ("", ""))
+    whole = lines("t", "s", [Curve("a", [(0, 1.0), (1, 2.0), (2, 3.0)])], "", ("", ""))
+    broken = lines("t", "s", [Curve("a", [(0, 1.0), (1, 2.0), (2, None), (3, 3.0), (4, 1.0)])], "", ("", ""))
     assert (whole.count("<polyline"), broken.count("<polyline")) == (1, 2)
-    assert "nothing to show" in lines("t", "s", [Line("a", [(0, None), (1, float("nan"))])], "", ("", ""))
+    assert "nothing to show" in lines("t", "s", [Curve("a", [(0, None), (1, float("nan"))])], "", ("", ""))
 
 
 @pytest.mark.parametrize("top", [1e-9, 0.3, 7, 10, 99.9, 12_345, 4e9])

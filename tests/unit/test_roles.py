@@ -37,7 +37,7 @@ from forebay.work.heartbeat import Announcer, CancelListener, ProgressReporter, 
 from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
-from forebay.work.role import STALLED_SECONDS, Role, RoleThread, ThrottledLogger
+from forebay.work.role import STALLED_SECONDS, RoleThread, ThrottledLogger, WorkerRole
 from forebay.work.settler import Settler
 from forebay.work.start_marks import RUN_DIRECTORY, ProcessMarks, read_marks
 from forebay.work.ticker import Ticker
@@ -1101,7 +1101,7 @@ def test_a_beat_that_was_stopped_before_it_began_does_nothing() -> None:
     assert role.steps == 0
 
 
-def every_role(store: MemoryStore) -> list[Role]:
+def every_role(store: MemoryStore) -> list[WorkerRole]:
     pool = Pool({}, Options(), routing, lambda verdicts: None)
     return [
         Settler(store, pause=lambda most: Event().wait(0.01)),

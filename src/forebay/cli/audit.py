@@ -37,7 +37,7 @@ from forebay.core.errors import ForebayError, Invalid
 from forebay.store.clock import SystemClock
 
 if TYPE_CHECKING:
-    from forebay.spark.audit import Options, Verdict
+    from forebay.spark.audit import AuditOptions, Verdict
     from forebay.spark.evidence import Start
     from forebay.spark.lake import Lake
     from forebay.spark.proof import LakeEvidence
@@ -149,14 +149,14 @@ def _audit(call: Call) -> int:
     return verdict.exit_code
 
 
-def _is_short(call: Call, lake: "Lake", options: "Options") -> bool:
+def _is_short(call: Call, lake: "Lake", options: "AuditOptions") -> bool:
     from forebay.spark.proof import events_to_read
 
     evidence = [name for name in ("receipts", "effects") if getattr(call.args, name)]
     return events_to_read(lake, evidence, options, whole=call.args.whole) <= _MAX_SHORT
 
 
-def _follow(call: Call, start: "Start", lake: "Lake", url: str | None, options: "Options", stop: Event) -> int:
+def _follow(call: Call, start: "Start", lake: "Lake", url: str | None, options: "AuditOptions", stop: Event) -> int:
     """Until a verdict is not PASS, or `stop` is set."""
     from forebay.spark.lake import EVENTS
     from forebay.spark.pipeline import Pipeline
@@ -211,11 +211,11 @@ def _command_line(call: Call) -> str:
     return " ".join(["forebay audit", *words])
 
 
-def _options(call: Call) -> "Options":
-    from forebay.spark.audit import Options
+def _options(call: Call) -> "AuditOptions":
+    from forebay.spark.audit import AuditOptions
 
     args = call.args
-    return Options(
+    return AuditOptions(
         quick=args.quick,
         drained=args.drained,
         exactly_once=args.exactly_once,
@@ -252,7 +252,7 @@ def _judge(
     start: "Start",
     lake: "Lake",
     evidence: "LakeEvidence",
-    options: "Options",
+    options: "AuditOptions",
     until: int | None = None,
 ) -> "Verdict":
     from forebay.spark.proof import audit_lake

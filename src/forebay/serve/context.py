@@ -28,7 +28,7 @@ from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
 from forebay.work.handler import Handler
 from forebay.work.reaper import Promoter, Reaper
-from forebay.work.role import Role, RoleThread, ThrottledLogger
+from forebay.work.role import RoleThread, ThrottledLogger, WorkerRole
 from forebay.work.ticker import EnqueueLayers, Ticker
 from forebay.work.worker import RoutingCache
 
@@ -63,7 +63,7 @@ class ServerContext:
         self.signer: LeaseSigner = load_signer(store)
         self._threads = ThreadPoolExecutor(settings.threads, "forebay-http")
         self._calls = 0
-        self._roles: list[Role] = [*self.metrics.roles]
+        self._roles: list[WorkerRole] = [*self.metrics.roles]
         if authenticator.follower is not None:
             self._roles.append(authenticator.follower)
         if authenticator.usage is not None:

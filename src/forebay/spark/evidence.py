@@ -76,7 +76,7 @@ where it starts and ends, and the file's path."""
 _FIRST: Final = "first"
 
 
-class Segment(Struct, frozen=True):
+class FileRange(Struct, frozen=True):
     """The bytes `start` … `end` - 1 of a file. `digest`: of all bytes below `end`. `parent`: of those below `start`."""
 
     file: str
@@ -95,7 +95,7 @@ class Chunk(Struct, frozen=True):
     """The lines of a segment that begin at `start` … `end` - 1."""
 
     name: str
-    segment: Segment
+    segment: FileRange
     start: int
     end: int
 
@@ -114,7 +114,7 @@ class _GivenFile(Struct, frozen=True):
     file: Path
     digest: str
     known: list[str]
-    new: Segment | None
+    new: FileRange | None
     is_parquet: bool
     torn: bool
 
@@ -229,7 +229,7 @@ def _given(file: Path, parents: dict[str, str], ends: Sequence[int]) -> _GivenFi
     while at != _FIRST:
         known.append(at)
         at = parents[at]
-    new = Segment(str(file), prefixes[-1][1], digest, reached, whole) if whole > reached else None
+    new = FileRange(str(file), prefixes[-1][1], digest, reached, whole) if whole > reached else None
     return _GivenFile(file, contents, known, new, is_parquet, whole < size)
 
 
@@ -259,7 +259,7 @@ def _whole_end(file: Path, size: int) -> int:
     return size
 
 
-def _write_parquet(start: Start, segments: Sequence[Segment], lake: Lake, name: str) -> list[DataFile]:
+def _write_parquet(start: Start, segments: Sequence[FileRange], lake: Lake, name: str) -> list[DataFile]:
     schema = _LINES[name][1]
     written: list[DataFile] = []
     for segment in segments:
@@ -269,7 +269,7 @@ def _write_parquet(start: Start, segments: Sequence[Segment], lake: Lake, name: 
     return written
 
 
-def _decode(start: Start, segments: Sequence[Segment], lake: Lake, name: str) -> list[DataFile]:
+def _decode(start: Start, segments: Sequence[FileRange], lake: Lake, name: str) -> list[DataFile]:
     chunks = [chunk for segment in segments for chunk in chunks_of(name, segment)]
     if not chunks:
         return []
@@ -286,7 +286,7 @@ def _decode(start: Start, segments: Sequence[Segment], lake: Lake, name: str) ->
     return decoded
 
 
-def chunks_of(name: str, segment: Segment) -> list[Chunk]:
+def chunks_of(name: str, segment: FileRange) -> list[Chunk]:
     starts = range(segment.start, segment.end, _CHUNK_BYTES)
     return [Chunk(name, segment, start, min(segment.end, start + _CHUNK_BYTES)) for start in starts]
 

@@ -28,16 +28,16 @@ _GAP_TIMES: Final = 20
 Point = tuple[float, float]
 
 
-class Line(Struct, frozen=True):
+class Curve(Struct, frozen=True):
     """Points in the order of x; a y of None is a gap."""
 
     name: str
     points: Sequence[tuple[float, float | None]]
 
 
-def lines(title: str, sentence: str, series: Sequence[Line], unit: str, x_labels: tuple[str, str]) -> str:
+def lines(title: str, sentence: str, series: Sequence[Curve], unit: str, x_labels: tuple[str, str]) -> str:
     """Values over time. `x_labels` stand under the first and the last point."""
-    shown = [Line(each.name, [(x, y) for x, y in each.points if y is None or isfinite(y)]) for each in series]
+    shown = [Curve(each.name, [(x, y) for x, y in each.points if y is None or isfinite(y)]) for each in series]
     shown = [each for each in shown[:MAX_SERIES] if any(y is not None for _, y in each.points)]
     if not shown:
         return nothing(title)
@@ -50,7 +50,7 @@ def lines(title: str, sentence: str, series: Sequence[Line], unit: str, x_labels
     return _figure(title, sentence, "".join(parts), [each.name for each in shown])
 
 
-class Spread(Struct, frozen=True):
+class SweepPoint(Struct, frozen=True):
     """The measurements at one setting of a sweep: median, minimum and maximum."""
 
     at: str
@@ -60,7 +60,7 @@ class Spread(Struct, frozen=True):
 
 
 def sweep(
-    title: str, sentence: str, places: Sequence[str], series: Sequence[tuple[str, Sequence[Spread]]], unit: str
+    title: str, sentence: str, places: Sequence[str], series: Sequence[tuple[str, Sequence[SweepPoint]]], unit: str
 ) -> str:
     """Values over settings, side by side however far apart they are; a stroke spans minimum to maximum."""
     shown = [(name, spreads) for name, spreads in series[:MAX_SERIES] if spreads]
@@ -85,7 +85,7 @@ def sweep(
     return _figure(title, sentence, "".join(parts), [name for name, _ in shown])
 
 
-def number_of(spread: Spread) -> str:
+def number_of(spread: SweepPoint) -> str:
     """`30.1k (29.5k … 31k)`, or the middle alone where there is no spread."""
     ends = "" if spread.minimum == spread.maximum else f" ({number(spread.minimum)} … {number(spread.maximum)})"
     return f"{number(spread.middle)}{ends}"

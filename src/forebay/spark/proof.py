@@ -35,10 +35,10 @@ from pyspark.sql.types import StructType
 
 from forebay.core.ledger import Change
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.audit.checks import CHECKS, Options
+from forebay.spark.audit.checks import CHECKS, AuditOptions
 from forebay.spark.audit.examine import of
 from forebay.spark.audit.in_cells import doubts, in_cells, not_judged
-from forebay.spark.audit.judge import Case
+from forebay.spark.audit.judge import AuditCase
 from forebay.spark.audit.proven import Past, Proven
 from forebay.spark.audit.small import SmallCase
 from forebay.spark.audit.verdict import Verdict
@@ -86,7 +86,7 @@ def audit_lake(
     start: Start,
     lake: Lake,
     evidence: LakeEvidence,
-    options: Options,
+    options: AuditOptions,
     *,
     whole: bool = False,
     until: int | None = None,
@@ -109,7 +109,7 @@ def _audit(
     lake: Lake,
     table: LakeTable,
     evidence: LakeEvidence,
-    options: Options,
+    options: AuditOptions,
     whole: bool,
     until: int | None,
     note: Callable[[str], object] | None,
@@ -141,7 +141,7 @@ def _audit(
 
 
 def _audit_small(
-    lake: Lake, table: LakeTable, evidence: LakeEvidence, options: Options, proven: Proven, scope: str
+    lake: Lake, table: LakeTable, evidence: LakeEvidence, options: AuditOptions, proven: Proven, scope: str
 ) -> Verdict | None:
     """Without Spark; None if that is not possible, or there are too many rows."""
     if options.quick or options.ordered or options.schedules or evidence.logs or proven.held_back:
@@ -158,7 +158,7 @@ def _audit_small(
     return verdict
 
 
-def _scope(options: Options, evidence: Iterable[str]) -> str:
+def _scope(options: AuditOptions, evidence: Iterable[str]) -> str:
     """The scope of a proof. Options that judge totals are not part of it: totals are carried over."""
     settings = {
         "revision": _REVISION,
@@ -184,7 +184,7 @@ def _read_proof(lake: Lake, scope: str) -> Proven | None:
     return None
 
 
-def events_to_read(lake: Lake, evidence: Sequence[str], options: Options, *, whole: bool) -> int:
+def events_to_read(lake: Lake, evidence: Sequence[str], options: AuditOptions, *, whole: bool) -> int:
     """About how many events an audit will read: those after its proof, or all. `evidence`: the tables it is given."""
     proven = None if whole else _read_proof(lake, _scope(options, evidence))
     files = lake.table(EVENTS_TABLE).files
@@ -216,7 +216,7 @@ class _Step:
             self._new_rows[end] = _count_new(self._lake, self._table, end)
         return self._new_rows[end]
 
-    def case(self, past: Past | None, options: Options) -> Case:
+    def case(self, past: Past | None, options: AuditOptions) -> AuditCase:
         given, since = self._evidence, 0 if past is None else past.proven.end
         spark, proven = self._spark, None if past is None else past.proven
         rows = {
@@ -225,7 +225,7 @@ class _Step:
         }
         if self._until is not None:
             rows = {name: self._known_at(self._until, name, each) for name, each in rows.items()}
-        return Case(
+        return AuditCase(
             self._events(since),
             rows.get("receipts"),
             rows.get("effects"),
@@ -276,7 +276,7 @@ class _Step:
             found = {name: self._known_at(proven.end, name, rows) for name, rows in found.items()}
         return Past(proven, events, found.get("receipts"), found.get("effects"))
 
-    def record(self, case: Case, past: Past | None, scope: str, *, drained: bool) -> None:
+    def record(self, case: AuditCase, past: Past | None, scope: str, *, drained: bool) -> None:
         """After an audit that passed."""
         digests = {each.name: _digests(each, None if past is None else past.proven) for each in self._evidence.tables}
         end = self._table.end if self._until is None else self._until
@@ -284,7 +284,7 @@ class _Step:
         proven = case.proven(_now(), rows, digests, held_back=self._until is not None)
         _record(self._lake, scope, proven, [] if drained else self._write_open(case, past, scope))
 
-    def _write_open(self, case: Case, past: Past | None, scope: str) -> list[DataFile]:
+    def _write_open(self, case: AuditCase, past: Past | None, scope: str) -> list[DataFile]:
         """All events of jobs that have no end."""
         jobs = case.open_jobs()
         if past is None:

@@ -31,7 +31,7 @@ from forebay.store.protocol import Store
 
 
 @dataclass
-class Redriven(WriterCommitMessage):
+class RedriveCommit(WriterCommitMessage):
     """Counts of rows. `replaced`: with another payload. `gone`: not dead, or not found."""
 
     redriven: int = 0
@@ -39,7 +39,7 @@ class Redriven(WriterCommitMessage):
     gone: int = 0
 
 
-def redrive(letters: DataFrame, url: str, *, rate: float | None = None, dry_run: bool = False) -> Redriven:
+def redrive(letters: DataFrame, url: str, *, rate: float | None = None, dry_run: bool = False) -> RedriveCommit:
     """Redrive dead letters, up to `rate` a second. The columns are `id` and optionally `payload`; others are ignored.
 
     A dry run changes nothing and returns the counts.
@@ -52,7 +52,7 @@ def redrive(letters: DataFrame, url: str, *, rate: float | None = None, dry_run:
         if rate is not None:
             writer = writer.option("rate", str(rate))
         writer.option("dry_run", str(dry_run).lower()).save()
-        return Redriven(**msgspec.json.decode(counts.read_bytes()))
+        return RedriveCommit(**msgspec.json.decode(counts.read_bytes()))
 
 
 class RedriveSink(DataSourceArrowWriter):
@@ -66,7 +66,7 @@ class RedriveSink(DataSourceArrowWriter):
             raise Invalid("columns to redrive", reason, "select id bigint and, to change it, payload string (JSON)")
         self._writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Redriven:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RedriveCommit:
         task = TaskContext.get()
         if self._writing.rate is not None and task is not None and task.partitionId():
             raise Invalid("option rate", "the rows come in several partitions", "write df.coalesce(1)")
@@ -80,19 +80,19 @@ class RedriveSink(DataSourceArrowWriter):
         report(self._writing, messages)
 
 
-def _put_back(store: Store, batches: Iterable[pa.RecordBatch], writing: Writing) -> Redriven:
-    total = Redriven()
+def _put_back(store: Store, batches: Iterable[pa.RecordBatch], writing: Writing) -> RedriveCommit:
+    total = RedriveCommit()
     due = monotonic()
     for letters in _some(batches, RedrivePlan(rate=writing.rate).step):
         if writing.rate is not None:
             Event().wait(max(0.0, due - monotonic()))
             due = max(due, monotonic()) + len(letters) / writing.rate
         one = _step(store, letters, writing.dry_run)
-        total = Redriven(*(before + more for before, more in zip(_numbers(total), _numbers(one), strict=True)))
+        total = RedriveCommit(*(before + more for before, more in zip(_numbers(total), _numbers(one), strict=True)))
     return total
 
 
-def _numbers(redriven: Redriven) -> list[int]:
+def _numbers(redriven: RedriveCommit) -> list[int]:
     return list(asdict(redriven).values())
 
 
@@ -104,7 +104,7 @@ def _some(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[tuple[i
         yield from (rows[start : start + most] for start in range(0, len(rows), most))
 
 
-def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool) -> Redriven:
+def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool) -> RedriveCommit:
     """A few dead letters."""
     jobs = store.get([job_id for job_id, _ in letters])
     dead = [
@@ -115,4 +115,4 @@ def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool
     alike, others = divided(dead)
     redriven = len(alike) if dry_run else len(store.redrive(alike))
     replaced = len(others) if dry_run else sum(receipt is not None for receipt in store.replace_dead(others))
-    return Redriven(redriven, replaced, len(letters) - redriven - replaced)
+    return RedriveCommit(redriven, replaced, len(letters) - redriven - replaced)

@@ -15,7 +15,7 @@ from forebay.spark.audit import Verdict
 from forebay.spark.document import document, save, section, table
 from forebay.spark.figures import MAX_GROUPS, MEASURES, Figures, Row, figures
 from forebay.spark.lake import Lake
-from forebay.spark.plots import Line, bars, lines
+from forebay.spark.plots import Curve, bars, lines
 
 _MAX_OFFENDERS: Final = 5
 _MEANINGS: Final = {
@@ -79,14 +79,14 @@ def _verdict(verdict: Verdict | None) -> str:
 def _throughput(found: Figures) -> str:
     names = ("accepted", "claimed", "acked", "retried", "died")
     peak = max((row["acked"] for row in found.steps), default=0)
-    series = [Line(name, [(_x(row["at"]), row[name]) for row in found.steps]) for name in names]
+    series = [Curve(name, [(_x(row["at"]), row[name]) for row in found.steps]) for name in names]
     return lines("Throughput", f"Jobs a second. At its best {number(peak)} were acked.", series, "/s", _ends(found))
 
 
 def _depth(found: Figures) -> str:
     queues = sorted({row["queue"] for row in found.depths})
     series = [
-        Line(queue, [(_x(row["at"]), row["depth"]) for row in found.depths if row["queue"] == queue])
+        Curve(queue, [(_x(row["at"]), row["depth"]) for row in found.depths if row["queue"] == queue])
         for queue in queues
     ]
     peak = max((row["depth"] for row in found.depths), default=0)
@@ -95,14 +95,14 @@ def _depth(found: Figures) -> str:
 
 def _latency(found: Figures, measure: str) -> str:
     series = [
-        Line(f"p{rank}", [(_x(row["at"]), row[f"{measure}_p{rank}"]) for row in found.steps]) for rank in (50, 95, 99)
+        Curve(f"p{rank}", [(_x(row["at"]), row[f"{measure}_p{rank}"]) for row in found.steps]) for rank in (50, 95, 99)
     ]
     sentence = f"Seconds {_MEANINGS[measure]}."
     return lines(f"Latency: {measure}", sentence, series, " s", _ends(found))
 
 
 def _curve(found: Figures) -> str:
-    series = [Line(name, [(row["rank"], row[name]) for row in found.curve]) for name in MEASURES]
+    series = [Curve(name, [(row["rank"], row[name]) for row in found.curve]) for name in MEASURES]
     sentence = "So many seconds at most, for so many percent of all."
     return lines("Percentiles", sentence, series, " s", ("1 %", "99 %"))
 
@@ -162,8 +162,8 @@ def _deaths(found: Figures) -> str:
 
 def _fairness(found: Figures) -> str:
     series = [
-        Line("evenest minute", [(_x(row["at"]), row["most"]) for row in found.fairness]),
-        Line("least even minute", [(_x(row["at"]), row["least"]) for row in found.fairness]),
+        Curve("evenest minute", [(_x(row["at"]), row["most"]) for row in found.fairness]),
+        Curve("least even minute", [(_x(row["at"]), row["least"]) for row in found.fairness]),
     ]
     starved = sum(row["starved"] for row in found.fairness)
     sentence = f"Jain's index over tenants: 1 is even. {starved:,} times a tenant waited a minute and got nothing."

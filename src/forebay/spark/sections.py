@@ -22,7 +22,7 @@ _MAX_RECORDS: Final = 500_000
 """Bounds of a micro-batch."""
 
 
-class Position(Struct, frozen=True):
+class SectionPosition(Struct, frozen=True):
     """Of a lake in one ledger. `cell`: its number; None: the ledger of a single store. `first`, `following`: what the
     ledger holds. `reached`: the lake has the records below it; None: it has none."""
 
@@ -45,7 +45,7 @@ class Position(Struct, frozen=True):
 class Section(Struct, frozen=True):
     """[start, end) of one ledger. `shift`: from these offsets to those of the lake. `more`: the ledger goes on."""
 
-    position: Position
+    position: SectionPosition
     start: int
     end: int
     shift: int
@@ -55,7 +55,7 @@ class Section(Struct, frozen=True):
 class Positions(Struct, frozen=True):
     """`unread`: cells that did not answer, and why."""
 
-    known: list[Position]
+    known: list[SectionPosition]
     unread: dict[str, str]
     names: dict[int, str]
 
@@ -126,7 +126,7 @@ def reached_by(sections: list[Section]) -> dict[str, int]:
 def _positions(tail: Tail, table: LakeTable) -> Positions:
     if not isinstance(tail, CellsTail):
         ((first, following),) = tail.extents()
-        return Positions([Position(0, None, "ledger", first, following, table.end or None)], {}, {})
+        return Positions([SectionPosition(0, None, "ledger", first, following, table.end or None)], {}, {})
     unread: dict[str, str] = {}
     known = list(_of_cells(tail, table, unread))
     if not known:
@@ -134,7 +134,7 @@ def _positions(tail: Tail, table: LakeTable) -> Positions:
     return Positions(known, unread, {cell.number: cell.name for cell in tail.cells})
 
 
-def _of_cells(tail: CellsTail, table: LakeTable, unread: dict[str, str]) -> Iterator[Position]:
+def _of_cells(tail: CellsTail, table: LakeTable, unread: dict[str, str]) -> Iterator[SectionPosition]:
     for partition, cell in enumerate(tail.cells):
         coverage = table.coverage(cell.number)
         try:
@@ -143,4 +143,4 @@ def _of_cells(tail: CellsTail, table: LakeTable, unread: dict[str, str]) -> Iter
             unread[cell.name] = str(error)
             continue
         reached = None if coverage is None else coverage.end
-        yield Position(partition, cell.number, f"ledger of cell {cell.name}", *extent, reached)
+        yield SectionPosition(partition, cell.number, f"ledger of cell {cell.name}", *extent, reached)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from forebay.core.errors import Invalid
 from forebay.store.protocol import Store
 from forebay.work.handler import Handler
-from forebay.work.role import Role
+from forebay.work.role import WorkerRole
 
 _REMEDY = "write module:name, for example app:fb"
 
@@ -26,7 +26,7 @@ class App(Protocol):
     @property
     def registry(self) -> Mapping[str, Handler]: ...
 
-    def roles(self) -> Sequence[Role]:
+    def roles(self) -> Sequence[WorkerRole]:
         """Roles that its workers run besides their own."""
 
 

@@ -29,7 +29,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import check_between
 from forebay.store.log import Owned
 from forebay.store.protocol import Checkpoint, Store
-from forebay.work.role import Role, ThrottledLogger
+from forebay.work.role import ThrottledLogger, WorkerRole
 
 _log = logging.getLogger("forebay.work")
 
@@ -95,7 +95,7 @@ class GroupMember:
             self._positions[owned.partition] = offset
         return True
 
-    def run(self, role: Role, stopping: Event) -> None:
+    def run(self, role: WorkerRole, stopping: Event) -> None:
         """Repeat the role's step until `stopping` is set, then leave the group.
 
         An unreachable store or a full queue is retried.

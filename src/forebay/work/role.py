@@ -24,7 +24,7 @@ STALLED_SECONDS: Final = 15.0
 """A worker is unhealthy after this long without a completed claim round. An idle round takes at most a second."""
 
 
-class Role(Protocol):
+class WorkerRole(Protocol):
     """A duty that a worker repeats."""
 
     @property
@@ -62,7 +62,7 @@ class RoleThread:
     failed         failed steps in all
     """
 
-    def __init__(self, role: Role, log: ThrottledLogger | None = None) -> None:
+    def __init__(self, role: WorkerRole, log: ThrottledLogger | None = None) -> None:
         self.role = role
         self._throttled = log or ThrottledLogger()
         self.progressed_at = monotonic()

@@ -47,7 +47,7 @@ from forebay.work.pool import Pool
 from forebay.work.process_guards import DescriptorGuard
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.recovery import Recovery
-from forebay.work.role import STALLED_SECONDS, Role, RoleThread, ThrottledLogger
+from forebay.work.role import STALLED_SECONDS, RoleThread, ThrottledLogger, WorkerRole
 from forebay.work.settler import GATHER, PipelinedClaimer, Settler
 from forebay.work.stall_watch import stall_bound
 from forebay.work.start_marks import StartMarks, marks_directory, marks_of, marks_path, stacks_path
@@ -153,7 +153,7 @@ class Worker:
         self.ticker = Ticker(store, layers=self._hooks.enqueue_layers_for(app.registry))
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
         reporter = ProgressReporter(store, self.pool)
-        maintaining: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker, reporter]
+        maintaining: list[WorkerRole] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker, reporter]
         maintaining += app.roles()
         maintaining += [] if directory is None else [Recovery(store, routing, directory, self.owner, job_log)]
         self._claiming = RoleThread(self.claimer, throttled)

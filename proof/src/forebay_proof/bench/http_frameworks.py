@@ -43,12 +43,12 @@ ACTOR = Actor("bench", frozenset(Role))
 RECEIPT = Accepted(1, "accepted", False, False, True)
 
 
-class JobPage(ResponseModel, frozen=True):
+class PageModel(ResponseModel, frozen=True):
     places: list[EntryPlace]
     next: int | None
 
 
-PAGE = JobPage([EntryPlace(number, number) for number in range(20)], None)
+PAGE = PageModel([EntryPlace(number, number) for number in range(20)], None)
 
 
 def _fastapi() -> FastAPI:
@@ -69,7 +69,7 @@ def msgspec_app() -> FastAPI:
         queue: NameFilter = None,  # noqa: ARG001
         after: Annotated[int, Query(ge=0)] = 0,  # noqa: ARG001
         limit: Annotated[int, Query(ge=1, le=100)] = 100,  # noqa: ARG001
-    ) -> JobPage:
+    ) -> PageModel:
         return PAGE
 
     app = _fastapi()
@@ -156,7 +156,7 @@ def litestar_app() -> App:
         queue: Annotated[str | None, parameter(pattern=NAME_PATTERN)] = None,  # noqa: ARG001
         after: Annotated[int, parameter(ge=0)] = 0,  # noqa: ARG001
         limit: Annotated[int, parameter(ge=1, le=100)] = 100,  # noqa: ARG001
-    ) -> JobPage:
+    ) -> PageModel:
         return PAGE
 
     handlers = [

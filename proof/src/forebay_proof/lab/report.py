@@ -15,9 +15,9 @@ from msgspec import Struct
 from forebay.core.errors import Invalid
 from forebay.core.humanize import number
 from forebay.spark.document import document, save, section, table
-from forebay.spark.plots import Line, Spread, lines, number_of, sweep
+from forebay.spark.plots import Curve, SweepPoint, lines, number_of, sweep
 from forebay_proof.lab.experiments import EXPERIMENTS
-from forebay_proof.lab.experiments.base import Chart, Conclusion, Experiment, Results, Statistic, TimeChart
+from forebay_proof.lab.experiments.base import Chart, Conclusion, Experiment, ExperimentResults, Statistic, TimeChart
 from forebay_proof.lab.headline import NAME as HEADLINE
 from forebay_proof.lab.results import ROWS, SAMPLES
 from forebay_proof.lab.runner import name_of
@@ -42,7 +42,7 @@ Series = Mapping[tuple[str, str], Sequence[tuple[float, float]]]
 class LabResults(Struct, frozen=True):
     """All results of a folder: by experiment what was found, samples by case and name, and where it was measured."""
 
-    found: Mapping[str, Results]
+    found: Mapping[str, ExperimentResults]
     samples: Mapping[str, Series]
     machine: Mapping[str, Any]
 
@@ -66,7 +66,7 @@ def read(spark: "SparkSession", folder: Path) -> LabResults:
         cell = Statistic(row["median"], row["least"], row["most"], row["rounds"], row["unit"])
         cells.setdefault(row["experiment"], {})[row["case"], row["metric"]] = cell
         cases.setdefault(row["experiment"], {})[row["case"]] = msgspec.json.decode(row["facts"])
-    found = {name: Results(cells[name], cases[name]) for name in cells}
+    found = {name: ExperimentResults(cells[name], cases[name]) for name in cells}
     latest = rows.orderBy(F.desc("at")).select("machine").first()
     machine = msgspec.json.decode(latest["machine"]) if latest is not None else {}
     return LabResults(found, _series(spark, folder / SAMPLES), machine)
@@ -155,7 +155,7 @@ def _mark(finding: Conclusion) -> str:
     return {True: "✓", False: "✗", None: "·"}[finding.holds]
 
 
-def _chart(chart: Chart, found: Results) -> str:
+def _chart(chart: Chart, found: ExperimentResults) -> str:
     cells = found.of(chart.metric, **chart.only)
     used = {case: found.cases[case] for case in cells if chart.over in found.cases[case]}
     places = sorted({settings[chart.over] for settings in used.values()}, key=_order)
@@ -164,7 +164,7 @@ def _chart(chart: Chart, found: Results) -> str:
         (
             name,
             [
-                Spread(str(settings[chart.over]), cells[case].median, cells[case].least, cells[case].most)
+                SweepPoint(str(settings[chart.over]), cells[case].median, cells[case].least, cells[case].most)
                 for case, settings in sorted(used.items(), key=lambda pair: _order(pair[1][chart.over]))
                 if str(settings[chart.line]) == name
             ],
@@ -183,14 +183,14 @@ def _timelines(wanted: TimeChart, samples: Series) -> list[str]:
     cases = sorted({case for case, name in samples if name in wanted.names})
     drawn = []
     for case in cases[:_MAX_CASES]:
-        series = [Line(name, samples[case, name]) for name in wanted.names if (case, name) in samples]
+        series = [Curve(name, samples[case, name]) for name in wanted.names if (case, name) in samples]
         times = [at for line in series for at, _ in line.points]
         ends = (f"{min(times):.0f} s", f"{max(times):.0f} s")
         drawn.append(lines(f"{wanted.title}: {case}", wanted.sentence, series, wanted.unit, ends))
     return drawn
 
 
-def _figures(found: Results) -> str:
+def _figures(found: ExperimentResults) -> str:
     rows = [
         [case, metric, _spread(cell), cell.unit, str(cell.rounds)]
         for (case, metric), cell in found.cells.items()
@@ -199,7 +199,7 @@ def _figures(found: Results) -> str:
     return _details("All figures: the median, and the least and the most of the rounds", rows)
 
 
-def _evidence(found: Results) -> str:
+def _evidence(found: ExperimentResults) -> str:
     rows = [
         [case, metric.removeprefix(_EVIDENCE), _spread(cell), cell.unit, str(cell.rounds)]
         for (case, metric), cell in found.cells.items()
@@ -214,7 +214,7 @@ def _details(title: str, rows: Sequence[Sequence[str]]) -> str:
 
 
 def _spread(cell: Statistic) -> str:
-    return number_of(Spread("", cell.median, cell.least, cell.most))
+    return number_of(SweepPoint("", cell.median, cell.least, cell.most))
 
 
 def _foot(machine: Mapping[str, Any], output: str) -> str:

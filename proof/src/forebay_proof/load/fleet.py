@@ -24,7 +24,7 @@ from typing import Final, Self
 from forebay.core.errors import ForebayError
 from forebay_proof.load.app import EFFECTS, QUEUE
 from forebay_proof.processes import alive, children_of, cpu_seconds, descriptors, parent_of, rss_bytes
-from forebay_proof.servers.process import ServerProcess, ServerWatchdog
+from forebay_proof.servers.process import ProcessHandle, ServerWatchdog
 
 APP: Final = "forebay_proof.load.app:fb"
 EFFECTS_FOLDER: Final = "effects"
@@ -64,7 +64,7 @@ class Fleet:
         self.effects = self.directory / EFFECTS_FOLDER
         self.processes = processes
         self._drain = drain
-        self._supervisors: list[ServerProcess | None] = [None] * supervisors
+        self._supervisors: list[ProcessHandle | None] = [None] * supervisors
         self._terminated: set[int] = set()
         self._watchdog: ServerWatchdog | None = None
         self._watchdog_pid = 0
@@ -108,7 +108,7 @@ class Fleet:
     def _complete(self) -> bool:
         return all(len(self._below(child)) >= max(1, self.processes) for child in self._supervisors)
 
-    def _below(self, child: ServerProcess | None) -> list[int]:
+    def _below(self, child: ProcessHandle | None) -> list[int]:
         if child is None or not alive(child.pid):
             return []
         return [pid for pid in children_of(child.pid) if alive(pid)] if self.processes else [child.pid]
@@ -150,7 +150,7 @@ class Fleet:
         child.wait(_BESIDES)
         return child.pid
 
-    def commands(self) -> list[ServerProcess]:
+    def commands(self) -> list[ProcessHandle]:
         """The commands that run now."""
         return [child for child in self._supervisors if child is not None and alive(child.pid)]
 

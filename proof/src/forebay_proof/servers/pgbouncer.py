@@ -25,7 +25,7 @@ import psycopg
 
 from forebay_proof.servers.account import Account, Programs, settle
 from forebay_proof.servers.postgres import PostgresServer, database_of
-from forebay_proof.servers.process import LOOPBACK, ServerProcess, ServerUnavailable, ServerWatchdog
+from forebay_proof.servers.process import LOOPBACK, ProcessHandle, ServerUnavailable, ServerWatchdog
 from forebay_proof.servers.server import LocalServer
 
 UNPACKED: Final = Path(sys.prefix) / "pgbouncer"
@@ -100,7 +100,7 @@ class PgBouncer(LocalServer):
         account.own(configuration)
         return account.command("pgbouncer", configuration)
 
-    def _is_ready(self, child: ServerProcess) -> bool:
+    def _is_ready(self, child: ProcessHandle) -> bool:
         try:
             psycopg.connect(self.url("pgbouncer"), autocommit=True, connect_timeout=2).close()
         except psycopg.OperationalError:

@@ -44,8 +44,8 @@ from forebay_proof.servers.account import Account, Programs, settle
 from forebay_proof.servers.process import (
     LOOPBACK,
     PATIENCE,
+    ProcessHandle,
     ServerFailed,
-    ServerProcess,
     ServerUnavailable,
     ServerWatchdog,
     tail,
@@ -262,7 +262,7 @@ class PostgresServer(LocalServer):
         options = [f"--{name}={value}" for name, value in {**self._settings, "port": str(self._port)}.items()]
         return account.command("postgres", "-D", directory / "data", *options)
 
-    def _is_ready(self, child: ServerProcess) -> bool:
+    def _is_ready(self, child: ProcessHandle) -> bool:
         lock = self.directory / "data" / "postmaster.pid"
         lines = lock.read_text().splitlines() if lock.exists() else []
         return lines[:1] == [str(child.pid)] and "".join(lines[_STATUS_LINE:]).strip() == "ready"

@@ -1,4 +1,4 @@
-"""Child processes that end with this one: `ServerWatchdog` runs `watchdog.py`, `ServerProcess` is one server under it.
+"""Child processes that end with this one: `ServerWatchdog` runs `watchdog.py`, `ProcessHandle` is one server under it.
 
 Promise. What is started here is gone, and the directory with it, after `close()`, after the end of this process, and
 after its kill -9 (`watchdog.py` explains how). A child that dies at its start is reported with the end of its log.
@@ -87,7 +87,7 @@ class ServerWatchdog:
         env: Mapping[str, str] | None = None,
         user: tuple[int, int] | None = None,
         end: Signals = SIGKILL,
-    ) -> "ServerProcess":
+    ) -> "ProcessHandle":
         """Start a process in the directory, as another user if one is given; at the close it gets the signal `end`."""
         path = self.directory / log
         request = {
@@ -97,7 +97,7 @@ class ServerWatchdog:
             "user": user,
             "end": int(end),
         }
-        return ServerProcess(self, int(self.ask(request)["pid"]), path)
+        return ProcessHandle(self, int(self.ask(request)["pid"]), path)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -129,7 +129,7 @@ class ServerWatchdog:
             self._process.stdout.close()
 
 
-class ServerProcess:
+class ProcessHandle:
     def __init__(self, watchdog: ServerWatchdog, pid: int, log: Path) -> None:
         self._watchdog = watchdog
         self.pid = pid

@@ -25,7 +25,7 @@ from forebay_proof.servers.account import Account, Programs, settle
 from forebay_proof.servers.process import (
     LOOPBACK,
     PATIENCE,
-    ServerProcess,
+    ProcessHandle,
     ServerUnavailable,
     ServerWatchdog,
     environment,
@@ -116,7 +116,7 @@ class Prometheus(LocalServer):
             "--log.level=warn",
         )
 
-    def _is_ready(self, child: ServerProcess) -> bool:
+    def _is_ready(self, child: ProcessHandle) -> bool:
         try:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{self._port}/-/ready", timeout=2) as reply:
                 return bool(reply.status == 200)

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 import redis
 
 from forebay_proof.servers.account import Account, Programs, settle
-from forebay_proof.servers.process import LOOPBACK, ServerProcess, ServerUnavailable, ServerWatchdog
+from forebay_proof.servers.process import LOOPBACK, ProcessHandle, ServerUnavailable, ServerWatchdog
 from forebay_proof.servers.server import LocalServer
 
 ELSEWHERE: Final = "FOREBAY_TEST_REDIS"
@@ -141,7 +141,7 @@ class RedisServer(LocalServer):
         account.own(configuration)
         return account.command(self.program, configuration)
 
-    def _is_ready(self, child: ServerProcess) -> bool:
+    def _is_ready(self, child: ProcessHandle) -> bool:
         try:
             with self.client() as client:
                 return client.info("server")["process_id"] == child.pid and bool(client.ping())

@@ -18,8 +18,8 @@ from forebay_proof.servers.account import Account
 from forebay_proof.servers.process import (
     LOOPBACK,
     PATIENCE,
+    ProcessHandle,
     ServerFailed,
-    ServerProcess,
     ServerWatchdog,
     free_port,
     tail,
@@ -38,7 +38,7 @@ class LocalServer(ABC):
         self._port = 0
         self._watchdog: ServerWatchdog | None = None
         self._account: Account | None = None
-        self._child: ServerProcess | None = None
+        self._child: ProcessHandle | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -102,12 +102,12 @@ class LocalServer(ABC):
         self._watchdog = self._account = self._child = None
         self._port = 0
 
-    def _started(self) -> ServerProcess:
+    def _started(self) -> ProcessHandle:
         if self._child is None:
             raise ServerFailed(f"{self.program} has not been started")
         return self._child
 
-    def _wait_until_ready(self, child: ServerProcess) -> bool:
+    def _wait_until_ready(self, child: ProcessHandle) -> bool:
         """Whether it came up; if it did not, it has ended."""
         for _ in range(round(PATIENCE / _STEP)):
             if child.wait(_STEP) is not None:
@@ -125,5 +125,5 @@ class LocalServer(ABC):
     def _command(self, account: Account, directory: Path) -> Sequence[str | Path]: ...
 
     @abstractmethod
-    def _is_ready(self, child: ServerProcess) -> bool:
+    def _is_ready(self, child: ProcessHandle) -> bool:
         """Whether this child, and not a stranger on its port, answers."""

@@ -13,6 +13,6 @@
 
 from forebay_proof.sim.faults import Kind
 from forebay_proof.sim.runs import simulate
-from forebay_proof.sim.simulation import CHAOS_SECONDS, Result
+from forebay_proof.sim.simulation import CHAOS_SECONDS, SeedResult
 
-__all__ = ["CHAOS_SECONDS", "Kind", "Result", "simulate"]
+__all__ = ["CHAOS_SECONDS", "Kind", "SeedResult", "simulate"]

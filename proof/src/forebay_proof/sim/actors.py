@@ -37,7 +37,7 @@ from forebay.store.protocol import Query, Receipt
 from forebay_proof.sim.evidence import SentDraft
 from forebay_proof.sim.faults import Kind
 from forebay_proof.sim.worker import SimContext
-from forebay_proof.sim.world import EPOCH, SECOND, Actor, Process
+from forebay_proof.sim.world import EPOCH, SECOND, Process, SteppedRole
 
 QUICK: Final = FullJitter(ms(200), seconds(2))
 _KEYS: Final = hours(4)
@@ -117,7 +117,7 @@ class Producer(Process):
         self._recent: deque[tuple[list[Draft], list[SentDraft]]] = deque(maxlen=8)
         self.sending = True
         self.pause = around.world.random.choice(around.pauses)
-        self.actor = Actor(around.world, self, "producer", self.step)
+        self.actor = SteppedRole(around.world, self, "producer", self.step)
 
     @property
     def done(self) -> bool:
@@ -228,7 +228,7 @@ class Operator(Process):
         self._store = around.connect(self)
         self._redrives = 0
         self._zones = cycle(("Etc/UTC", "UTC"))
-        self.actor = Actor(around.world, self, "operator", self.step)
+        self.actor = SteppedRole(around.world, self, "operator", self.step)
 
     def step(self) -> float:
         world, faults = self._world, self._around.faults

@@ -1,7 +1,7 @@
 """One finished run as the checks see it: what the simulation saw, and its ledger put in order."""
 
 from forebay.core.ledger import Change
-from forebay_proof.sim.evidence import Evidence
+from forebay_proof.sim.evidence import RunEvidence
 from forebay_proof.sim.ledger_index import Delivery, LedgerIndex
 from forebay_proof.sim.store_process import Stores
 from forebay_proof.sim.world import SECOND, World
@@ -16,10 +16,10 @@ _WORDS: dict[str, str] = {
 }
 
 
-class Case:
+class RunCase:
     """Evidence and ledger of one run. `last_tick_at`: schedules were tended at least up to this instant."""
 
-    def __init__(self, evidence: Evidence, store_process: Stores, world: World, last_tick_at: int) -> None:
+    def __init__(self, evidence: RunEvidence, store_process: Stores, world: World, last_tick_at: int) -> None:
         self.evidence = evidence
         self.world = world
         self.store_process = store_process

@@ -29,10 +29,10 @@ from forebay.store.cells.store import CellsStore, open_cells
 from forebay.store.protocol import Capabilities, Query, Store
 from forebay_proof.faulty import ReplyLost
 from forebay_proof.sim.connection import ProcessStore
-from forebay_proof.sim.evidence import Evidence, Sent
+from forebay_proof.sim.evidence import RunEvidence, Sent
 from forebay_proof.sim.faults import Faults, Kind
-from forebay_proof.sim.store_process import Record, StoreProcess
-from forebay_proof.sim.world import SECOND, Actor, Process, World
+from forebay_proof.sim.store_process import RecordCopy, StoreProcess
+from forebay_proof.sim.world import SECOND, Process, SteppedRole, World
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class CellStores:
         return all(process.reachable for process in self.processes.values())
 
     @property
-    def ledger(self) -> list[Record]:
+    def ledger(self) -> list[RecordCopy]:
         """The records of all cells, in the order in which they were written."""
         return [record for record, _ in self._records()]
 
@@ -118,7 +118,7 @@ class CellStores:
         cells = self.store.cells()
         return [job for name, process in self.processes.items() if process.up for job in _jobs(cells[name], query)]
 
-    def _records(self) -> list[tuple[Record, CellIds]]:
+    def _records(self) -> list[tuple[RecordCopy, CellIds]]:
         found = [
             (record, CellIds(self.map.cells[name]))
             for name, process in self.processes.items()
@@ -163,7 +163,7 @@ class CellBackend:
     """The backend of a cell as one process reaches it. `quiet`: while the process opens its cells."""
 
     def __init__(
-        self, stores: CellStores, name: str, faults: Faults, evidence: Evidence, process: Process, link: Link
+        self, stores: CellStores, name: str, faults: Faults, evidence: RunEvidence, process: Process, link: Link
     ) -> None:
         self._world = stores.world
         self._store_process = stores.processes[name]
@@ -326,7 +326,7 @@ class SimGuard(Guard):
     ) -> None:
         super().__init__(name, deadline, probe, threads=requests, clock=lambda: world.now / SECOND)
         self._world = world
-        self._actor = Actor(world, process, f"watch of {name}", self.check)
+        self._actor = SteppedRole(world, process, f"watch of {name}", self.check)
 
     def start(self) -> None:
         self._actor.start(self._world.between(0, 3 * SECOND))
@@ -339,7 +339,7 @@ class SimGuard(Guard):
             self._actor.nudge(1_000)
 
 
-def open_view(stores: CellStores, faults: Faults, evidence: Evidence, process: Process) -> CellsStore:
+def open_view(stores: CellStores, faults: Faults, evidence: RunEvidence, process: Process) -> CellsStore:
     """The cells as one process sees them."""
     world = stores.world
     backends: dict[str, CellBackend] = {}
@@ -363,7 +363,9 @@ def open_view(stores: CellStores, faults: Faults, evidence: Evidence, process: P
 class CellsConnection(ProcessStore):
     """A process and its cells. An outage of a cell is an outage of the process for the jobs of that cell alone."""
 
-    def __init__(self, world: World, stores: CellStores, faults: Faults, evidence: Evidence, process: Process) -> None:
+    def __init__(
+        self, world: World, stores: CellStores, faults: Faults, evidence: RunEvidence, process: Process
+    ) -> None:
         super().__init__(world, open_view(stores, faults, evidence, process), stores, evidence, process)
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from forebay_proof.checkers import check_all
-from forebay_proof.sim.case import Case
-from forebay_proof.sim.evidence import Evidence
+from forebay_proof.sim.case import RunCase
+from forebay_proof.sim.evidence import RunEvidence
 from forebay_proof.sim.pool import DROPPED
 from forebay_proof.sim.rules_deliveries import (
     attempts_counted,
@@ -40,7 +40,7 @@ from forebay_proof.sim.rules_jobs import (
 from forebay_proof.sim.store_process import Stores
 from forebay_proof.sim.world import World
 
-CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
+CHECKS: Final[dict[str, Callable[[RunCase], Iterator[str]]]] = {
     "I1 no loss": no_loss,
     "I1 one end": one_end,
     "I2 exclusive lease": exclusive_lease,
@@ -69,9 +69,9 @@ CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
 }
 
 
-def check_run(evidence: Evidence, store_process: Stores, world: World, last_tick_at: int) -> Counter[str]:
+def check_run(evidence: RunEvidence, store_process: Stores, world: World, last_tick_at: int) -> Counter[str]:
     """Hold the run to every check; the violations go to the world, the final states come back."""
-    case = Case(evidence, store_process, world, last_tick_at)
+    case = RunCase(evidence, store_process, world, last_tick_at)
     for name, check in CHECKS.items():
         for text in check(case):
             world.violation(name, text)

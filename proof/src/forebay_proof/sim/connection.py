@@ -20,7 +20,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Receipt, Store, Want
 from forebay_proof.faulty import ConnectionLost, FaultyStore, ReplyLost, scripted
-from forebay_proof.sim.evidence import Evidence, Sent
+from forebay_proof.sim.evidence import RunEvidence, Sent
 from forebay_proof.sim.faults import Faults, Kind
 from forebay_proof.sim.store_process import StoreProcess, Stores
 from forebay_proof.sim.world import SECOND, Process, World
@@ -34,7 +34,7 @@ _NEWS = frozenset({"enqueue", "redrive"})
 class ProcessStore(FaultyStore):
     """A store as one process sees it. What the process sends and receives is evidence."""
 
-    def __init__(self, world: World, store: Store, stores: Stores, evidence: Evidence, process: Process) -> None:
+    def __init__(self, world: World, store: Store, stores: Stores, evidence: RunEvidence, process: Process) -> None:
         super().__init__(store, scripted())
         self._world = world
         self._stores = stores
@@ -143,11 +143,11 @@ class ProcessStore(FaultyStore):
         world.linger(self._process, world.between(1_000, _SLOWEST if world.chance(0.3) else SECOND // 20))
 
 
-class Connection(ProcessStore):
+class SimulatedConnection(ProcessStore):
     """A process and the only store."""
 
     def __init__(
-        self, world: World, store_process: StoreProcess, faults: Faults, evidence: Evidence, process: Process
+        self, world: World, store_process: StoreProcess, faults: Faults, evidence: RunEvidence, process: Process
     ) -> None:
         super().__init__(world, store_process.store, store_process, evidence, process)
         self._store_process = store_process

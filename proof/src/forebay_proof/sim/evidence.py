@@ -65,7 +65,7 @@ class Exit(Struct, frozen=True):
     still_running: tuple[Fence, ...]
 
 
-class Evidence:
+class RunEvidence:
     """Everything kept for the checks."""
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """What goes wrong, how often, and how often it did.
 
 Promise: every kind has a name, is drawn from the world's chance, and is counted where it takes effect, not where it is
-planned. A `Profile` is drawn per seed, so that seeds differ: calm ones show what nothing may disturb, wild ones what
-everything may. `chosen` limits a run to some kinds. `stop` ends them all: the healing begins.
+planned. A `FaultProfile` is drawn per seed, so that seeds differ: calm ones show what nothing may disturb, wild ones
+what everything may. `chosen` limits a run to some kinds. `stop` ends them all: the healing begins.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ PLANNED_OF_CELLS: Final = (*PLANNED, (Kind.PARTITION, 12), (Kind.SLOW_CELL, 8))
 PER_CALL: Final = (Kind.LOST_REQUEST, Kind.LOST_REPLY, Kind.DUPLICATE, Kind.DELAY, Kind.SLOW_DISK)
 
 
-class Profile(Struct, frozen=True):
+class FaultProfile(Struct, frozen=True):
     """How rough a seed is: rates per call, and the mean pause between planned faults in seconds."""
 
     lost_request: float
@@ -84,10 +84,10 @@ class Profile(Struct, frozen=True):
     pause: float
 
     @staticmethod
-    def draw(world: World) -> "Profile":
+    def draw(world: World) -> "FaultProfile":
         draw = world.random.choice
         rates = (0.0, 0.01, 0.02, 0.04)
-        return Profile(
+        return FaultProfile(
             draw(rates), draw(rates), draw(rates), draw((0.01, 0.02, 0.05)), draw((0.0, 0.003)), draw((2.0, 4.0, 8.0))
         )
 
@@ -106,7 +106,7 @@ class Faults:
         self._planned = planned
         self._per_call = per_call
         self._chosen = None if chosen is None else frozenset(chosen)
-        self.profile = Profile.draw(world)
+        self.profile = FaultProfile.draw(world)
         self.counts: Counter[Kind] = Counter()
         self.on = True
         self._call_rates = [

@@ -14,7 +14,7 @@ from forebay.store.cells.moving import Mover
 from forebay_proof.sim.cells import CellStores, open_view
 from forebay_proof.sim.faults import Kind
 from forebay_proof.sim.worker import SimContext
-from forebay_proof.sim.world import SECOND, Actor, Killed, Process
+from forebay_proof.sim.world import SECOND, Killed, Process, SteppedRole
 
 _KILLED: Final = 0.15
 _BEGINS: Final = 0.3
@@ -30,7 +30,7 @@ class SimMover(Process):
         self._queues = queues
         self._group = open_view(stores, around.faults, around.evidence, self).backend.group
         self._mover = Mover(self._group, self._reached)
-        self.actor = Actor(around.world, self, "mover", self._step)
+        self.actor = SteppedRole(around.world, self, "mover", self._step)
 
     def _step(self) -> float:
         world = self._world

@@ -39,9 +39,9 @@ from forebay.work.quarantine import SuspectBoard, SuspectStart
 from forebay.work.run import TIMEOUT, Stop
 from forebay.work.stall_watch import describe_stall, stall_bound
 from forebay.work.start_marks import IN_QUARANTINE, Stall
-from forebay_proof.sim.evidence import Evidence, Start
+from forebay_proof.sim.evidence import RunEvidence, Start
 from forebay_proof.sim.faults import Faults, Kind
-from forebay_proof.sim.world import EPOCH, SECOND, Actor, Process, Task, World
+from forebay_proof.sim.world import EPOCH, SECOND, Process, SteppedRole, Task, World
 
 RAISED: Final = "sim.Raised"
 DROPPED: Final = "sim.Dropped"
@@ -53,7 +53,7 @@ _MAX_WAITING: Final = 3
 _HELD_LONGER: Final = 20
 
 
-class Run:
+class HandlerRun:
     """One handler at work."""
 
     def __init__(self, lease: Lease, ghostly: bool) -> None:
@@ -74,7 +74,7 @@ class SimPool:
         options: Options,
         routing: Callable[[str], Routing],
         settle: Callable[[Sequence[Settlement]], None],
-        evidence: Evidence,
+        evidence: RunEvidence,
         faults: Faults,
         die: Callable[[int], None],
     ) -> None:
@@ -87,9 +87,9 @@ class SimPool:
         self._evidence = evidence
         self._faults = faults
         self._die = die
-        self._runs: dict[Fence, Run] = {}
+        self._runs: dict[Fence, HandlerRun] = {}
         self._circuits = {kind: Circuit(breaker) for kind, breaker in BREAKERS.items()}
-        self._waiting: Actor | None = None
+        self._waiting: SteppedRole | None = None
         self._board = SuspectBoard(world.between(1, 2), _MAX_WAITING)
         self._suspects: dict[Fence, tuple[Lease, float]] = {}
         self._quarantined: dict[Fence, int] = {}
@@ -202,7 +202,7 @@ class SimPool:
         evidence.starts[lease.fence] = start
         evidence.alone += suspect
         self.marks[lease.fence] = IN_QUARANTINE if lease.fence in self._quarantined else 0
-        run = self._runs[lease.fence] = Run(lease, ghostly=plan.get("ghostly", False))
+        run = self._runs[lease.fence] = HandlerRun(lease, ghostly=plan.get("ghostly", False))
         does = plan["does"] if nth <= plan.get("times", 0) else "work"
         span = _NEVER if does == "hang" else plan["us"]
         world.record(f"starts {lease.fence} attempt {job.attempt} {does}")
@@ -213,7 +213,7 @@ class SimPool:
         if limit is not None:
             world.after(limit, lambda: self._interrupt(run.lease.fence, Stop.TIMEOUT), self._process)
 
-    def _hold(self, run: Run, span: int) -> None:
+    def _hold(self, run: HandlerRun, span: int) -> None:
         """The handler holds the interpreter of its process. After half a lease the watchdog of the process ends it."""
         world, bound = self._world, self._stall_bound
         held = min(span, bound)
@@ -226,12 +226,12 @@ class SimPool:
         if span >= bound:
             world.after(bound, lambda: self._stalled(run, bound))
 
-    def _end_held(self, run: Run, held: int) -> None:
+    def _end_held(self, run: HandlerRun, held: int) -> None:
         if not run.over:
             self._faults.count(Kind.HOLD)
             self._finish(run, Abandoned(describe_stall(Stall(held / SECOND))))
 
-    def _stalled(self, run: Run, held: int) -> None:
+    def _stalled(self, run: HandlerRun, held: int) -> None:
         if self._process.alive and not run.over and run.lease.fence in self.marks:
             self._faults.count(Kind.HOLD)
             # Where other threads sleep without the GIL, its holder cannot be identified.
@@ -255,13 +255,13 @@ class SimPool:
                 "I2 no start after the lease", f"{name} starts {lease.fence}, whose lease has ended meanwhile"
             )
 
-    def _reach_effect(self, run: Run, does: str, plan: Any) -> None:
+    def _reach_effect(self, run: HandlerRun, does: str, plan: Any) -> None:
         """Ghosts do what they do; runs that were really stopped do not. A process may die between effect and end."""
         if does in ("work", "hold") and (not run.over or run.ghostly):
             self._evidence.effects[run.lease.fence] += 1
         run.end = self._world.after(plan["us"] // 5, lambda: self._end(run, does, plan), self._process)
 
-    def _end(self, run: Run, does: str, plan: Any) -> None:
+    def _end(self, run: HandlerRun, does: str, plan: Any) -> None:
         if run.over:
             return
         outcome: Outcome
@@ -309,13 +309,13 @@ class SimPool:
         else:
             self._world.after(self._world.between(100, 5_000), lambda: self._stopped(run, stop), self._process)
 
-    def _stopped(self, run: Run, stop: Stop) -> None:
+    def _stopped(self, run: HandlerRun, stop: Stop) -> None:
         if not run.over:
             if run.end is not None:
                 run.end.live = False
             self._finish(run, _stopped(stop))
 
-    def _finish(self, run: Run, outcome: Outcome) -> None:
+    def _finish(self, run: HandlerRun, outcome: Outcome) -> None:
         run.over = True
         fence = run.lease.fence
         self._runs.pop(fence, None)

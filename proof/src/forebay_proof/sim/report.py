@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from forebay_proof.sim.simulation import Result
+from forebay_proof.sim.simulation import SeedResult
 
 _SHOWN = 40
 
@@ -30,7 +30,7 @@ class Total(Struct):
     alone: int = 0
     faults: dict[str, int] = {}
 
-    def add(self, result: Result) -> None:
+    def add(self, result: SeedResult) -> None:
         self.seeds += 1
         self.simulated += result.simulated
         for name in ("accepted", "done", "dead", "cancelled", "starts", "stale", "alone"):
@@ -40,7 +40,7 @@ class Total(Struct):
             self.failed = [*self.failed, result.seed]
 
 
-def line(result: Result) -> str:
+def line(result: SeedResult) -> str:
     """One seed in one line."""
     verdict = "ok    " if result.ok else "FAILED"
     return (
@@ -59,7 +59,7 @@ def command(seed: int, hours: float | None, faults: Sequence[str] | None, cells:
     return " ".join(words)
 
 
-def history(result: Result) -> Iterator[str]:
+def history(result: SeedResult) -> Iterator[str]:
     """The violations of a seed, and the steps around them; `result` must have kept its trace."""
     for rule, text in result.violations[:10]:
         yield f"  {rule}: {text}"

@@ -6,7 +6,7 @@ from itertools import pairwise
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
 from forebay.work.start_marks import Stall
-from forebay_proof.sim.case import Case
+from forebay_proof.sim.case import RunCase
 from forebay_proof.sim.evidence import Sent
 from forebay_proof.sim.ledger_index import Delivery, JobHistory
 from forebay_proof.sim.world import SECOND
@@ -15,7 +15,7 @@ _DRAIN_GRACE = SECOND // 5
 _SLOW_CALL = 5 * SECOND
 
 
-def exclusive_lease(case: Case) -> Iterator[str]:
+def exclusive_lease(case: RunCase) -> Iterator[str]:
     """A job is taken from its holder only when its lease is over, or its process is dead."""
     for delivery in case.index.deliveries.values():
         if (
@@ -31,14 +31,14 @@ def exclusive_lease(case: Case) -> Iterator[str]:
             yield f"{start.owner} ran {fence}, the ledger has it for {known and known.owner}"
 
 
-def leases_last(case: Case, troubles: dict[str, list[tuple[int, int]]]) -> Iterator[str]:
+def leases_last(case: RunCase, troubles: dict[str, list[tuple[int, int]]]) -> Iterator[str]:
     """No lease runs out while nothing is wrong with its holder: that is what renewing is for."""
     for delivery in case.index.deliveries.values():
         if case.abandoned(delivery) and not case.excused(delivery, troubles):
             yield f"{delivery.fence} was lost by {delivery.owner}, to which nothing had happened"
 
 
-def fencing(case: Case) -> Iterator[str]:
+def fencing(case: RunCase) -> Iterator[str]:
     """Every ending was sent for exactly this delivery, and every answer "applied" is an ending of this delivery."""
     for delivery in case.index.deliveries.values():
         word = case.verdict(delivery)
@@ -52,7 +52,7 @@ def fencing(case: Case) -> Iterator[str]:
                 yield f"{fence} was answered that {word} was applied, the ledger has {ended or 'nothing'} for it"
 
 
-def verdicts_kept(case: Case) -> Iterator[str]:
+def verdicts_kept(case: RunCase) -> Iterator[str]:
     """A verdict is sent as it was made, again and again until it is answered, while its process is alive."""
     evidence = case.evidence
     for fence, (owner, word) in evidence.concluded.items():
@@ -70,7 +70,7 @@ def verdicts_kept(case: Case) -> Iterator[str]:
             yield f"{start.owner} ended {start.fence} with {start.outcome} and no verdict"
 
 
-def attempts_counted(case: Case) -> Iterator[str]:
+def attempts_counted(case: RunCase) -> Iterator[str]:
     """A start sees the attempt that the ledger counts; deaths cost an attempt, releases do not; the limit holds."""
     evidence = case.evidence
     for fence, start in evidence.starts.items():
@@ -107,7 +107,7 @@ def _of_stalled(stall: Stall, delivery: Delivery, sent: Sent) -> Iterator[str]:
         yield f"the interpreter of {delivery.owner} was held, and {delivery.fence} was settled by {sent.verdict}"
 
 
-def _paid(case: Case, history: JobHistory) -> Iterator[str]:
+def _paid(case: RunCase, history: JobHistory) -> Iterator[str]:
     """Each attempt that was charged was a start. Where marks could not be read, it may have been: a suspect is charged
     then, and a job with one attempt. A job is spared a few times in a row at most."""
     most = history.entry.max_attempts
@@ -126,7 +126,7 @@ def _paid(case: Case, history: JobHistory) -> Iterator[str]:
             yield f"job {history.entry.id} was spared {len(spared)} times and charged {len(charged)} times"
 
 
-def releases_free(case: Case) -> Iterator[str]:
+def releases_free(case: RunCase) -> Iterator[str]:
     """What was handed back is handed out again with the same attempt."""
     for history in case.index.histories.values():
         seen = [delivery for delivery in history.deliveries if delivery.fence in case.evidence.starts]
@@ -138,13 +138,13 @@ def releases_free(case: Case) -> Iterator[str]:
                     yield f"{following.fence} is attempt {after}, before the hand-back it was {before}"
 
 
-def effects_once(case: Case) -> Iterator[str]:
+def effects_once(case: RunCase) -> Iterator[str]:
     for fence, count in case.evidence.effects.items():
         if count > 1:
             yield f"{fence} had its effect {count} times"
 
 
-def subject_order(case: Case) -> Iterator[str]:
+def subject_order(case: RunCase) -> Iterator[str]:
     """Per subject one handler at a time, in the order of acceptance, but for ghosts whose lease was lost."""
     lines: dict[str, list[JobHistory]] = {}
     for history in case.index.histories.values():
@@ -164,7 +164,7 @@ def subject_order(case: Case) -> Iterator[str]:
                 yield f"{following.fence} overtook {delivery.fence} of subject {subject}"
 
 
-def drains(case: Case) -> Iterator[str]:
+def drains(case: RunCase) -> Iterator[str]:
     """Nothing is claimed and started after a drain began; what was claimed before, a slow call may hold up.
 
     A process that is gone with all its verdicts written holds nothing.
@@ -180,7 +180,7 @@ def drains(case: Case) -> Iterator[str]:
             yield f"{gone.owner} is gone and still holds {list(gone.still_running)}"
 
 
-def killers_charged(case: Case) -> Iterator[str]:
+def killers_charged(case: RunCase) -> Iterator[str]:
     """A job that kills its worker kills one process an attempt, and those in which its start was not seen."""
     for job_id, deaths in case.evidence.poison_deaths.items():
         history = case.index.histories.get(job_id)

@@ -11,7 +11,7 @@ from forebay.store.memory.facts import Facts
 from forebay.store.protocol import Query
 from forebay.work.cron import Timetable
 from forebay_proof.sim.actors import CAPACITY, SCHEDULES
-from forebay_proof.sim.case import Case
+from forebay_proof.sim.case import RunCase
 
 _LEAVES = (
     *(Change.ACKED, Change.DIED, Change.DISMISSED),
@@ -19,7 +19,7 @@ _LEAVES = (
 )
 
 
-def no_loss(case: Case) -> Iterator[str]:
+def no_loss(case: RunCase) -> Iterator[str]:
     """Every receipt is a job that ended; a refusal left nothing; an unanswered call made at most what it sent."""
     index = case.index
     for sent_draft in case.evidence.sent_drafts.values():
@@ -42,7 +42,7 @@ def no_loss(case: Case) -> Iterator[str]:
             yield f"draft {serial} was never sent"
 
 
-def one_end(case: Case) -> Iterator[str]:
+def one_end(case: RunCase) -> Iterator[str]:
     """Done, dead or cancelled, once an epoch; done only if a handler really worked."""
     for job_id, history in case.index.histories.items():
         if len(history.ends) > history.epoch + 1 or any(end != "dead" for end in history.ends[:-1]):
@@ -56,11 +56,11 @@ def one_end(case: Case) -> Iterator[str]:
         yield f"job {job_id} is still open in the store"
 
 
-def _all(case: Case, state: State) -> list[int]:
+def _all(case: RunCase, state: State) -> list[int]:
     return [job.id for job in case.store_process.store.browse(Query(state=state), 0, 1_000).jobs]
 
 
-def one_job_a_key(case: Case) -> Iterator[str]:
+def one_job_a_key(case: RunCase) -> Iterator[str]:
     """All receipts of one key name one job, or one in each queue of a broker."""
     for sent_draft in case.evidence.sent_drafts.values():
         made = case.index.by_serial.get(sent_draft.serial, [])
@@ -68,7 +68,7 @@ def one_job_a_key(case: Case) -> Iterator[str]:
             yield f"key of draft {sent_draft.serial} stands for jobs {sorted({*sent_draft.ids, *made})}"
 
 
-def latest_wins(case: Case) -> Iterator[str]:
+def latest_wins(case: RunCase) -> Iterator[str]:
     """A newer payload that a waiting job took over is the one that runs next."""
     for sent_draft in case.evidence.sent_drafts.values():
         if not sent_draft.merged or sent_draft.answered_at is None:
@@ -88,7 +88,7 @@ def latest_wins(case: Case) -> Iterator[str]:
             yield f"job {sent_draft.ids[0]} took over draft {sent_draft.serial} and ran draft {late[0].serial}"
 
 
-def never_early(case: Case) -> Iterator[str]:
+def never_early(case: RunCase) -> Iterator[str]:
     """Not before the delay that its producer gave, nor before the pause that the verdict gave; a redrive ends both."""
     index, evidence = case.index, case.evidence
     for job_id, history in index.histories.items():
@@ -111,7 +111,7 @@ def never_early(case: Case) -> Iterator[str]:
             previous = delivery
 
 
-def no_resurrection(case: Case) -> Iterator[str]:
+def no_resurrection(case: RunCase) -> Iterator[str]:
     """After an acknowledged end nothing is handed out; only the dead come back, by a redrive."""
     for job_id, history in case.index.histories.items():
         done_at = [
@@ -126,7 +126,7 @@ def no_resurrection(case: Case) -> Iterator[str]:
             yield f"{fence} was acknowledged to its worker, the ledger has {None if known is None else known.ending}"
 
 
-def one_redrive(case: Case) -> Iterator[str]:
+def one_redrive(case: RunCase) -> Iterator[str]:
     """No more redrives of a job were answered as done than the times it died."""
     for job_id, count in case.evidence.redriven.items():
         history = case.index.histories.get(job_id)
@@ -135,14 +135,14 @@ def one_redrive(case: Case) -> Iterator[str]:
             yield f"job {job_id} died {deaths} times and {count} redrives say they moved it"
 
 
-def capacity(case: Case) -> Iterator[str]:
+def capacity(case: RunCase) -> Iterator[str]:
     """A bounded queue never holds more than its bound, whether it refuses or sheds."""
     for queue in ("small", "shed"):
         for changes in case.histories:
             yield from _capacity(case, changes, queue)
 
 
-def _capacity(case: Case, changes: list[ChangeSet], queue: str) -> Iterator[str]:
+def _capacity(case: RunCase, changes: list[ChangeSet], queue: str) -> Iterator[str]:
     inside: set[int] = set()
     histories = case.index.histories
     for place, change in enumerate(changes):
@@ -156,7 +156,7 @@ def _capacity(case: Case, changes: list[ChangeSet], queue: str) -> Iterator[str]
             yield f"{len(inside)} jobs in {queue}, which has room for {CAPACITY}, at record {place}"
 
 
-def each_tick_once(case: Case) -> Iterator[str]:
+def each_tick_once(case: RunCase) -> Iterator[str]:
     """No tick twice, none backwards; with catch-up, none missed, whatever happened to the tickers."""
     for (name, tick), count in case.index.fired.items():
         if count > 1:
@@ -180,7 +180,7 @@ def each_tick_once(case: Case) -> Iterator[str]:
             yield f"{name} never fired at all"
 
 
-def reclaimed_first(case: Case) -> Iterator[str]:
+def reclaimed_first(case: RunCase) -> Iterator[str]:
     """In a FIFO queue no new job of a lane is handed out while a reclaimed or released one is ready."""
     for changes in case.histories:
         yield from _reclaimed_first(changes)

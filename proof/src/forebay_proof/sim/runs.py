@@ -5,7 +5,7 @@ from collections.abc import Collection
 from forebay.core.errors import Invalid
 from forebay_proof.sim.cells_simulation import MAX_CELLS, CellsSimulation
 from forebay_proof.sim.faults import Kind
-from forebay_proof.sim.simulation import CHAOS_SECONDS, Result, Simulation
+from forebay_proof.sim.simulation import CHAOS_SECONDS, SeedResult, Simulation
 from forebay_proof.sim.world import SECOND
 
 
@@ -16,7 +16,7 @@ def simulate(
     chaos_seconds: float = CHAOS_SECONDS,
     chosen: Collection[Kind] | None = None,
     keep: bool = False,
-) -> Result:
+) -> SeedResult:
     """Run one seed. `cells` 0: one store. `chosen`: only these faults. `keep`: the whole trace, not only its end."""
     if not 0 <= cells <= MAX_CELLS:
         raise Invalid("cells", f"{cells} is not in 0 … {MAX_CELLS}", "0 simulates one store")

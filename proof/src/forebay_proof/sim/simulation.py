@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from forebay_proof.sim.actors import QUEUES, SCHEDULES, Operator, Producer, chosen_queues, schedule
 from forebay_proof.sim.checks import check_run
-from forebay_proof.sim.evidence import Evidence
+from forebay_proof.sim.evidence import RunEvidence
 from forebay_proof.sim.faults import PLANNED, Faults, Kind
 from forebay_proof.sim.store_process import StoreProcess, Stores
-from forebay_proof.sim.worker import SimContext, SimWorker, WorkerSlot
+from forebay_proof.sim.worker import SimContext, SimulatedSlot, SimWorker
 from forebay_proof.sim.world import EPOCH, SECOND, CannotContinue, Process, World
 
 CHAOS_SECONDS: Final = 90
@@ -36,7 +36,7 @@ _MIN_DONE: Final = 10
 _MIN_FAULTS: Final = 10
 
 
-class Result(Struct):
+class SeedResult(Struct):
     """What became of one seed. `digest` is the hash of its whole history."""
 
     seed: int
@@ -75,11 +75,11 @@ class Simulation:
         self._span = span
         self._limited = chosen is not None
         self.faults = Faults(world, chosen, self.planned, self.per_call)
-        self.evidence = Evidence()
+        self.evidence = RunEvidence()
         self.store_process, around = self._build()
         for name, rule in SCHEDULES:
             self.store_process.store.put_schedule(schedule(name, rule, EPOCH))
-        self.places = [WorkerSlot(number, around) for number in range(world.between(*self.workers))]
+        self.places = [SimulatedSlot(number, around) for number in range(world.between(*self.workers))]
         self.producers = [Producer(number, around) for number in range(1, self.producers_most + 1)]
         self.operator = Operator(around)
         if world.chance(0.7):
@@ -103,7 +103,7 @@ class Simulation:
         assert isinstance(self.store_process, StoreProcess)
         return self.store_process
 
-    def run(self) -> Result:
+    def run(self) -> SeedResult:
         world = self.world
         for actor in (*(producer.actor for producer in self.producers), self.operator.actor):
             actor.start(world.between(0, SECOND))
@@ -233,7 +233,7 @@ class Simulation:
         if worker.alive:
             worker.wake(self.world.between(50, 2_000))
 
-    def _result(self, counts: Counter[str]) -> Result:
+    def _result(self, counts: Counter[str]) -> SeedResult:
         world = self.world
         faults = {kind.value: count for kind, count in sorted(self.faults.counts.items())}
         accepted = sum(bool(sent_draft.ids) for sent_draft in self.evidence.sent_drafts.values())
@@ -243,7 +243,7 @@ class Simulation:
                 "the run is valid",
                 f"too little happened: {accepted} accepted, {counts['done']} done, {sum(faults.values())} faults",
             )
-        return Result(
+        return SeedResult(
             self._seed,
             world.trace.digest(),
             world.now / SECOND,

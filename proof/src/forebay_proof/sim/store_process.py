@@ -91,7 +91,7 @@ class QuickJournal(CompactingJournal):
         return iter(items)
 
 
-class Record:
+class RecordCopy:
     """One record of the ledger: its number, when it was written and as which of all stores, and its body."""
 
     __slots__ = ("at", "body", "lsn", "place")
@@ -103,7 +103,7 @@ class Record:
         self.body = body
 
 
-class Recorder:
+class CopyingRecorder:
     """Between the store and its journal: keeps a copy of every record and the last acknowledged number."""
 
     def __init__(self, journal: QuickJournal, store_process: "StoreProcess") -> None:
@@ -112,7 +112,7 @@ class Recorder:
 
     def append(self, body: bytes) -> int:
         lsn, world = self._journal.append(body), self._store_process.world
-        self._store_process.ledger.append(Record(lsn, world.now, world.next_record(), body))
+        self._store_process.ledger.append(RecordCopy(lsn, world.now, world.next_record(), body))
         return lsn
 
     def sync(self, lsn: int) -> None:
@@ -134,7 +134,7 @@ class Stores(Protocol):
     @property
     def store(self) -> Store: ...
     @property
-    def ledger(self) -> list[Record]: ...
+    def ledger(self) -> list[RecordCopy]: ...
     def recover_now(self) -> None: ...
     def changes(self) -> list[ChangeSet]: ...
     def histories(self) -> list[list[ChangeSet]]: ...
@@ -150,7 +150,7 @@ class StoreProcess:
         self.trouble: list[tuple[int, int]] = []
         self._alone = alone
         self.clock = StoreClock(world)
-        self.ledger: list[Record] = []
+        self.ledger: list[RecordCopy] = []
         self.acknowledged = 0
         self.up = True
         self.out_until = 0
@@ -249,7 +249,7 @@ class StoreProcess:
         self.up = True
         self.world.record(f"store is back, {len(self.ledger)} records")
 
-    def _open(self) -> tuple[MemoryStore, Recorder]:
+    def _open(self) -> tuple[MemoryStore, CopyingRecorder]:
         with recover(_DIRECTORY, self._disk, _SEGMENT) as recovery:
             facts = restore(recovery.chunks())
             frames = list(recovery.frames())
@@ -258,7 +258,7 @@ class StoreProcess:
             snapshot_lsn = recovery.snapshot_lsn
             journal = recovery.start()
         self._compare(frames, journal.lsn)
-        recorder = Recorder(QuickJournal(journal, _DIRECTORY, self._disk, snapshot_lsn, _NEVER), self)
+        recorder = CopyingRecorder(QuickJournal(journal, _DIRECTORY, self._disk, snapshot_lsn, _NEVER), self)
         return MemoryStore(clock=self.clock, facts=facts, recorder=recorder), recorder
 
     def _compare(self, frames: list[tuple[int, bytes]], lsn: int) -> None:

@@ -2,7 +2,7 @@
 
 Promise: the roles are the ones that run in production, unchanged, each an actor of its own; only the pool is simulated
 and the connection bad. `crash` is kill -9: roles and handlers vanish at once, the start marks show what had
-started. `drain` is SIGTERM, in the steps of the real worker. A `WorkerSlot` is what a supervisor keeps filled: it
+started. `drain` is SIGTERM, in the steps of the real worker. A `SimulatedSlot` is what a supervisor keeps filled: it
 reclaims the jobs of a dead process by its marks, where it sees the death, and starts the next one after a pause.
 
 Authority: the world about time, the roles about everything else.
@@ -26,12 +26,12 @@ from forebay.work.recovery import reclaim_jobs
 from forebay.work.settler import Settler
 from forebay.work.start_marks import ProcessMarks
 from forebay.work.ticker import Ticker
-from forebay_proof.sim.connection import Connection, ProcessStore
-from forebay_proof.sim.evidence import Evidence, Exit
+from forebay_proof.sim.connection import ProcessStore, SimulatedConnection
+from forebay_proof.sim.evidence import Exit, RunEvidence
 from forebay_proof.sim.faults import Faults, Kind
 from forebay_proof.sim.pool import SimPool
 from forebay_proof.sim.store_process import StoreProcess, Stores
-from forebay_proof.sim.world import SECOND, Actor, Process, World
+from forebay_proof.sim.world import SECOND, Process, SteppedRole, World
 
 _LOOK_EVERY: Final = SECOND // 20
 _MAX_CLAIM: Final = 2 * SECOND
@@ -45,7 +45,7 @@ class SimContext:
     """What every worker of a run shares."""
 
     def __init__(
-        self, world: World, store_process: Stores, faults: Faults, evidence: Evidence, queues: tuple[str, ...]
+        self, world: World, store_process: Stores, faults: Faults, evidence: RunEvidence, queues: tuple[str, ...]
     ) -> None:
         self.world = world
         self.store_process = store_process
@@ -74,7 +74,7 @@ class SimContext:
 
     def connect(self, process: Process) -> ProcessStore:
         assert isinstance(self.store_process, StoreProcess)
-        return Connection(self.world, self.store_process, self.faults, self.evidence, process)
+        return SimulatedConnection(self.world, self.store_process, self.faults, self.evidence, process)
 
 
 class SimRoutings:
@@ -130,7 +130,7 @@ class SimWorker(Process):
         )
         ticker = Ticker(self._store, draw)
         roles = (self.settler, renewer, reaper, promoter, ticker, self.claimer)
-        self._actors = {role.name: Actor(world, self, role.name, role.step) for role in roles}
+        self._actors = {role.name: SteppedRole(world, self, role.name, role.step) for role in roles}
         around.evidence.troubles[owner] = self.trouble
         self.asked_at: int | None = None
         self._interrupted_at: int | None = None
@@ -221,7 +221,7 @@ class SimWorker(Process):
         self.crash()
 
 
-class WorkerSlot:
+class SimulatedSlot:
     """A place for one worker after another."""
 
     def __init__(self, number: int, around: SimContext) -> None:

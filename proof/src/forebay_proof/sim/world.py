@@ -103,7 +103,7 @@ class World:
         self.trace = Trace(keep)
         self.violations: list[tuple[str, str]] = []
         self.trouble: list[tuple[int, int]] = []
-        self.acting: Actor | None = None
+        self.acting: SteppedRole | None = None
         self._heap: list[tuple[int, float, int, Task]] = []
         self._count = 0
         self._records = 0
@@ -182,7 +182,7 @@ class World:
         heappush(self._heap, (task.at, self.random.random(), self._count, task))
 
 
-class Actor:
+class SteppedRole:
     """A role that is stepped by the world as `RoleThread` steps it in a thread: rests, errors, ever longer pauses."""
 
     def __init__(self, world: World, process: Process, role: str, step: Callable[[], float]) -> None:

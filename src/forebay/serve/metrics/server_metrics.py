@@ -18,7 +18,7 @@ from forebay.serve.metrics.readiness import Readiness
 from forebay.serve.metrics.tally import EventTally
 from forebay.store.protocol import Store
 from forebay.work.metrics import Family, Labels
-from forebay.work.role import Role
+from forebay.work.role import WorkerRole
 
 
 class Metrics:
@@ -39,7 +39,7 @@ class Metrics:
         self.readiness = Readiness(store, self.poller)
 
     @property
-    def roles(self) -> list[Role]:
+    def roles(self) -> list[WorkerRole]:
         return [*self.followers.values(), self.poller, self.history]
 
     def families(self) -> Iterator[Family]:

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from forebay.core.errors import Invalid
-from forebay.spark.audit.checks import CHECKS, Check, Options, Tier
-from forebay.spark.audit.judge import Case
+from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier
+from forebay.spark.audit.judge import AuditCase
 from forebay.spark.audit.survey import with_sizes
-from forebay.spark.audit.verdict import Offender, Result, Verdict
+from forebay.spark.audit.verdict import CheckResult, Offender, Verdict
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS, conform
 
-__all__ = ["CHECKS", "Check", "Offender", "Options", "Result", "Tier", "Verdict", "audit"]
+__all__ = ["CHECKS", "Check", "Offender", "AuditOptions", "CheckResult", "Tier", "Verdict", "audit"]
 
 
 def audit(
@@ -32,7 +32,7 @@ def audit(
     effects: DataFrame | None = None,
     *,
     logs: Mapping[str, DataFrame] | None = None,
-    options: Options | None = None,
+    options: AuditOptions | None = None,
     doubts: Sequence[str] = (),
     absent: Sequence[str] = (),
 ) -> Verdict:
@@ -44,12 +44,12 @@ def audit(
     if "cell" in events.columns and not events.filter("cell IS NOT NULL").isEmpty():
         reason = "their offsets are of the ledgers of several cells"
         raise Invalid("events", reason, "audit a lake of them: forebay audit --store cells:cells.toml --lake lake")
-    case = Case(
+    case = AuditCase(
         conform(with_sizes(events), EVENTS, "events"),
         None if receipts is None else conform(receipts, RECEIPTS, "receipts"),
         None if effects is None else conform(effects, EFFECTS, "effects"),
         dict(logs or {}),
-        options or Options(),
+        options or AuditOptions(),
         doubts,
         absent,
     )

@@ -94,7 +94,7 @@ _ALL: Final = (
 CHECKS: Final = {check.id: check for check in _ALL}
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class AuditOptions(Struct, frozen=True, kw_only=True):
     """What is promised beyond the ledger, and how much evidence is enough.
 
     quick         compare sets of jobs only, and each job's events only where the sets differ

@@ -10,11 +10,11 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.spark.audit.checks import CHECKS, Check, Options, Tier, Weight
+from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier, Weight
 from forebay.spark.audit.job_checks import Finding
-from forebay.spark.audit.proven import Totals
+from forebay.spark.audit.proven import ProvenTotals
 from forebay.spark.audit.survey import LedgerExtent
-from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, EarlierProof, Offender, Outcome, Result, Verdict
+from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, CheckResult, EarlierProof, Offender, Outcome, Verdict
 
 _OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
 
@@ -25,7 +25,7 @@ SeqsOf = Callable[[set[int]], dict[int, int]]
 """The smallest seq of each of these jobs that a receipt names."""
 
 
-class Facts(Struct, frozen=True):
+class AuditFacts(Struct, frozen=True):
     """Facts besides findings.
 
     receipts, effects, logs   whether such evidence was given
@@ -34,9 +34,9 @@ class Facts(Struct, frozen=True):
     doubts, absent            see `forebay.spark.audit.audit`
     """
 
-    options: Options
+    options: AuditOptions
     extent: LedgerExtent
-    totals: Totals
+    totals: ProvenTotals
     receipts: bool
     effects: bool
     logs: bool
@@ -57,7 +57,7 @@ class Facts(Struct, frozen=True):
         return all(there[need] for need in needs)
 
 
-def conclude(facts: Facts, parts: Iterable[CheckCount], seqs_of: SeqsOf, earlier: EarlierProof | None) -> Verdict:
+def conclude(facts: AuditFacts, parts: Iterable[CheckCount], seqs_of: SeqsOf, earlier: EarlierProof | None) -> Verdict:
     """`earlier`: what an incremental audit relies on."""
     found = _found(parts, seqs_of)
     results = [_result(facts, check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
@@ -80,7 +80,7 @@ def counted(findings: Iterable[Finding]) -> list[CheckCount]:
     ]
 
 
-def _result(facts: Facts, check: Check, count: int, offenders: list[Offender]) -> Result:
+def _result(facts: AuditFacts, check: Check, count: int, offenders: list[Offender]) -> CheckResult:
     outcome: Outcome = "ok"
     if not facts.has(*check.needs):
         outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not run"
@@ -88,16 +88,16 @@ def _result(facts: Facts, check: Check, count: int, offenders: list[Offender]) -
         outcome = "not run"
     elif count:
         outcome = _OUTCOMES[facts.options.weight(check)]
-    return Result(check.id, check.invariant, check.what, outcome, count, offenders)
+    return CheckResult(check.id, check.invariant, check.what, outcome, count, offenders)
 
 
-def _is_left_out(facts: Facts, name: str) -> bool:
+def _is_left_out(facts: AuditFacts, name: str) -> bool:
     """Whether a full audit would have run the check."""
     check = CHECKS[name]
     return facts.options.quick and check.tier is Tier.EVERY and facts.has(*check.needs)
 
 
-def _missing(facts: Facts) -> Iterator[str]:
+def _missing(facts: AuditFacts) -> Iterator[str]:
     """Why the evidence does not suffice for PASS."""
     options, extent, totals = facts.options, facts.extent, facts.totals
     if not extent.records:
@@ -119,7 +119,7 @@ def _missing(facts: Facts) -> Iterator[str]:
         yield "effects have no effect_at: a repeated effect cannot be distinguished from a repeated line"
 
 
-def _described(facts: Facts) -> dict[str, Any]:
+def _described(facts: AuditFacts) -> dict[str, Any]:
     extent, totals = facts.extent, facts.totals
     described: dict[str, Any] = {
         "events": extent.events,
@@ -134,7 +134,7 @@ def _described(facts: Facts) -> dict[str, Any]:
     return described | ({"seqs_sent": totals.sent, "effects": totals.effects} if facts.receipts else {})
 
 
-def _doubt(result: Result, absent: Sequence[str]) -> str:
+def _doubt(result: CheckResult, absent: Sequence[str]) -> str:
     first, last = (result.offenders[place].seq for place in (0, -1))
     seqs = f"seq {first}" if result.count == 1 else f"seqs {first} … {last}"
     more = "" if result.count == len(result.offenders) else " and more"

@@ -19,14 +19,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.arrow import arrow_schema
 from forebay.spark.audit.findings import FINDINGS
-from forebay.spark.audit.job_checks import EFFECT, EVENT, RECEIPT, Entry, Finding, Mention, Rules, check_job
+from forebay.spark.audit.job_checks import EFFECT, EVENT, RECEIPT, EvidenceRow, Finding, Mention, Rules, check_job
 from forebay.spark.audit.seq_checks import check_seq
 from forebay.spark.schemas import schema_of
 
 MAX_DRIVER_ROWS: Final = 500_000
 _BATCH_ROWS: Final = 10_000
 Keep = Callable[[DataFrame], DataFrame]
-_Row = TypeVar("_Row", Entry, Mention)
+_Row = TypeVar("_Row", EvidenceRow, Mention)
 
 ENTRIES: Final = schema_of("""
 job_id long
@@ -105,9 +105,9 @@ def examine(
     return _distributed(*_related(happened, evidence, suspects), rules, keep)
 
 
-def judge(entries: Iterable[Entry], rules: Rules) -> list[Finding]:
+def judge(entries: Iterable[EvidenceRow], rules: Rules) -> list[Finding]:
     """All findings in these entries, of which every job and every seq is whole."""
-    by_job: dict[int | None, list[Entry]] = {}
+    by_job: dict[int | None, list[EvidenceRow]] = {}
     for each in entries:
         by_job.setdefault(each.job_id, []).append(each)
     unplaced = by_job.pop(None, [])
@@ -126,7 +126,7 @@ def judge(entries: Iterable[Entry], rules: Rules) -> list[Finding]:
     return found
 
 
-def entries_of(table: pa.Table, part: int) -> Iterator[Entry]:
+def entries_of(table: pa.Table, part: int) -> Iterator[EvidenceRow]:
     """Rows of events, receipts or effects that are on the driver already."""
 
     def column(name: str) -> Iterable[Any]:
@@ -137,12 +137,12 @@ def entries_of(table: pa.Table, part: int) -> Iterator[Entry]:
         found: list[Any] = values.to_pylist()
         return found
 
-    return map(Entry._make, zip(*map(column, Entry._fields), strict=True))
+    return map(EvidenceRow._make, zip(*map(column, EvidenceRow._fields), strict=True))
 
 
 def _taken(
     happened: DataFrame, evidence: DataFrame | None, jobs: DataFrame, seqs: DataFrame | None
-) -> Iterator[Entry] | None:
+) -> Iterator[EvidenceRow] | None:
     """The entries of suspects on the driver; None if they are too many."""
     spark = happened.sparkSession
     ids = jobs.toArrow()["job_id"]
@@ -156,7 +156,7 @@ def _taken(
     tables.append(of(happened, chosen, "job_id").limit(MAX_DRIVER_ROWS + 1).toArrow())
     if sum(map(len, tables)) > MAX_DRIVER_ROWS:
         return None
-    return (entry for table in tables for entry in _rows(table, Entry))
+    return (entry for table in tables for entry in _rows(table, EvidenceRow))
 
 
 def _related(happened: DataFrame, evidence: DataFrame | None, suspects: Suspects) -> tuple[DataFrame, DataFrame | None]:
@@ -191,7 +191,7 @@ def _distributed(happened: DataFrame, evidence: DataFrame | None, rules: Rules, 
 
 
 def _judge_jobs(rules: Rules, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    rows = (row for batch in batches for row in _rows(batch, Entry))
+    rows = (row for batch in batches for row in _rows(batch, EvidenceRow))
     judged = (one for job_id, own in groupby(rows, itemgetter(0)) for one in check_job(job_id or 0, list(own), rules))
     yield from _batches((one._asdict() for one in judged), arrow_schema(_JUDGED))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from forebay.spark.audit.checks import CHECKS
-from forebay.spark.audit.verdict import Offender, Result, Verdict
+from forebay.spark.audit.verdict import CheckResult, Offender, Verdict
 from forebay.spark.lake import CellCoverage, LakeCells
 from forebay.store.open import cell_number
 
@@ -19,7 +19,7 @@ Coverage = Mapping[int, CellCoverage | None]
 
 def not_judged(cells: LakeCells, coverage: Coverage) -> Verdict:
     """Some cells were not read."""
-    results = [Result(check.id, check.invariant, check.what, "not run", 0, []) for check in CHECKS.values()]
+    results = [CheckResult(check.id, check.invariant, check.what, "not run", 0, []) for check in CHECKS.values()]
     reasons = [f"cell {name} was not read, so nothing was judged: {why}" for name, why in sorted(cells.unread.items())]
     facts = {"offsets": "none", "to": "None", "jobs": 0, "cells": _described(cells, coverage)}
     return Verdict("INVALID", reasons, facts, results)

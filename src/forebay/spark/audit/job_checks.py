@@ -35,7 +35,7 @@ NAMED: Final = ("accepted", "duplicate", "merged")
 EVENT, RECEIPT, EFFECT = range(3)
 
 
-class Entry(NamedTuple):
+class EvidenceRow(NamedTuple):
     """An event, a receipt or an effect, by its `part`. Of a receipt `change` is the answer and `at` is `sent_at`."""
 
     job_id: int | None
@@ -115,7 +115,7 @@ class _Facts(NamedTuple):
     died: bool
 
 
-def check_job(job_id: int, entries: Sequence[Entry], rules: Rules) -> Iterator[Finding | Mention]:
+def check_job(job_id: int, entries: Sequence[EvidenceRow], rules: Rules) -> Iterator[Finding | Mention]:
     """All findings about one job, and the mentions of seqs in its evidence."""
     events = sorted((each for each in entries if each.part == EVENT), key=lambda each: each.position)
     receipts = [each for each in entries if each.part == RECEIPT]
@@ -140,7 +140,7 @@ def check_job(job_id: int, entries: Sequence[Entry], rules: Rules) -> Iterator[F
         yield Mention(each.seq or 0, job_id, answer, facts.known, accepted, bool(receipts), facts.queue)
 
 
-def _facts(events: Sequence[Entry]) -> _Facts:
+def _facts(events: Sequence[EvidenceRow]) -> _Facts:
     changes = {each.change for each in events}
     births = [each.queue for each in events if each.change == Change.ACCEPTED and each.queue is not None]
     queues = births or [each.queue for each in events if each.queue is not None]
@@ -151,8 +151,8 @@ def _facts(events: Sequence[Entry]) -> _Facts:
     return _Facts(bool(events), min(queues, default=None), born, over, acked, died)
 
 
-def _check_events(job_id: int, moves: Iterable[Entry], seq: int | None, rules: Rules) -> Iterator[Finding]:
-    was: Entry | None = None
+def _check_events(job_id: int, moves: Iterable[EvidenceRow], seq: int | None, rules: Rules) -> Iterator[Finding]:
+    was: EvidenceRow | None = None
     delivery, attempts, until = 0, None, None
     for now in moves:
         faults = list(_faults(now, was, delivery, until, rules))
@@ -172,7 +172,7 @@ def _check_events(job_id: int, moves: Iterable[Entry], seq: int | None, rules: R
         was = now
 
 
-def _faults(now: Entry, was: Entry | None, delivery: int, until: int | None, rules: Rules) -> Iterator[str]:
+def _faults(now: EvidenceRow, was: EvidenceRow | None, delivery: int, until: int | None, rules: Rules) -> Iterator[str]:
     """Checks that an event breaks. Before it, `delivery` was the largest one and `until` the last end of a lease."""
     change = now.change
     if was is None:
@@ -198,7 +198,7 @@ def _faults(now: Entry, was: Entry | None, delivery: int, until: int | None, rul
         yield "illegal"
 
 
-def _claim_faults(now: Entry, was: Entry, delivery: int, until: int | None) -> Iterator[str]:
+def _claim_faults(now: EvidenceRow, was: EvidenceRow, delivery: int, until: int | None) -> Iterator[str]:
     before = was.change
     if before in _OVER:
         yield "resurrected"
@@ -226,14 +226,14 @@ def _is_before(at: int | None, bound: int | None) -> bool:
     return at is not None and bound is not None and at < bound
 
 
-def _note(now: Entry, was: Entry | None, attempts: int | None) -> str:
+def _note(now: EvidenceRow, was: EvidenceRow | None, attempts: int | None) -> str:
     known = now.attempt is not None and attempts is not None
     of = f", attempt {now.attempt} of {attempts}" if known else ""
     before, fence = ("nothing", 0) if was is None else (was.change, was.delivery or 0)
     return f"{now.change} by delivery {now.delivery or 0}{of}, after {before} by delivery {fence}"
 
 
-def _check_receipts(job_id: int, receipts: Iterable[Entry], accepted: bool, rules: Rules) -> Iterator[Finding]:
+def _check_receipts(job_id: int, receipts: Iterable[EvidenceRow], accepted: bool, rules: Rules) -> Iterator[Finding]:
     """lost: the job is not in the ledger, or its id was given to another seq later: a store that lost its last calls
     assigns their ids again."""
     named = [each for each in receipts if each.change in NAMED]
@@ -255,7 +255,7 @@ def _check_receipts(job_id: int, receipts: Iterable[Entry], accepted: bool, rule
     yield from (Finding("lost", seq, job_id, note=note) for seq in sent if seq != last)
 
 
-def _check_effects(job_id: int, effects: Iterable[Entry], facts: _Facts) -> Iterator[Finding]:
+def _check_effects(job_id: int, effects: Iterable[EvidenceRow], facts: _Facts) -> Iterator[Finding]:
     fences = Counter((each.seq or 0, each.delivery or 0) for each in set(effects))
     deliveries: dict[int, list[int]] = {}
     for (seq, delivery), count in sorted(fences.items()):
@@ -270,7 +270,7 @@ def _check_effects(job_id: int, effects: Iterable[Entry], facts: _Facts) -> Iter
             yield Finding("effect_of_dead", seq, job_id, own[-1], note="it died, and there is an effect")
 
 
-def _unfenced(job_id: int, effects: Iterable[Entry], claims: set[int | None]) -> Iterator[Finding]:
+def _unfenced(job_id: int, effects: Iterable[EvidenceRow], claims: set[int | None]) -> Iterator[Finding]:
     """Of a job in the ledger; one that is not there is unexpected as a whole."""
     seqs: dict[int, int] = {}
     for each in effects:

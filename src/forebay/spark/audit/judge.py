@@ -11,14 +11,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 from forebay.spark.audit.bitsets import JobSums, SeqSums, accepted_again, job_sums, seq_sums
-from forebay.spark.audit.checks import Options
-from forebay.spark.audit.conclude import CheckCount, Facts, conclude, counted
+from forebay.spark.audit.checks import AuditOptions
+from forebay.spark.audit.conclude import AuditFacts, CheckCount, conclude, counted
 from forebay.spark.audit.examine import Suspects, examine, of
 from forebay.spark.audit.findings import FINDINGS
 from forebay.spark.audit.job_checks import ENDED, Finding, Rules
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
-from forebay.spark.audit.profile import Profile, fits, profile, suspects
-from forebay.spark.audit.proven import Past, Proven, Slot, Totals
+from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
+from forebay.spark.audit.proven import Past, Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import LedgerExtent, conflicts, gaps, log_gaps, once, survey
 from forebay.spark.audit.verdict import OFFENDERS, Offender, Verdict
 
@@ -27,7 +27,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class Case:
+class AuditCase:
     """The evidence of one audit. What is asked of it twice is worked out once, and kept while the audit lasts.
 
     With a `past`, `events` are those that are new since; receipts and effects are all of the jobs and seqs that have to
@@ -40,7 +40,7 @@ class Case:
         receipts: DataFrame | None,
         effects: DataFrame | None,
         logs: dict[str, DataFrame],
-        options: Options,
+        options: AuditOptions,
         doubts: Sequence[str],
         absent: Sequence[str],
         past: Past | None = None,
@@ -56,7 +56,7 @@ class Case:
         self._whole = options.from_offset == 0
         self._kept: list[DataFrame] = []
 
-    def __enter__(self) -> "Case":
+    def __enter__(self) -> "AuditCase":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,7 +67,7 @@ class Case:
         parts = _collected(self._of_ledger())
         of_jobs = self._of_jobs()
         parts += _collected([of_jobs]) if isinstance(of_jobs, DataFrame) else counted(of_jobs)
-        facts = Facts(
+        facts = AuditFacts(
             self._options,
             self._extent,
             self._totals,
@@ -144,28 +144,28 @@ class Case:
         return odd > 0 or seqs is None or seqs.suspicions > 0
 
     @cached_property
-    def _profile(self) -> tuple[Profile, DataFrame]:
+    def _profile(self) -> tuple[JobProfile, DataFrame]:
         found = profile(self._events, self._receipts, self._effects, drained=self._options.drained)
         self._kept.append(found[1])
         return found
 
     @cached_property
-    def _totals(self) -> Totals:
+    def _totals(self) -> ProvenTotals:
         """Of the whole ledger: what was proven, less what it knew of the jobs and seqs that are looked at again."""
         seen = self._profile[0] if self._in_full else self._sums
         assert seen is not None
         sent, effects = (0, 0) if self._seqs is None else (self._seqs.sent, self._seqs.effects)
-        found = Totals(seen.jobs, seen.ended, seen.enqueued, seen.receipted, sent, effects)
+        found = ProvenTotals(seen.jobs, seen.ended, seen.enqueued, seen.receipted, sent, effects)
         past = self._past
         if past is None:
             return found
         total = past.proven.totals.plus(found)
         if past.events is not None:
             jobs = job_sums(past.events, past.receipts, past.effects)
-            total = total.minus(Totals(jobs.jobs, jobs.ended, jobs.enqueued, jobs.receipted, 0, 0))
+            total = total.minus(ProvenTotals(jobs.jobs, jobs.ended, jobs.enqueued, jobs.receipted, 0, 0))
         if past.receipts is not None:
             seqs = seq_sums(past.receipts, past.effects)
-            total = total.minus(Totals(0, 0, 0, 0, seqs.sent, seqs.effects))
+            total = total.minus(ProvenTotals(0, 0, 0, 0, seqs.sent, seqs.effects))
         return total
 
     @cached_property
@@ -214,7 +214,7 @@ class Case:
         return {row["job_id"]: row["seq"] for row in own.collect()}
 
 
-def rules_of(options: Options, extent: LedgerExtent, receipts: bool, effects: bool) -> Rules:
+def rules_of(options: AuditOptions, extent: LedgerExtent, receipts: bool, effects: bool) -> Rules:
     """`receipts`, `effects`: whether they were given."""
     since = extent.since
     return Rules(

@@ -37,7 +37,7 @@ _BIRTH, _CLAIM, _ACK, _OTHER = range(4)
 """The lowest two bits of an event's position."""
 
 
-class Profile(Struct, frozen=True):
+class JobProfile(Struct, frozen=True):
     """Counts over all jobs. `untimed`: jobs with effects that have no time."""
 
     jobs: int
@@ -55,7 +55,7 @@ def fits(extent: LedgerExtent) -> bool:
 
 def profile(
     events: DataFrame, receipts: DataFrame | None, effects: DataFrame | None, *, drained: bool
-) -> tuple[Profile, DataFrame]:
+) -> tuple[JobProfile, DataFrame]:
     """The counts, and the jobs that are not plain or not over: `job_id`, `plain`. Those are persisted, until the caller
     lets go of them."""
     parts = [_of_events(events)]
@@ -88,7 +88,7 @@ def profile(
     noted = marked.filter(~F.col("plain") | ~_plays(_OVER)).select("job_id", "plain")
     noted = noted.persist(StorageLevel.MEMORY_AND_DISK)
     count = suspects(noted).count()
-    return Profile(**seen.get, suspects=count), noted
+    return JobProfile(**seen.get, suspects=count), noted
 
 
 def suspects(noted: DataFrame) -> DataFrame:

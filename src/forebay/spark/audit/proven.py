@@ -14,7 +14,7 @@ class Slot(Struct, frozen=True):
     offset: int
 
 
-class Totals(Struct, frozen=True):
+class ProvenTotals(Struct, frozen=True):
     """How many jobs there are, have ended, were enqueued and have a receipt; how many seqs were sent, and how many
     effects there are."""
 
@@ -25,11 +25,11 @@ class Totals(Struct, frozen=True):
     sent: int
     effects: int
 
-    def plus(self, other: "Totals") -> "Totals":
-        return Totals(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+    def plus(self, other: "ProvenTotals") -> "ProvenTotals":
+        return ProvenTotals(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
-    def minus(self, other: "Totals") -> "Totals":
-        return Totals(*(getattr(self, name) - getattr(other, name) for name in self.__struct_fields__))
+    def minus(self, other: "ProvenTotals") -> "ProvenTotals":
+        return ProvenTotals(*(getattr(self, name) - getattr(other, name) for name in self.__struct_fields__))
 
 
 class Proven(Struct, frozen=True):
@@ -46,7 +46,7 @@ class Proven(Struct, frozen=True):
     at: str
     rows: int
     extent: LedgerExtent
-    totals: Totals
+    totals: ProvenTotals
     evidence: dict[str, list[str]]
     slots: dict[str, Slot]
     held_back: bool

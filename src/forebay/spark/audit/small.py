@@ -18,13 +18,13 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from forebay.core.ledger import Change
-from forebay.spark.audit.checks import Options
-from forebay.spark.audit.conclude import Facts, conclude, counted
+from forebay.spark.audit.checks import AuditOptions
+from forebay.spark.audit.conclude import AuditFacts, conclude, counted
 from forebay.spark.audit.examine import entries_of, judge
 from forebay.spark.audit.job_checks import EFFECT, ENDED, EVENT, NAMED, RECEIPT
 from forebay.spark.audit.judge import rules_of
 from forebay.spark.audit.profile import fits
-from forebay.spark.audit.proven import Proven, Slot, Totals
+from forebay.spark.audit.proven import Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import LedgerExtent
 from forebay.spark.audit.verdict import Verdict
 
@@ -64,7 +64,7 @@ class SmallCase:
         past: Rows,
         extent: LedgerExtent,
         slots: dict[str, Slot],
-        options: Options,
+        options: AuditOptions,
     ) -> None:
         self._proven = proven
         self._new = new
@@ -76,7 +76,7 @@ class SmallCase:
         self._totals = proven.totals.plus(_totals(self._all)).minus(_totals(past))
 
     @classmethod
-    def of(cls, proven: Proven, new: Rows, past: Rows, options: Options) -> "SmallCase | None":
+    def of(cls, proven: Proven, new: Rows, past: Rows, options: AuditOptions) -> "SmallCase | None":
         """None if Spark has to find out what is wrong."""
         extent = _extent(new.events, proven.end)
         slots = None if extent is None else _slots(new.events, proven.slots)
@@ -86,7 +86,7 @@ class SmallCase:
 
     def verdict(self, doubts: Sequence[str], absent: Sequence[str]) -> Verdict:
         rows, options = self._all, self._options
-        facts = Facts(
+        facts = AuditFacts(
             options,
             self._extent,
             self._totals,
@@ -168,7 +168,7 @@ def _slots(events: pa.Table, known: dict[str, Slot]) -> dict[str, Slot] | None:
     return slots
 
 
-def _totals(rows: Rows) -> Totals:
+def _totals(rows: Rows) -> ProvenTotals:
     """Of these alone."""
     change, job_id = rows.events["change"], rows.events["job_id"]
     born = pc.equal(change, Change.ACCEPTED.value)
@@ -181,7 +181,7 @@ def _totals(rows: Rows) -> Totals:
         sent = len(_numbers(rows.receipts["seq"].filter(pc.not_equal(answer, "refused"))))
         effects = 0 if rows.effects is None else len(rows.effects)
     receipted = len(np.intersect1d(enqueued, named, assume_unique=True))
-    return Totals(len(_numbers(job_id.filter(born))), len(ended), len(enqueued), receipted, sent, effects)
+    return ProvenTotals(len(_numbers(job_id.filter(born))), len(ended), len(enqueued), receipted, sent, effects)
 
 
 def _numbers(values: pa.ChunkedArray) -> Numbers:

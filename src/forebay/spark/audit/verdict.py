@@ -43,7 +43,7 @@ class Offender(Struct, frozen=True, omit_defaults=True):
         return " ".join(f"{name} {value}" for name, value in parts.items() if value is not None) + f": {self.note}"
 
 
-class Result(Struct, frozen=True):
+class CheckResult(Struct, frozen=True):
     """One check. `count` is exact; `offenders` are the first ones by seq, job and offset."""
 
     check: str
@@ -78,7 +78,7 @@ class Verdict(Struct, frozen=True):
     answer: Answer
     reasons: list[str]
     facts: dict[str, Any]
-    results: list[Result]
+    results: list[CheckResult]
     skipped: list[str] = []
     earlier: EarlierProof | None = None
 
@@ -86,7 +86,7 @@ class Verdict(Struct, frozen=True):
     def exit_code(self) -> int:
         return _EXITS[self.answer]
 
-    def result(self, check: str) -> Result:
+    def result(self, check: str) -> CheckResult:
         return next(result for result in self.results if result.check == check)
 
     def json(self) -> str:

@@ -15,7 +15,7 @@ from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.load.fleet import Fleet
 from forebay_proof.load.generator import Load
 from forebay_proof.processes import cpu_seconds, parent_of
-from forebay_proof.servers.process import ServerProcess, ServerWatchdog, environment, tail
+from forebay_proof.servers.process import ProcessHandle, ServerWatchdog, environment, tail
 from forebay_proof.tally import FOLDER, Tallies
 
 ROOT: Final = Path(__file__).parents[5]
@@ -33,7 +33,7 @@ class Clients:
         self._fleets: list[Fleet] = []
         self._loads: list[Load] = []
         self._directories = count()
-        self._children: list[ServerProcess] = []
+        self._children: list[ProcessHandle] = []
         self._watchdog_pids: set[int] = set()
         self._groups: dict[str, Tallies] = {}
 
@@ -57,7 +57,7 @@ class Clients:
             self._groups[group] = Tallies(self.directory / group)
         return self._groups[group]
 
-    def start(self, group: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> ServerProcess:
+    def start(self, group: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> ProcessHandle:
         self.tallies(group)
         given = {
             **environment(),

@@ -13,7 +13,7 @@ from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.scene import Bite, Scene, now, pause
 from forebay_proof.load.handler_log import read_last_records, read_records
 from forebay_proof.processes import alive
-from forebay_proof.servers.process import ServerProcess
+from forebay_proof.servers.process import ProcessHandle
 
 _TICK_SECONDS: Final = 0.05
 _RECENT: Final = 500_000
@@ -128,7 +128,7 @@ class SignalCommand(ChaosFault, frozen=True):
         return Bite(True, f"{way} to {command.pid}", (command.pid,) if way == "kill" else (), at=at)
 
     @staticmethod
-    def _at_work(scene: Scene, ending: Container[int]) -> list[ServerProcess]:
+    def _at_work(scene: Scene, ending: Container[int]) -> list[ProcessHandle]:
         """Those that have begun jobs: an interpreter that has just started ends by SIGTERM before it runs any code."""
         begun = {int(file.name.partition("-")[0]) for file in scene.starts.iterdir()}
         return [each for each in scene.fleet.commands() if each.pid in begun and each.pid not in ending]
@@ -138,7 +138,7 @@ class SignalCommand(ChaosFault, frozen=True):
             thread.join()
         scene.fleet.restart()
 
-    def _end(self, scene: Scene, command: ServerProcess, way: str, between: float) -> None:
+    def _end(self, scene: Scene, command: ProcessHandle, way: str, between: float) -> None:
         if way == "stop":
             command.signal(signal.SIGSTOP)
             pause(scene.plan.fleet.lease * self.stopped)
@@ -155,7 +155,7 @@ class SignalCommand(ChaosFault, frozen=True):
             scene.blame(f"a command that got {way} ended with {code}, not with {expected}")
 
 
-def _ended(command: ServerProcess, patience: float) -> int | None:
+def _ended(command: ProcessHandle, patience: float) -> int | None:
     """Its exit code. Each look is short, since all children of a watchdog are waited for one at a time."""
     deadline = time.monotonic() + patience
     while (code := command.wait(0)) is None and time.monotonic() < deadline:

@@ -2,7 +2,7 @@
 
 Everything here is a value. An experiment is listed, estimated, run case by case, stopped, gone on with and reported
 without knowing how: `drive` runs its cases, the results are rows in Parquet, and the report gives the rows back as
-`Results`, from which `judge` makes its sentences. A judgement that has nothing to go by says so.
+`ExperimentResults`, from which `judge` makes its sentences. A judgement that has nothing to go by says so.
 """
 
 import re
@@ -58,7 +58,7 @@ class Statistic(Struct, frozen=True):
     unit: str
 
 
-class Results(Struct, frozen=True):
+class ExperimentResults(Struct, frozen=True):
     """What was measured of one experiment: cells by case and metric, and the settings of each case."""
 
     cells: Mapping[tuple[str, str], Statistic]
@@ -121,7 +121,7 @@ class Experiment(Struct, frozen=True):
     bound: str
     cases: Callable[[Scale], list[ExperimentCase]]
     run: Callable[[ExperimentCase, "Stage"], None]
-    judge: Callable[[Results], list[Conclusion]]
+    judge: Callable[[ExperimentResults], list[Conclusion]]
     charts: Sequence[Chart] = ()
     timelines: Sequence[TimeChart] = ()
 
@@ -133,7 +133,7 @@ def missing(what: str) -> Conclusion:
     return Conclusion(f"not measured: {what}")
 
 
-def zero(found: Results, metric: str, claim: str) -> Conclusion:
+def zero(found: ExperimentResults, metric: str, claim: str) -> Conclusion:
     """A count that must be nought in every round of every case."""
     worst = found.worst(metric)
     if worst is None:
@@ -142,7 +142,7 @@ def zero(found: Results, metric: str, claim: str) -> Conclusion:
     return Conclusion(f"{claim}: {worst:,.0f} in the worst of {cases} cases", worst == 0)
 
 
-def at_most(found: Results, metric: str, bound: float, claim: str, **settings: Any) -> Conclusion:
+def at_most(found: ExperimentResults, metric: str, bound: float, claim: str, **settings: Any) -> Conclusion:
     """The median of every case is below a bound."""
     cells = found.of(metric, **settings)
     if not cells:
@@ -153,6 +153,6 @@ def at_most(found: Results, metric: str, bound: float, claim: str, **settings: A
     return Conclusion(sentence, cell.median <= bound)
 
 
-def ratio(found: Results, above: tuple[str, str], below: tuple[str, str]) -> float | None:
+def ratio(found: ExperimentResults, above: tuple[str, str], below: tuple[str, str]) -> float | None:
     one, other = found.value(*above), found.value(*below)
     return None if one is None or not other else one / other

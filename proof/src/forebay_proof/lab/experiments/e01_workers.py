@@ -8,7 +8,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     missing,
     rounds_of,
@@ -56,7 +56,7 @@ def _run(case: ExperimentCase, stage: Stage) -> None:
     flat_out(stage, **{name: case.settings[name] for name in names})
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     sentences = []
     for store in ("postgres", "redis", "sqlite"):
         rates = found.of("jobs/s", store=store)

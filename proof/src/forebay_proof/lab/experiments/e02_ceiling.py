@@ -14,7 +14,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     missing,
     ratio,
@@ -143,7 +143,7 @@ def _steady(case: ExperimentCase, stage: Stage) -> None:
     stage.record("flat", float(grown <= _FLAT * given["rate"] and not report.missed), "")
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     sentences = []
     for store, suspects in _WITHOUT.items():
         base = (f"{store}-without-nothing", "jobs/s")
@@ -167,7 +167,7 @@ def _judge(found: Results) -> list[Conclusion]:
     return [*sentences, *_of_rates(found)]
 
 
-def _of_rates(found: Results) -> list[Conclusion]:
+def _of_rates(found: ExperimentResults) -> list[Conclusion]:
     flat = [case for case, cell in found.of("flat").items() if cell.least == 1]
     if not flat:
         return [missing("a rate with flat depth")]

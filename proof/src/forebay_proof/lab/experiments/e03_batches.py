@@ -3,7 +3,15 @@
 from typing import Final
 
 from forebay_proof.lab.experiments.backlogs import flat_out
-from forebay_proof.lab.experiments.base import Chart, Conclusion, Experiment, ExperimentCase, Results, Scale, rounds_of
+from forebay_proof.lab.experiments.base import (
+    Chart,
+    Conclusion,
+    Experiment,
+    ExperimentCase,
+    ExperimentResults,
+    Scale,
+    rounds_of,
+)
 from forebay_proof.lab.experiments.stage import Stage
 
 _BATCHES: Final = (1, 10, 50, 200, 1_000)
@@ -42,7 +50,7 @@ def _run(case: ExperimentCase, stage: Stage) -> None:
     flat_out(stage, **{name: case.settings[name] for name in names})
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     sentences = []
     for store in ("postgres", "redis", "sqlite"):
         rates = {found.cases[case]["claim_batch"]: case for case in found.of("jobs/s", store=store)}

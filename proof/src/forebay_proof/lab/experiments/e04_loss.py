@@ -15,7 +15,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     TimeChart,
     missing,
@@ -178,7 +178,7 @@ def _recovery(case: ExperimentCase, stage: Stage, kills: list[tuple[int, float]]
         stage.record("recovery p99", percentile(lengths, 99), "s")
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     if not found.of("lost"):
         return [missing("a run with kills")]
     accepted, kills, again = (found.total(name) for name in ("accepted", "kills", "redelivered"))

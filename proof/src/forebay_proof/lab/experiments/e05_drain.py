@@ -10,7 +10,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     TimeChart,
     missing,
@@ -112,7 +112,7 @@ def _steady(case: ExperimentCase, stage: Stage) -> None:
         stage.record("depth grown", grown / case.settings["seconds"], "jobs/s")
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     sentences = []
     for store in ("postgres", "redis", "sqlite"):
         rate, seconds = found.value(f"{store}-cold", "drained"), found.value(f"{store}-cold", "drain time")

@@ -14,7 +14,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     TimeChart,
     at_most,
@@ -130,7 +130,7 @@ def _at_once(case: ExperimentCase, stage: Stage) -> None:
     stage.record("tries a job", sum(map(len, starts.values())) / max(1, len(starts)), "tries")
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     sentences = [
         zero(found, "dead", "jobs in the dead letters, though the dependency came back"),
         at_most(found, "fullest second of first retries", 15.0, "the fullest second of first retries"),

@@ -10,7 +10,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     missing,
     ratio,
@@ -91,7 +91,7 @@ def _letters(stage: Stage, jobs: object, poison: set[int]) -> None:
     stage.record("wrong attempts", wrong, "jobs")
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     sentences = [
         zero(found, "poison not dead", "poison that is no dead letter"),
         zero(found, "dead but not poison", "dead letters that are no poison"),

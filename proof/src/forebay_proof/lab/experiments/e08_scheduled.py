@@ -12,7 +12,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     at_most,
     rounds_of,
@@ -93,7 +93,7 @@ def _schedule(app: Forebay, rng: random.Random, ahead: float, seconds: float) ->
     return due
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     deep = max((settings["backlog"] for settings in found.cases.values()), default=0)
     sentences = [at_most(found, "late p99", 1_000.0, "lateness p99")]
     if deep:

@@ -10,7 +10,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     missing,
     rounds_of,
@@ -77,7 +77,7 @@ def _count(stage: Stage, in_flight: set[int], jobs: int, signalled: float) -> No
         stage.record("ran again after", again[-1], "s")
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     if not found.of("in flight"):
         return [missing("a shutdown")]
     least = min(cell.least for cell in found.of("in flight").values())

@@ -11,7 +11,7 @@ from forebay_proof.lab.experiments.base import (
     Conclusion,
     Experiment,
     ExperimentCase,
-    Results,
+    ExperimentResults,
     Scale,
     missing,
     rounds_of,
@@ -82,7 +82,7 @@ def _overlap(starts: list[tuple[int, float]], length: float) -> bool:
     return any(after - before < length for before, after in pairwise(times))
 
 
-def _judge(found: Results) -> list[Conclusion]:
+def _judge(found: ExperimentResults) -> list[Conclusion]:
     with_it, without = (found.of("ran more than once", renewing=renewing) for renewing in (True, False))
     if not with_it or not without:
         return [missing("both sides")]
