@@ -26,7 +26,7 @@ Numbers = NDArray[np.int64]
 MAX_ROUNDS: Final = 8
 """Of finding related jobs and seqs. Nearly always two suffice; beyond the bound the audit reads everything."""
 
-MAX_SMALL_ROWS: Final = 300_000
+MAX_SMALL_ROWS: Final = 1_000_000
 """Audited without Spark."""
 
 MAX_SEARCHED_ROWS: Final = 2_000_000
