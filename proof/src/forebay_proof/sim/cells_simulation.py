@@ -20,7 +20,7 @@ from forebay_proof.sim.cells import CellsConnection, CellStores, cut, slow
 from forebay_proof.sim.connection import ProcessStore
 from forebay_proof.sim.faults import PLANNED_OF_CELLS, Kind
 from forebay_proof.sim.moves import MoverSlot
-from forebay_proof.sim.simulation import Simulation
+from forebay_proof.sim.simulation import PATIENCE, Simulation
 from forebay_proof.sim.store_process import StoreProcess
 from forebay_proof.sim.worker import SimContext
 from forebay_proof.sim.world import SECOND, Process
@@ -60,6 +60,8 @@ class CellsSimulation(Simulation):
         # The more cells, the more has to happen for something to happen in each.
         self._scale = max(1.0, cells**0.5 / 2)
         self.per_call = 0.4 / cells
+        # More cells have more jobs, and caps and rates of whole queues are as narrow as before.
+        self.patience = PATIENCE + 6 * SECOND * cells
         self.workers = (3, 4)
         self.producers_most = 3
         super().__init__(seed, span, chosen, keep)

@@ -67,6 +67,7 @@ class Simulation:
     producers_most = 2
     planned: Sequence[tuple[Kind, int]] = PLANNED
     per_call = 1.0
+    patience = PATIENCE
     ticks_more = 5 * SECOND
 
     def __init__(self, seed: int, span: int, chosen: Collection[Kind] | None, keep: bool) -> None:
@@ -196,7 +197,7 @@ class Simulation:
         self.last_tick_at = store_process.store.now()
         world.run_until(world.now + 2 * SECOND)
         while not self._quiet():
-            if world.now > begun + PATIENCE:
+            if world.now > begun + self.patience:
                 open_jobs = {line.queue: line.depth for line in store_process.store.backlog() if line.depth}
                 world.violation("I1L liveness", f"still open long after all faults ended: {open_jobs}")
                 return
