@@ -7,7 +7,10 @@ import pytest
 
 from forebay import Draft, open_store
 from forebay.cli import main
-from forebay.store.protocol import Query
+from forebay.core.instant import minutes
+from forebay.core.job import State
+from forebay.core.outcome import DeadLetter, Failure
+from forebay.store.protocol import Query, Want
 from tests.stores.openers import cells_file
 
 FILE = "cells.toml"
@@ -92,3 +95,13 @@ def test_a_move_that_makes_no_sense_is_refused(
 ) -> None:
     assert main(["cells", "move", *arguments]) != 0
     assert complaint in capsys.readouterr().err
+
+
+def test_dead_letters_of_all_cells_are_redriven(capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store(f"cells:{FILE}")
+    leases = store.claim([Want("mail", 1), Want("default", 1)], "w", minutes(1))
+    store.settle([(lease, DeadLetter(Failure("E", "no"))) for lease in leases])
+    assert main(["dlq", "redrive", "--all"]) == 0, capsys.readouterr().err
+    assert {job.state for job in store.get([lease.job.id for lease in leases]) if job} <= {State.WAITING, State.READY}
+    assert {lease.job.id >> 43 for lease in leases} == {0, 1}
+    store.close()
