@@ -396,6 +396,16 @@ def test_a_schedule_of_a_process_with_an_older_map_is_put_where_its_queue_lives(
     assert [cell for cell, each in store.cells().items() if each.schedules()] == ["b"]
 
 
+def test_a_ticker_with_an_older_map_fires_where_the_schedule_is(house: House) -> None:
+    older, store = house.open(), house.open()
+    due, draft = store.now(), Draft("work", queue="mail")
+    store.put_schedule(Schedule("s", "@every 1m", due, draft))
+    mover_of(store).start(["mail"], "a", "b")
+    mover_of(store).advance()
+    assert older.fire("s", due, due + 60_000_000, draft)
+    assert not store.fire("s", due, due + 60_000_000, draft)
+
+
 def test_a_process_follows_a_move_while_another_cell_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     older, store = house.open(deadline=0.1), house.open()
     mover_of(store).start(["mail"], "a", "b")

@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     # What simulated workers would log is in the story of a seed.
-    for name in ("forebay.jobs", "forebay.cells"):
+    for name in ("forebay.jobs", "forebay.cells", "forebay.work"):
         logging.getLogger(name).addHandler(logging.NullHandler())
         logging.getLogger(name).propagate = False
     chaos = CHAOS_SECONDS if options.hours is None else options.hours * 3_600

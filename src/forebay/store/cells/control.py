@@ -92,6 +92,9 @@ class Control:
             return True
         for cell in self._group.cells:
             if draft is not None and cell not in cells and any(each.name == name for each in cell.schedules()):
+                self._group.refresh()
+                if cell in self._group.of_queue(draft.queue):
+                    return cell.fire(name, tick, next_at, draft)
                 reason = f"it is kept in cell {cell.name!r}, where queue {draft.queue!r} does not live"
                 raise Invalid(f"schedule {name}", reason, "put it with a draft for that queue")
         return False
