@@ -157,6 +157,13 @@ CELL_MUTANTS = [
         (*_MOVES, "-k", "another_cell_hangs"),
     ),
     Mutant(
+        "a queue moves back while processes still offer drafts to the cell that it left",
+        f"{_HOME}/moving.py",
+        '            raise Invalid(f"queue {queue}", reason, f"move it there',
+        '            str(reason) or Invalid(f"queue {queue}", reason, f"move it there',
+        (*_MOVES, "-k", "stays_away"),
+    ),
+    Mutant(
         "the metrics know nothing of cells",
         "src/forebay/serve/metrics/server_metrics.py",
         "            families.cells(self.poller),\n",
@@ -208,8 +215,8 @@ CELL_MUTANTS = [
     Mutant(
         "a schedule that moves to another cell stays in its old one",
         f"{_HOME}/control.py",
-        "                    cell.drop_schedule(schedule.name)\n",
-        "",
+        "            cell.drop_schedule(schedule.name)\n",
+        "            pass\n",
         (*_TESTS, "-k", "schedule"),
     ),
     Mutant(
@@ -264,8 +271,8 @@ CELL_MUTANTS = [
     Mutant(
         "a schedule that was paused for a move stays paused",
         f"{_HOME}/moving.py",
-        "paused=schedule.paused and schedule.name not in move.schedules",
-        "paused=schedule.paused",
+        "paused=stopped.paused and stopped.name not in move.schedules",
+        "paused=stopped.paused",
         (*_MOVES, "-k", "stopped_at_any_write"),
     ),
 ]

@@ -209,6 +209,18 @@ def test_a_queue_moves_back_and_a_spec_put_meanwhile_does_not_reopen_the_cell_th
     assert cell_of(store.enqueue([Draft("work", queue="mail")])[0].id) == 0
 
 
+def test_a_queue_stays_away_until_processes_have_followed(house: House) -> None:
+    """One with the map of the first move would offer drafts with keys to the cell that is open again."""
+    store = house.open()
+    mover_of(store).start(["mail"], "a", "b")
+    finish(house, store)
+    with pytest.raises(Invalid, match=r"queue mail: it left cell a 0s ago.*; move it there 1m after it left"):
+        mover_of(store).start(["mail"], "b", "a")
+    house.clock.advance(60_000_000)
+    mover_of(store).start(["mail"], "b", "a")
+    assert [state.target for state in mover_of(store).advance()] == ["a"]
+
+
 def test_merges_go_on_in_the_cell_that_still_has_the_waiting_job(house: House) -> None:
     store = house.open()
     store.put_spec(QueueSpec(name="mail", merge=LatestWins()))

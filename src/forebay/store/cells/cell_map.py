@@ -74,7 +74,7 @@ class Move(Struct, frozen=True, forbid_unknown_fields=True):
 
     partitions  those that lived in the source
     held        no job of the target starts before the source has finished its own: order, caps and rates go on
-    since       when the source was closed, by its clock
+    since       when the source was closed, by its clock; of a move that is over, when it was left
     schedules   names of those that were active in the source
     merges      waiting jobs of the source take over newer drafts of their subjects, as long as there are any
     """

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid
+from forebay.core.humanize import format_duration
 from forebay.core.instant import micros
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import Moved, terms_of
@@ -30,6 +31,10 @@ from forebay.store.cells.cell_map import OTHERS, CellMap, Move, Step
 from forebay.store.cells.control import closed
 from forebay.store.cells.promises import check_promises, shared_gates
 from forebay.store.protocol import GateUse
+
+_FOLLOWED_WITHIN: Final = 60_000_000
+"""How long a queue stays away from a cell that it has left. A process reads the map every three seconds; one with an
+older map would offer drafts with keys to that cell first, which were refused only as long as it was closed."""
 
 
 class MoveState(Struct, frozen=True):
@@ -151,6 +156,12 @@ class Mover:
         ]:
             reason = f"gate {given[0]} has an operator's number, so whether its starts are paid is not known"
             raise Invalid(f"queue {queue}", reason, "restore the number of the spec, and move it then")
+        left_at = max((each.since for each in cells.moves.get(queue, ()) if each.source == target.name), default=None)
+        if left_at is not None and (ago := target.now() - left_at) < _FOLLOWED_WITHIN:
+            reason = (
+                f"it left cell {target.name} {format_duration(ago)} ago, and processes with that map offer drafts there"
+            )
+            raise Invalid(f"queue {queue}", reason, f"move it there {format_duration(_FOLLOWED_WITHIN)} after it left")
         if held and target.name in placement.cells:
             reason = f"it keeps order, caps or rates, and the jobs that it has in cell {target.name} would wait"
             raise Invalid(f"queue {queue}", reason, "move it to a cell in which it has no partition")
@@ -202,7 +213,7 @@ class Mover:
             self._move_schedules(move, queue, source, target)
             window = micros(self._spec(queue, target).key_window)
             if backlog.depth + kept == 0 and source.now() > move.since + window:
-                self._step(queue, replace(move, step=Step.LEFT))
+                self._step(queue, replace(move, step=Step.LEFT, since=source.now()))
                 return
         yield MoveState(queue, move.source, move.target, move.step, backlog.depth, kept)
 
