@@ -12,6 +12,13 @@ def _cases(*themes: str) -> tuple[str, ...]:
 
 SQLITE_MUTANTS = [
     Mutant(
+        "sqlite: a closed store still reads its file",
+        f"{_SQLITE}/session.py",
+        "        self.database.wait_until_unused()\n",
+        "",
+        ("tests/stores/test_sqlite.py", "-k", "nothing_of_the_file_in_use"),
+    ),
+    Mutant(
         "sqlite: a settle and the claim behind it share a record",
         f"{_SQLITE}/leases.py",
         "            unit.next_record()\n",

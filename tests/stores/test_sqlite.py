@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -363,6 +364,28 @@ def test_closing_wakes_waiters_and_refuses_new_ones(store: SqliteStore) -> None:
         with pytest.raises(Closed):
             verb()
     store.close()
+
+
+def test_closing_leaves_nothing_of_the_file_in_use(tmp_path: Path) -> None:
+    """SQLite removes the log when its last connection closes, by its name: a later store at that path would lose its own."""
+    log = tmp_path / "jobs.db-wal"
+    for _ in range(5):
+        store = SqliteStore(str(tmp_path / "jobs.db"))
+        waiters = [RacingCall(lambda: store.wait(["default"], timedelta(seconds=20))) for _ in range(8)]
+        assert not waiters[-1].ends_within(0.02)
+        assert log.exists()
+        store.close()
+        assert not log.exists()
+        for waiter in waiters:
+            waiter.result(patience=5)
+
+
+def test_closing_while_this_thread_reads_does_not_hang(store: SqliteStore) -> None:
+    with store.backend.session.read() as (connection, _):
+        started = monotonic()
+        store.close()
+        assert monotonic() - started < 5
+        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_removed_jobs_are_remembered_up_to_a_bound(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import uniform
-from threading import Lock
+from threading import Condition, Lock
 from time import sleep
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -32,6 +32,7 @@ _OLDEST_SQLITE: Final = (3, 35, 0)
 _PAGES_BEFORE_CHECKPOINT: Final = 4_000
 _WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 _READERS_KEPT: Final = 8
+_MAX_CLOSE: Final = 1.0
 _LAST_AT: Final = statement("last_at")
 
 _REASONS: Final = {
@@ -80,7 +81,9 @@ class Database:
         self._patience = patience
         self._process = os.getpid()
         self._guard = Lock()
+        self._returned = Condition(self._guard)
         self._idle: list[sqlite3.Connection] = []
+        self._lent = 0
         self._closed = False
 
     def connect(self) -> sqlite3.Connection:
@@ -111,6 +114,7 @@ class Database:
                 yield connection
         finally:
             self._give_back(connection)
+            self._count_returned()
 
     @contextmanager
     def reading(self) -> Iterator[tuple[sqlite3.Connection, Instant]]:
@@ -176,16 +180,37 @@ class Database:
         for connection in idle:
             connection.close()
 
+    def wait_until_unused(self) -> None:
+        """After `close`, until the readers that were lent are closed too, for a second at most.
+
+        The last connection to a file removes its log by name, so one that ends late would remove the log of a store
+        that has been put at the same path since.
+        """
+        if self.ours:
+            with self._returned:
+                self._returned.wait_for(lambda: not self._lent, _MAX_CLOSE)
+
     def _borrow(self) -> sqlite3.Connection:
         self.check_process()
         with self._guard:
             if self._closed:
                 raise Closed("the store")
+            self._lent += 1
             if self._idle:
                 return self._idle.pop()
-        connection = self.connect()
-        connection.execute("PRAGMA query_only = 1")
+        try:
+            connection = self.connect()
+            connection.execute("PRAGMA query_only = 1")
+        except BaseException:
+            self._count_returned()
+            raise
         return connection
+
+    def _count_returned(self) -> None:
+        with self._returned:
+            self._lent -= 1
+            if self._closed:
+                self._returned.notify_all()
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with suppress(sqlite3.Error):

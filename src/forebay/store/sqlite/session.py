@@ -39,9 +39,10 @@ class Session:
         return self._time.now()
 
     def close(self) -> None:
-        """No verb works afterwards; waiters wake up and find it closed."""
+        """No verb works afterwards; waiters wake up and find it closed, and nothing uses the file."""
         self.database.close()
         self.waiters.close()
+        self.database.wait_until_unused()
         self.writer.close()
 
     @contextmanager
