@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from time import monotonic
@@ -367,11 +368,11 @@ def test_closing_wakes_waiters_and_refuses_new_ones(store: SqliteStore) -> None:
 
 
 def test_closing_leaves_nothing_of_the_file_in_use(tmp_path: Path) -> None:
-    """SQLite removes the log when its last connection closes, by its name: a later store at that path would lose its own."""
+    """The last connection to a file removes its log by name: a later store at that path would lose its own."""
     log = tmp_path / "jobs.db-wal"
     for _ in range(5):
         store = SqliteStore(str(tmp_path / "jobs.db"))
-        waiters = [RacingCall(lambda: store.wait(["default"], timedelta(seconds=20))) for _ in range(8)]
+        waiters = [RacingCall(partial(store.wait, ["default"], timedelta(seconds=20))) for _ in range(8)]
         assert not waiters[-1].ends_within(0.02)
         assert log.exists()
         store.close()
