@@ -190,11 +190,13 @@ def test_a_wsgi_server_starts_with_a_request_and_again_after_it_was_closed() -> 
     fb = Forebay("memory://")
     dashboard = WsgiDashboard(fb)
     assert not is_open(fb), "a server that forks does so before"
+    before = threading.enumerate()
     with httpx.Client(transport=httpx.WSGITransport(dashboard), base_url=BASE) as client:
         for _ in range(2):
             assert client.get("/ui/login").status_code == 200
             dashboard.close()
-        assert not [thread for thread in threading.enumerate() if thread.name == "forebay-wsgi" and is_live(thread)]
+        started = [thread for thread in threading.enumerate() if thread not in before]
+        assert not [thread for thread in started if thread.name == "forebay-wsgi" and is_live(thread)]
 
 
 def is_live(thread: threading.Thread) -> bool:
