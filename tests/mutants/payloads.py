@@ -40,7 +40,7 @@ PAYLOAD_MUTANTS = [
     Mutant(
         "blobs: a sweep removes what jobs refer to",
         BLOBS,
-        "        left -= {_referred(job.body) for job in page.jobs}\n",
+        '        left -= {_referred(body) for job in page.jobs for body in (job.body, job.result_body or b"")}\n',
         "",
         tests("a_sweep"),
     ),
@@ -88,9 +88,9 @@ PAYLOAD_MUTANTS = [
     ),
     Mutant(
         "blobs: an async handler's blob is read on the loop",
-        "src/forebay/work/loop.py",
-        "stored = is_reference(body)",
-        "stored = False",
+        "src/forebay/work/handler.py",
+        "return is_reference(job.body) or (",
+        "return False and is_reference(job.body) or (",
         tests("off_the_loop"),
     ),
     Mutant(
@@ -201,8 +201,8 @@ PAYLOAD_MUTANTS = [
     Mutant(
         "search: a page reads as many jobs as there are",
         "src/forebay/store/shell.py",
-        "meta=(), payload=()), after, CONTENT_SCAN)",
-        "meta=(), payload=()), after, 3 * CONTENT_SCAN)",
+        "self.backend.browse(query, after, CONTENT_SCAN)",
+        "self.backend.browse(query, after, 3 * CONTENT_SCAN)",
         ("tests/stores/test_conformance.py", "-k", "memory and continues_where_it_stopped"),
     ),
     Mutant(
@@ -236,7 +236,7 @@ PAYLOAD_MUTANTS = [
     Mutant(
         "blobs: a large result is not sealed",
         BLOBS,
-        "        sealed = body if self.vault is None else self.vault.seal(kind, body, _SEALED * self.max_bytes)\n",
+        "        sealed = body if self.vault is None else self.vault.seal(kind, body, _SEALED * blobs.max_bytes)\n",
         "        sealed = body\n",
         tests("seals_a_large_result"),
     ),

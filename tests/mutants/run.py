@@ -21,29 +21,8 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.mutants.application import APPLICATION_MUTANTS  # noqa: E402
-from tests.mutants.cells import CELL_MUTANTS  # noqa: E402
-from tests.mutants.contrib import CONTRIB_MUTANTS  # noqa: E402
-from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
-from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
-from tests.mutants.events import EVENT_MUTANTS  # noqa: E402
-from tests.mutants.experiments import EXPERIMENT_MUTANTS  # noqa: E402
-from tests.mutants.gates import GATE_MUTANTS  # noqa: E402
-from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
-from tests.mutants.intake import INTAKE_MUTANTS  # noqa: E402
-from tests.mutants.job_log import JOB_LOG_MUTANTS  # noqa: E402
-from tests.mutants.lab import LAB_MUTANTS  # noqa: E402
-from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
-from tests.mutants.logs import LOG_MUTANTS  # noqa: E402
-from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
-from tests.mutants.payloads import PAYLOAD_MUTANTS  # noqa: E402
-from tests.mutants.postgres import POSTGRES_MUTANTS  # noqa: E402
-from tests.mutants.redis import REDIS_MUTANTS  # noqa: E402
-from tests.mutants.security import SECURITY_MUTANTS  # noqa: E402
-from tests.mutants.spark import SPARK_MUTANTS  # noqa: E402
-from tests.mutants.sqlite import SQLITE_MUTANTS  # noqa: E402
-from tests.mutants.transactions import TRANSACTION_MUTANTS  # noqa: E402
-from tests.mutants.watching import WATCHING_MUTANTS  # noqa: E402
+from tests.mutants.catalogue import ALL  # noqa: E402
+from tests.mutants.guards import Mutant  # noqa: E402
 
 PARTS = ("src", "proof", "tests", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
 WORKERS = 2
@@ -107,35 +86,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only mutants whose name contains this")
     parser.add_argument("--list", action="store_true", help="name them and stop")
     args = parser.parse_args()
-    mutants = [
-        mutant
-        for mutant in (
-            *MUTANTS,
-            *APPLICATION_MUTANTS,
-            *PAYLOAD_MUTANTS,
-            *CELL_MUTANTS,
-            *CRASH_MUTANTS,
-            *DASHBOARD_MUTANTS,
-            *INTAKE_MUTANTS,
-            *GATE_MUTANTS,
-            *JOB_LOG_MUTANTS,
-            *LAB_MUTANTS,
-            *EXPERIMENT_MUTANTS,
-            *LEDGER_MUTANTS,
-            *LOG_MUTANTS,
-            *METRICS_MUTANTS,
-            *POSTGRES_MUTANTS,
-            *REDIS_MUTANTS,
-            *SECURITY_MUTANTS,
-            *SQLITE_MUTANTS,
-            *SPARK_MUTANTS,
-            *TRANSACTION_MUTANTS,
-            *CONTRIB_MUTANTS,
-            *EVENT_MUTANTS,
-            *WATCHING_MUTANTS,
-        )
-        if args.only in mutant.name
-    ]
+    mutants = [mutant for mutant in ALL if args.only in mutant.name]
     if args.list:
         print(*(f"{mutant.name:45} {mutant.file}" for mutant in mutants), sep="\n")
         return 0

@@ -6,54 +6,12 @@ from pathlib import Path
 import pytest
 
 from forebay_proof.conformance import cases
-from tests.mutants.application import APPLICATION_MUTANTS
-from tests.mutants.cells import CELL_MUTANTS
-from tests.mutants.crashes import CRASH_MUTANTS
-from tests.mutants.dashboard import DASHBOARD_MUTANTS
-from tests.mutants.events import EVENT_MUTANTS
-from tests.mutants.experiments import EXPERIMENT_MUTANTS
-from tests.mutants.gates import GATE_MUTANTS
-from tests.mutants.guards import MUTANTS, Mutant
-from tests.mutants.intake import INTAKE_MUTANTS
-from tests.mutants.job_log import JOB_LOG_MUTANTS
-from tests.mutants.lab import LAB_MUTANTS
-from tests.mutants.ledger import LEDGER_MUTANTS
-from tests.mutants.logs import LOG_MUTANTS
-from tests.mutants.metrics import METRICS_MUTANTS
-from tests.mutants.postgres import POSTGRES_MUTANTS
-from tests.mutants.redis import REDIS_MUTANTS
-from tests.mutants.security import SECURITY_MUTANTS
-from tests.mutants.spark import SPARK_MUTANTS
-from tests.mutants.sqlite import SQLITE_MUTANTS
-from tests.mutants.transactions import TRANSACTION_MUTANTS
-from tests.mutants.watching import WATCHING_MUTANTS
+from tests.mutants.catalogue import ALL
+from tests.mutants.guards import Mutant
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = "tests/stores/test_conformance.py"
 STORES = ("memory", "journaled", "sqlite", "postgres", "pooled", "redis", "streams")
-ALL = [
-    *MUTANTS,
-    *APPLICATION_MUTANTS,
-    *CELL_MUTANTS,
-    *CRASH_MUTANTS,
-    *DASHBOARD_MUTANTS,
-    *INTAKE_MUTANTS,
-    *GATE_MUTANTS,
-    *JOB_LOG_MUTANTS,
-    *LAB_MUTANTS,
-    *EXPERIMENT_MUTANTS,
-    *LEDGER_MUTANTS,
-    *LOG_MUTANTS,
-    *METRICS_MUTANTS,
-    *POSTGRES_MUTANTS,
-    *REDIS_MUTANTS,
-    *SECURITY_MUTANTS,
-    *SQLITE_MUTANTS,
-    *TRANSACTION_MUTANTS,
-    *EVENT_MUTANTS,
-    *WATCHING_MUTANTS,
-    *SPARK_MUTANTS,
-]
 
 
 @pytest.mark.parametrize("mutant", [pytest.param(mutant, id=mutant.name) for mutant in ALL])
