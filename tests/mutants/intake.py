@@ -116,7 +116,7 @@ INTAKE_MUTANTS = [
         f"{MEMORY}/facts.py",
         "            if self.keys[name].job_id in self.rows:\n",
         "            if True:\n",
-        ("tests/stores/test_model.py", "-k", "TestMemory"),
+        ("tests/unit/test_queue.py", "-k", "forgotten_with_their_jobs"),
     ),
     Mutant(
         "who runs gives way",

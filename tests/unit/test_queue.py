@@ -16,6 +16,8 @@ from forebay.core.errors import Closed, ForebayError, Invalid, KeyConflict
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack
+from forebay.core.policy import While
+from forebay.core.spec import QueueSpec
 from forebay.queue import Job, JobQueue
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
@@ -159,6 +161,15 @@ def test_the_memory_of_keys_is_bounded_by_their_window(clock: ManualClock) -> No
     queue.enqueue("x")
     queue.stats()
     assert queue.stats()["dedup_keys"] == 0
+
+
+def test_keys_by_state_are_forgotten_with_their_jobs(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    store.put_spec(QueueSpec(name="q", unique=While()))
+    for number in range(1_000):
+        store.enqueue([Draft("k", queue="q", key=f"key-{number}")])
+        store.settle([(lease, Ack()) for lease in store.claim([Want("q", 1)], "w", seconds(10))])
+    assert len(store.backend.session.facts.keys) <= 2
 
 
 def test_a_key_costs_the_same_whatever_the_number_of_keys() -> None:
