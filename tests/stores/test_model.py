@@ -89,13 +89,6 @@ def open_disk(clock: ManualClock) -> OpenedStore:
     return OpenedStore(journaled.store, journaled.reopen, residue=lambda: _residue(journaled.store))
 
 
-def _times(factor: int) -> settings:
-    histories = factor * settings().max_examples
-    return settings(settings(), max_examples=histories, stateful_step_count=60, print_blob=True)
-
-
 TestMemory = StoreMachine.for_store(open_memory).TestCase
-TestMemory.settings = _times(3)
-
 TestJournaled = StoreMachine.for_store(open_disk).TestCase
-TestJournaled.settings = _times(1)
+TestMemory.settings = TestJournaled.settings = settings(settings(), stateful_step_count=60, print_blob=True)
