@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     arguments = ["version" if word == "--version" else word for word in arguments[:1]] + arguments[1:]
-    chosen, left = build(commands_for(arguments)).parse_known_args(arguments)
+    chosen, left = build(commands_for(arguments), next(iter(arguments), "")).parse_known_args(arguments)
     # argparse does not accept positionals after an option, which is the natural order for a payload.
     if left and hasattr(chosen, "payload") and not any(word.startswith("-") for word in left):
         chosen.payload, left = [*chosen.payload, *left], []

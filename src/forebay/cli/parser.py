@@ -75,11 +75,15 @@ def commands() -> tuple[Command | Group, ...]:
     )
 
 
-def build(all_commands: Sequence[Command | Group]) -> ArgumentParser:
+def build(all_commands: Sequence[Command | Group], first: str | None = None) -> ArgumentParser:
+    """`first`: the first argument of the call; only the command or group that it names gets its arguments."""
     parser = ArgumentParser(prog="forebay", description=_ABOUT, formatter_class=_Formatter, epilog=_codes())
     parser.set_defaults(command=None, parser=parser)
     below = parser.add_subparsers(metavar="COMMAND", title="commands")
     for entry in all_commands:
+        if first not in (None, entry.name):
+            below.add_parser(entry.name, help=entry.summary)
+            continue
         if isinstance(entry, Command):
             fill(below.add_parser(entry.name, help=entry.summary, **_words(entry)), entry)
             continue
