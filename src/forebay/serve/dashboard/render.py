@@ -130,45 +130,45 @@ def _environment() -> Environment:
 _ENVIRONMENT: Final = _environment()
 
 
-def _common(request: Request, actor: Actor | None, sheet: HtmlPage) -> dict[str, Any]:
+def _common(request: Request, actor: Actor | None, page: HtmlPage) -> dict[str, Any]:
     """The values of every page; they need no store call."""
     shown = [each for each in NAV if actor is not None and actor.has(each[3]) and (actor.tenant is None or not each[4])]
     return {
-        "title": sheet.title,
-        "nav": sheet.nav,
+        "title": page.title,
+        "nav": page.nav,
         "pages": [(name, link(*filter(None, [path])), title) for name, path, title, _, _ in shown],
         "actor": actor,
         "operates": actor is not None and actor.has(Role.OPERATOR),
         "csrf": csrf_token(request) if actor is not None else "",
         "store": request.app.state.context.store.capabilities,
-        "live": sheet.live,
+        "live": page.live,
         "notice": "",
     }
 
 
-def render_without_store(request: Request, actor: Actor | None, sheet: HtmlPage) -> HTMLResponse:
+def render_without_store(request: Request, actor: Actor | None, page: HtmlPage) -> HTMLResponse:
     """A page that needs no store call, so that it can be shown while the store is unavailable."""
-    values = _common(request, actor, sheet) | sheet.values
-    return HTMLResponse(_ENVIRONMENT.get_template(sheet.template).render(values), sheet.status)
+    values = _common(request, actor, page) | page.values
+    return HTMLResponse(_ENVIRONMENT.get_template(page.template).render(values), page.status)
 
 
-async def render_page(request: Request, actor: Actor, sheet: HtmlPage) -> HTMLResponse:
+async def render_page(request: Request, actor: Actor, page: HtmlPage) -> HTMLResponse:
     """A page, rendered on the thread pool because it reads the store's clock."""
     context = request.app.state.context
-    text = await context.call(_rendered, context.store, sheet, _common(request, actor, sheet))
-    return HTMLResponse(text, sheet.status)
+    text = await context.call(_render, context.store, page, _common(request, actor, page))
+    return HTMLResponse(text, page.status)
 
 
-async def live_part(request: Request, actor: Actor, sheet: HtmlPage) -> str:
+async def live_part(request: Request, actor: Actor, page: HtmlPage) -> str:
     """The block `live` alone."""
     context = request.app.state.context
-    part: str = await context.call(_rendered, context.store, sheet, _common(request, actor, sheet), "live")
+    part: str = await context.call(_render, context.store, page, _common(request, actor, page), "live")
     return part
 
 
-def _rendered(store: Store, sheet: HtmlPage, common: dict[str, Any], block: str | None = None) -> str:
-    template = _ENVIRONMENT.get_template(sheet.template)
-    values = {**common, "now": store.now(), **sheet.values}
+def _render(store: Store, page: HtmlPage, common: dict[str, Any], block: str | None = None) -> str:
+    template = _ENVIRONMENT.get_template(page.template)
+    values = {**common, "now": store.now(), **page.values}
     if block is None:
         return template.render(values)
     return "".join(template.blocks[block](template.new_context(values)))

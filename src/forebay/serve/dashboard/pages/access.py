@@ -62,8 +62,8 @@ async def login(request: Request, form: Annotated[LoginForm, form_of_type(LoginF
     response = back(link())
     if await log_in(request, response, form.key):
         return response
-    sheet = HtmlPage("login.html", "Log in", {"wrong": "That key is unknown, revoked or expired."}, status=401)
-    return render_without_store(request, None, sheet)
+    page = HtmlPage("login.html", "Log in", {"wrong": "That key is unknown, revoked or expired."}, status=401)
+    return render_without_store(request, None, page)
 
 
 async def unknown_page(rest: str) -> Response:

@@ -94,10 +94,10 @@ async def begin(
 @router.get("/ui/bulk/{action_id}")
 async def action(request: Request, action_id: str, actor: Operator) -> Response:
     cache = view_cache(request)
-    return await answer(request, actor, partial(_sheet, _mine(cache, actor, action_id)))
+    return await answer(request, actor, partial(_load_page, _mine(cache, actor, action_id)))
 
 
-async def _sheet(action: BulkAction) -> HtmlPage:
+async def _load_page(action: BulkAction) -> HtmlPage:
     # A copy: the page is rendered later, when the action may have progressed.
     found = copy(action)
     previews = [(job, patched(job.payload, found.patch) if found.patch else None) for job in found.sample]

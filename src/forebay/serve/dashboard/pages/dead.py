@@ -24,10 +24,10 @@ _STEP_SECONDS: Final = 0.08
 
 @router.get("/ui/dead")
 async def dead(request: Request, actor: Viewer, queue: str = "") -> Response:
-    return await answer(request, actor, partial(_sheet, view_cache(request), actor, queue))
+    return await answer(request, actor, partial(_load_page, view_cache(request), actor, queue))
 
 
-async def _sheet(cache: ViewCache, actor: Actor, queue: str) -> HtmlPage:
+async def _load_page(cache: ViewCache, actor: Actor, queue: str) -> HtmlPage:
     return HtmlPage(
         "dead.html", "Dead letters", await cache.context.call(_values, cache, actor, queue), "dead", live=True
     )

@@ -70,14 +70,14 @@ def _queue_names(cache: ViewCache, actor: Actor) -> list[str]:
 async def job(request: Request, job_id: int, actor: Viewer, did: str = "") -> Response:
     if not 0 < job_id <= MAX_ID:
         raise not_found(f"job {job_id}")
-    return await answer(request, actor, partial(_sheet, view_cache(request), actor, job_id, did))
+    return await answer(request, actor, partial(_load_page, view_cache(request), actor, job_id, did))
 
 
-async def _sheet(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
-    return await cache.context.call(_made, cache, actor, job_id, did)
+async def _load_page(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
+    return await cache.context.call(_build_page, cache, actor, job_id, did)
 
 
-def _made(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
+def _build_page(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
     found = cache.store.get([job_id])[0]
     if found is None:
         return _gone(cache, actor, job_id, did)

@@ -48,10 +48,10 @@ class LastVerdict(Struct, frozen=True):
 async def overview(request: Request, actor: Viewer) -> Response:
     if actor.tenant is not None:
         return back(link("jobs"))
-    return await answer(request, actor, partial(_sheet, view_cache(request), actor))
+    return await answer(request, actor, partial(_load_page, view_cache(request), actor))
 
 
-async def _sheet(cache: ViewCache, actor: Actor) -> HtmlPage:
+async def _load_page(cache: ViewCache, actor: Actor) -> HtmlPage:
     return HtmlPage("overview.html", "Overview", await cache.context.call(_values, cache, actor), "overview", live=True)
 
 
@@ -100,14 +100,14 @@ def _verdict(lake: str | None) -> LastVerdict | None:
 @router.get("/ui/workers")
 async def workers(request: Request, actor: Viewer) -> Response:
     require_all_tenants(actor)
-    return await answer(request, actor, partial(_workers_sheet, view_cache(request), actor))
+    return await answer(request, actor, partial(_load_workers_page, view_cache(request), actor))
 
 
-async def _workers_sheet(cache: ViewCache, actor: Actor) -> HtmlPage:
-    return await cache.context.call(_workers_page, cache, actor)
+async def _load_workers_page(cache: ViewCache, actor: Actor) -> HtmlPage:
+    return await cache.context.call(_build_workers_page, cache, actor)
 
 
-def _workers_page(cache: ViewCache, actor: Actor) -> HtmlPage:
+def _build_workers_page(cache: ViewCache, actor: Actor) -> HtmlPage:
     cache.rate_tracker.refresh()
     running = cache.totals(actor).running
     claims = cache.rate_tracker.claims() if sees_all(actor) else {}

@@ -43,14 +43,14 @@ class GateForm(Struct, frozen=True):
 @router.get("/ui/queues/{name}")
 async def queue(request: Request, name: str, actor: Viewer) -> Response:
     require_all_tenants(actor)
-    return await answer(request, actor, partial(_sheet, view_cache(request), actor, name))
+    return await answer(request, actor, partial(_load_page, view_cache(request), actor, name))
 
 
-async def _sheet(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
-    return await cache.context.call(_made, cache, actor, name)
+async def _load_page(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
+    return await cache.context.call(_build_page, cache, actor, name)
 
 
-def _made(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
+def _build_page(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
     declared = cache.specs(actor).get(name)
     if declared is not None and declared.is_log:
         raise not_found(f"queue {name}")

@@ -48,10 +48,10 @@ class PageRoute(APIRoute):
                     raise
                 problem = to_problem(error)
                 values = {"status": problem.status, "headline": problem.title, "detail": problem.detail}
-                sheet = HtmlPage("problem.html", problem.title, values, status=problem.status)
-                page = render_without_store(request, session_of(request), sheet)
-                page.headers.update(problem.headers)
-                return page
+                page = HtmlPage("problem.html", problem.title, values, status=problem.status)
+                response = render_without_store(request, session_of(request), page)
+                response.headers.update(problem.headers)
+                return response
 
         return handled
 

@@ -64,8 +64,8 @@ async def edit(
         timetable = form.timetable()
     except Invalid as error:
         values = await cache.context.call(_values, cache, actor, name)
-        sheet = HtmlPage("schedule.html", f"Schedule {name}", values | {"wrong": str(error)}, "schedules", status=422)
-        return await render_page(request, actor, sheet)
+        page = HtmlPage("schedule.html", f"Schedule {name}", values | {"wrong": str(error)}, "schedules", status=422)
+        return await render_page(request, actor, page)
     first = timetable.cron.next_after(await cache.context.call(cache.store.now)) or NEVER
     await record_action(cache.context, actor, "edit schedule", f"schedule {name}", rule=timetable.rule, was=was.rule)
     edited = replace(was, rule=timetable.rule, zone=timetable.cron.zone, next_at=first)
