@@ -201,7 +201,9 @@ class Top:
 
 
 def _top_row(backlog: Backlog, found: tuple[float, float, float] | None) -> list[Any]:
-    net, done, dead = (f"{found[0]:+.1f}", f"{found[1]:.1f}", f"{found[2]:.1f}") if found else ("–", "–", "–")
+    net, done, dead = "–", "–", "–"
+    if found is not None:
+        net, done, dead = (format(rate, spec) for rate, spec in zip(found, ("+.1f", ".1f", ".1f"), strict=True))
     return [
         backlog.queue,
         backlog.depth,

@@ -174,8 +174,8 @@ class Quarantine:
             elif child.heartbeat is not None:
                 watch = self._watches.setdefault(slot, StallWatch(child.heartbeat, self._bound))
                 if (found := watch.check()) is not None:
-                    self._stalls[run] = found[1]
-                    abort_stalled(child.heartbeat, *found)
+                    heartbeat, self._stalls[run] = found
+                    abort_stalled(child.heartbeat, heartbeat, self._stalls[run])
 
     def hang_up(self) -> None:
         """Let idle children run their shutdown hooks; `close` waits for them."""

@@ -123,8 +123,9 @@ class Watchdog:
                 os.kill(heartbeat.pid, signal.SIGKILL)
         elif self._kill_at == inf and (found := self._watch.check()) is not None:
             self._kill_at = monotonic() + _DUMP_TIMEOUT
-            self._report(found[1].seconds)
-            abort_stalled(self._path, *found)
+            heartbeat, stall = found
+            self._report(stall.seconds)
+            abort_stalled(self._path, heartbeat, stall)
         return True
 
 

@@ -303,7 +303,7 @@ def _cancel_unclaimed(unit: UnitOfWork, columns: Sequence[Any]) -> None:
 
 def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
     found = unit.fetch(_DEAD, (list(ids), unit.now))
-    dead = {columns[0] for columns in found}
+    dead = {job_id for job_id, *_ in found}
     arrivals: dict[str, int] = {}
     for *_, home in found:
         arrivals[home] = arrivals.get(home, 0) + 1
@@ -316,7 +316,7 @@ def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
             unit.builder.job(Change.REDRIVEN, job_id, home, kind, 0, 0, 0, 0, 0, 0, unit.now)
             unit.touch(home, lane, line)
         unit.has_work.update(arrivals)
-        recount_dead(unit, [columns[1] for columns in found])
+        recount_dead(unit, [queue for _, queue, *_ in found])
     return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]
 
 

@@ -402,6 +402,6 @@ def workable_at(connection: sqlite3.Connection, gates: Gates, queue: QueueCounte
     if not whole:
         return now
     found = connection.execute(_NEXT, (queue.name, "", MIN_INTEGER, 0, 1)).fetchone()
-    cost = 1 if found is None else found[2]
+    _, _, cost = found or (None, None, 1)
     closed = closed_of([(gate, gates.state(gate.name)) for gate in whole], cost, now)
     return now if closed is None else opening(*closed, cost)
