@@ -59,6 +59,6 @@ def test_the_example_sends_back_what_it_chose(
         runpy.run_path(str(ROOT / "examples" / "dead_letters_to_table.py"), run_name="__main__")
     assert left.value.code == 0
     said = capsys.readouterr().out
-    assert "a dry run:  Redriven(redriven=5, replaced=10, gone=0)" in said
-    assert "for real:   Redriven(redriven=5, replaced=10, gone=0)" in said
+    assert "a dry run:  RedriveCommit(redriven=5, replaced=10, gone=0)" in said
+    assert "for real:   RedriveCommit(redriven=5, replaced=10, gone=0)" in said
     assert "in the end: 15 jobs live again, 0 are dead" in said

@@ -164,6 +164,7 @@ class Trial(Struct, frozen=True, kw_only=True):
         deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline and watch.sample().depth != 0:
             time.sleep(_STEP)
+        watch.finish()
         return fleet.stop()
 
     def _judged(self, url: str, load: Load, directory: Path) -> AuditResult:

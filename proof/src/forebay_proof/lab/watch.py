@@ -83,9 +83,17 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def finish(self) -> None:
+        """End the thread, and take the last sample."""
+        self._end_thread()
+        self.samples.append(self.sample())
+
+    def _end_thread(self) -> None:
         self._stop.set()
         self._thread.join()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end_thread()
         if self._store is not None:
             self._store.close()
 
