@@ -181,9 +181,23 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: the ledger is in the order of transactions, not of changes",
         f"{SCHEMA}/0010_ledger.pre.sql",
-        "row_number() OVER (ORDER BY l.seq) - 1 AS place FROM forebay.ledger AS l\n            WHERE l.seq >=",
-        "row_number() OVER (ORDER BY l.xid DESC) - 1 AS place FROM forebay.ledger AS l\n            WHERE l.seq >=",
-        (LEDGER, "-k", "comes_after_what_it_claimed"),
+        "row_number() OVER (ORDER BY l.seq) - 1 AS place FROM forebay.page_records(v_page) AS l",
+        "row_number() OVER (ORDER BY l.xid DESC) - 1 AS place FROM forebay.page_records(v_page) AS l",
+        (LEDGER, "-k", "though_its_transaction_is_older"),
+    ),
+    Mutant(
+        "postgres: a record has its offset before one that precedes it",
+        f"{SCHEMA}/0010_ledger.pre.sql",
+        "WHERE later.seq IS NULL OR l.seq < greatest(later.seq, v_mark.seq_upto)",
+        "",
+        (LEDGER, "-k", "open_transaction_is_between_them"),
+    ),
+    Mutant(
+        "postgres: a record that had to wait never gets an offset",
+        f"{SCHEMA}/0010_ledger.pre.sql",
+        "o.seq >= v_mark.seq_upto AND",
+        "false AND",
+        (LEDGER, "-k", "open_transaction_is_between_them"),
     ),
     Mutant(
         "postgres: a settle leaves no record",

@@ -1,6 +1,8 @@
 """The ledger on Postgres: no record is skipped, however late a commit is; a held transaction delays readers alone."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 
 import psycopg
@@ -14,6 +16,7 @@ from forebay.testing.clock import ManualClock
 from forebay.transactions import enqueue_in
 from forebay_proof.checkers import ledger
 from tests.stores.tables import Tables
+from tests.waiting import eventually
 
 TIME = timedelta(seconds=30)
 
@@ -84,6 +87,29 @@ def test_a_claim_comes_after_what_it_claimed_though_its_transaction_is_older(sto
             if span.change == Change.ACCEPTED:
                 born |= ids
             assert ids <= born
+
+
+def test_a_claim_comes_after_what_it_claimed_though_an_open_transaction_is_between_them(
+    store: PostgresStore, cleared_url: str
+) -> None:
+    """By their numbers: the claim, a transaction that stays open, the enqueue whose job is claimed."""
+    store.enqueue([Draft("held")])
+    (lease,) = store.claim([Want("default", 1)], "me", TIME)
+    pool, producer = ThreadPoolExecutor(1), PostgresStore(cleared_url)
+    with pool, closing(producer), psycopg.connect(cleared_url) as locker, psycopg.connect(cleared_url) as held:
+        locker.execute("SELECT FROM forebay.pack FOR UPDATE")
+        call = pool.submit(store.settle_and_claim, [(lease, Ack())], [Want("default", 1)], "me", TIME)
+        with psycopg.connect(cleared_url, autocommit=True) as watch:
+            eventually(lambda: watch.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
+        held.execute("SELECT pg_current_xact_id()")
+        producer.enqueue([Draft("late")])
+        locker.rollback()
+        assert [claimed.job.kind for claimed in call.result()[1]] == ["late"]
+        early = [(0, "enqueue", 1), (1, "claim", 1)]
+        assert verbs(store.ledger(-1, 100)) == early, "what the open transaction could precede waits"
+        held.rollback()
+    assert verbs(store.ledger(-1, 100)) == [*early, (2, "enqueue", 1), (3, "settle", 1), (4, "claim", 1)]
+    assert ledger(store.ledger(-1, 100)) == []
 
 
 def test_what_is_due_later_is_reported_as_an_instant(store: PostgresStore) -> None:

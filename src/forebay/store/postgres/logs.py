@@ -1,8 +1,8 @@
 """Retained logs; reading, retention and trimming of the ledger.
 
 The verbs write records of the ledger in their transactions. A reader first assigns offsets to records whose
-transactions have ended, in the order of their changes, up to the oldest open transaction: so what was read has no gap,
-and never gets one. A transaction that is held open delays readers, and nothing else.
+transactions have ended and which no other record can come to precede, in the order of their changes: so what was read
+has no gap, and never gets one. A transaction that is held open delays readers, and nothing else.
 """
 
 from collections.abc import Sequence

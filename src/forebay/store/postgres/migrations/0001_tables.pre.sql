@@ -341,8 +341,8 @@ CREATE TABLE forebay.worker (
 ) WITH (fillfactor = 50);
 
 -- Records of the ledger. `spans`: arrays as in core. In a record of `settle`, `until` of a span is a duration from `at` on.
--- Records get their offsets, without gaps and for good, once every transaction that could precede them has ended: `seq` is
--- taken in the order of the changes, `xid` is the transaction.
+-- Records get their offsets, without gaps and for good, once none can come to precede them (`number_ledger`): `seq` is taken in
+-- the order of the changes, `xid` is the transaction.
 CREATE TABLE forebay.ledger (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -355,20 +355,24 @@ CREATE TABLE forebay.ledger (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 2000000000);
 CREATE INDEX ledger_xid ON forebay.ledger (xid);
 
--- `n` records from offset `first` on: those of transactions from `xid_from` up to `xid_upto`, in the order of `seq`.
+-- `n` records from offset `first` on, in the order of `seq`: those of transactions from `xid_from` up to `xid_upto`, and those of
+-- earlier transactions from `seq_floor` on, which had to wait.
 CREATE TABLE forebay.ledger_page (
     first bigint PRIMARY KEY,
     n integer NOT NULL,
     seq_from bigint NOT NULL,
     seq_upto bigint NOT NULL,
+    seq_floor bigint NOT NULL,
     xid_from xid8 NOT NULL,
     xid_upto xid8 NOT NULL
 );
 
--- What has offsets: transactions below `upto`, and rows up to `after_seq` that came with a dump of another server.
+-- What has offsets: records below `seq_upto` of transactions below `upto`, and all up to `after_seq`, which came with a dump of
+-- another server.
 CREATE TABLE forebay.ledger_mark (
     next bigint NOT NULL DEFAULT 0,
     upto xid8 NOT NULL DEFAULT '0',
+    seq_upto bigint NOT NULL DEFAULT 0,
     after_seq bigint NOT NULL DEFAULT 0,
     bytes bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
