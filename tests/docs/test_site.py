@@ -20,6 +20,7 @@ from tests.browser.chrome import browser, opened
 from tests.docs import figures
 from tests.docs.console import blocks, has_terminal, terminals
 from tests.docs.curves import CURVES, IMAGES, ShownCurve, drawn
+from tests.docs.docstrings import with_lists
 from tests.docs.reference import PAGES as REFERENCE
 from tests.docs.reference import TABLES, metrics, renewed, routes
 from tests.docs.test_python_reference import entries
@@ -201,3 +202,11 @@ def test_versions_of_the_site_are_listed_newest_first(tmp_path: Path) -> None:
         "aliases": ["latest"],
     }
     assert "url=0.10/index.html" in (tmp_path / "index.html").read_text()
+
+
+def test_columns_of_a_docstring_are_a_list_on_the_site() -> None:
+    text = (
+        "A job.\n\nkey    the first;  tenant: whose it is\na, b\n       both, on\n       two lines\n\nThe rest  stays."
+    )
+    items = "- `key`: the first\n- `tenant`: whose it is\n- `a`, `b`:\n  both, on\n  two lines\n"
+    assert with_lists(text) == f"A job.\n\n{items}\nThe rest  stays."
