@@ -48,6 +48,36 @@ RUNS: Final = {
     "audit": "forebay bench run audit --json",
 }
 
+ABOUT: Final = {
+    "memory": "The in-process store, beside a textbook queue (a deque and a dict); `durable` with its journal.",
+    "sqlite": "One file, every commit synced, beside bare SQLite and bare syncs. `cycle`: enqueue, claim, acknowledge.",
+    "postgres": "A backlog drained by one worker process, beside other queues on the same server.",
+    "redis": "A backlog drained by one worker process, beside other queues on the same server.",
+    "stores": "The four stores in one run: [Choosing a store](../guides/stores.md#how-fast) explains the rows.",
+    "latency": "From the call to the first line of the handler: an idle worker, 50 jobs a second, one call each.",
+    "postgres-bulk": "Enqueue of a long stream of drafts.",
+    "postgres-together": "A producer and a worker at the same time, on one server.",
+    "postgres-single": "One job a call.",
+    "postgres-fleet": "Eight worker processes of 64 slots on one server.",
+    "postgres-scale": "What depth, bloat and many queues cost.",
+    "postgres-scheduled": "How late a scheduled job starts.",
+    "postgres-latency": "How long a claim takes under load.",
+    "redis-cycle": "Enqueue, claim and acknowledge by one client, beside bare commands and bare designs.",
+    "redis-together": "A producer and a worker at the same time, on one server.",
+    "worker": "What the worker itself costs: a job that does nothing, a job that fails, no job.",
+    "worker-recovery": "How soon the jobs of a killed process run again.",
+    "prices": "What each guarantee costs: time with it over time without it, in the same run.",
+    "ledger": "Enqueue, claim and acknowledge with the ledger, beside the same without it: CPU a job.",
+    "http": "The HTTP API on Postgres: one server process, 64 connections.",
+    "dashboard": "The 95th percentile of each page of the dashboard, on a million jobs.",
+    "metrics": "What a server that counts and polls costs a store, and what redaction costs.",
+    "flood": "What valid callers notice of 10,000 connections with invalid keys.",
+    "spark": "Jobs and events between Forebay and Spark.",
+    "refresh": "`forebay pipeline run` after ten new events.",
+    "audit": "`forebay audit` as a command, cold, beside DuckDB on the same files.",
+}
+"""What a recording is about."""
+
 BUSY: Final = 8.0
 """A load at the start above which a recording is not the last word: benchmarks themselves cause less."""
 
@@ -56,6 +86,8 @@ PEERS: Final = ("postgres", "redis")
 
 PIVOTS: Final = ("stores", "prices", "dashboard")
 """A row for each figure and a column for each store."""
+
+_MET, _MISSED = ", met", ", **missed**"
 
 STORES: Final = ("memory", "sqlite", "postgres", "redis-everysec", "redis-always", "redis", "runs")
 
@@ -79,12 +111,25 @@ def record(name: str) -> dict[str, Any]:
 def table() -> str:
     """All recordings as Markdown, and what was noted earlier where there is none from a quiet machine."""
     recorded = read()
-    parts = []
+    parts = [_goals(recorded)]
     for name in RUNS:
         tables = [f"{_source(recorded[name])}:\n\n{table_of(name, recorded[name])}"] if name in recorded else []
         tables += _noted(name, recorded.get(name))
-        parts += [f"### {name}\n\n" + "\n".join(tables)] if tables else []
+        parts += [f"### {name}\n\n{ABOUT[name]}\n\n" + "\n".join(tables)] if tables else []
     return "\n".join(parts)
+
+
+def _goals(recorded: dict[str, Any]) -> str:
+    """How many goals each recording met, and which it missed."""
+    rows = []
+    for name in filter(recorded.__contains__, RUNS):
+        judged = [(f"`{each['name']}`", _judged(each)) for each in recorded[name]["figures"]]
+        missed = [figure for figure, goal in judged if goal.endswith(_MISSED)]
+        met = sum(goal.endswith(_MET) for _, goal in judged)
+        load = recorded[name]["load"][0]
+        busy = f", load {load}" if load > BUSY else ""
+        rows += [f"| [{name}](#{name}){busy} | {met} | {', '.join(missed)} |\n"] if met or missed else []
+    return "### Goals\n\n| recording | met | missed |\n|---|---|---|\n" + "".join(rows)
 
 
 def _noted(name: str, found: dict[str, Any] | None) -> list[str]:
@@ -95,8 +140,12 @@ def _noted(name: str, found: dict[str, Any] | None) -> list[str]:
     command = RUNS[name].replace(" --json", "")
     command = command.replace(" --quick", "") if "full length" in earlier["note"] else command
     about = ", ".join(filter(None, [f"`{command}`", f"noted {earlier['date']}", earlier["note"]]))
-    rows = "".join(f"| {' | '.join(row)} |\n" for row in earlier["rows"])
+    rows = "".join(f"| {figure} | {value} | {_noted_goal(goal)} |\n" for figure, value, goal in earlier["rows"])
     return [f"{about}:\n\n| figure | value | goal |\n|---|---|---|\n{rows}"]
+
+
+def _noted_goal(goal: str) -> str:
+    return goal if not goal or goal.endswith("**") else goal + _MET
 
 
 def pivot(name: str) -> str | None:
@@ -111,8 +160,10 @@ def compared() -> str:
     for name, found in sorted(read().items()):
         rates = [each for each in found["figures"] if each["unit"] == "jobs/s" and _shown(name, each)]
         if name in PEERS:
-            rows = "".join(_row({**each, "name": each["name"].removeprefix("drain/")}) for each in rates)
-            heading = "| queue | median | spread | beside Forebay | goal |\n|---|---|---|---|---|\n"
+            rows = "".join(
+                f"| `{each['name'].removeprefix('drain/')}` | {_measured(each)} | {_ratio(each)} |\n" for each in rates
+            )
+            heading = "| queue | rate | of Forebay's |\n|---|---|---|\n"
             parts += [f"{name.title()}, {_source(found)}:\n\n{heading}{rows}", *_noted(name, found)]
     return "\n".join(parts)
 
@@ -132,13 +183,13 @@ def _source(found: dict[str, Any]) -> str:
 def table_of(name: str, found: dict[str, Any]) -> str:
     figures = [figure for figure in found["figures"] if _shown(name, figure)]
     if name not in PIVOTS:
-        heading = "| figure | median | spread | beside it | goal |\n|---|---|---|---|---|\n"
+        heading = "| figure | value | beside | goal |\n|---|---|---|---|\n"
         return heading + "".join(map(_row, figures))
     rows: dict[str, dict[str, str]] = {}
     for figure in figures:
         store = next((store for store in STORES if re.search(rf"\b{store}\b", figure["name"])), "")
         row = re.sub(rf"\b{store}\b[-/]?", "", figure["name"]).strip("/") if store else figure["name"]
-        rows.setdefault(f"`{row}`, {figure['unit']}", {})[store] = _spread(figure)
+        rows.setdefault(f"`{row}`, {figure['unit']}", {})[store] = _written(figure["value"]) + _range(figure)
     stores = [store for store in STORES if any(store in cells for cells in rows.values())]
     lines = [f"| | {' | '.join(stores)} |", f"|---|{'---|' * len(stores)}"]
     lines += [f"| {row} | {' | '.join(cells.get(store, '') for store in stores)} |" for row, cells in rows.items()]
@@ -151,26 +202,34 @@ def _shown(name: str, figure: dict[str, Any]) -> bool:
 
 
 def _row(figure: dict[str, Any]) -> str:
-    low, high = figure["spread"]
-    beside = f"{figure['ratio']:.2f} × `{figure['baseline']}`" if figure["ratio"] else ""
-    value, least, most = (_written(each) for each in (figure["value"], low, high))
-    return f"| `{figure['name']}` | {value} {figure['unit']} | {least} … {most} | {beside} | {_judged(figure)} |\n"
+    beside = f"{_ratio(figure)} `{figure['baseline']}`" if figure["ratio"] else ""
+    return f"| `{figure['name']}` | {_measured(figure)} | {beside} | {_judged(figure)} |\n"
 
 
-def _spread(figure: dict[str, Any]) -> str:
-    low, high = figure["spread"]
-    return f"{_written(figure['value'])} [{_written(low)} … {_written(high)}]"
+def _ratio(figure: dict[str, Any]) -> str:
+    ratio = figure["ratio"]
+    return "" if not ratio else f"{ratio:.2f} ×" if ratio >= 0.01 else "< 0.01 ×"
+
+
+def _measured(figure: dict[str, Any]) -> str:
+    return f"{_written(figure['value'])} {figure['unit']}{_range(figure)}"
+
+
+def _range(figure: dict[str, Any]) -> str:
+    """The lowest and the highest round; nothing where there was one."""
+    low, high = (_written(each) for each in figure["spread"])
+    return "" if low == high else f" [{low} … {high}]"
 
 
 def _judged(figure: dict[str, Any]) -> str:
-    """The goal, and whether it was missed. A goal beside a peer that was not installed is not judged."""
+    """The goal, and whether it was met. A goal beside a peer that was not installed is not judged."""
     goal = str(figure["goal"])
     found = re.match(r"(≥|≤|>=|<=|<) ([\d.,]+)( ×)?", goal)
     if found is None or (found[3] and str(figure["baseline"]).startswith("bound/")):
         return goal
     value, bound = figure["ratio"] if found[3] else figure["value"], float(found[2].replace(",", ""))
     reached = value >= bound if found[1] in ("≥", ">=") else value <= bound
-    return goal if reached else f"{goal}, **missed**"
+    return goal + (_MET if reached else _MISSED)
 
 
 def _written(value: float) -> str:

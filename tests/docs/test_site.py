@@ -184,7 +184,7 @@ def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> 
     shown = figures.table_of(
         "http", {"figures": [figure("slow", 30.0, "< 25"), figure("quick", 3.0, "≤ 25")]}
     ).splitlines()
-    assert [line.split(" | ")[-1] for line in shown[2:]] == ["< 25, **missed** |", "≤ 25 |"]
+    assert [line.split(" | ")[-1] for line in shown[2:]] == ["< 25, **missed** |", "≤ 25, met |"]
 
 
 @pytest.mark.parametrize(("name", "curve"), CURVES.items())
@@ -205,8 +205,6 @@ def test_versions_of_the_site_are_listed_newest_first(tmp_path: Path) -> None:
 
 
 def test_columns_of_a_docstring_are_a_list_on_the_site() -> None:
-    text = (
-        "A job.\n\nkey    the first;  tenant: whose it is\na, b\n       both, on\n       two lines\n\nThe rest  stays."
-    )
+    text = "A job.\n\nkey    the first;  tenant: whose it is\na, b\n       both, on\n       two lines\n\nIt ends."
     items = "- `key`: the first\n- `tenant`: whose it is\n- `a`, `b`:\n  both, on\n  two lines\n"
-    assert with_lists(text) == f"A job.\n\n{items}\nThe rest  stays."
+    assert with_lists(text) == f"A job.\n\n{items}\nIt ends."
