@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import griffe
 
-_TERM: Final = re.compile(r"(?P<names>`?\w+`?(?:, `?\w+`?)*)(?: {2,}(?P<meaning>\S.*))?")
+_TERM: Final = re.compile(r"(?P<names>[^\s,]+(?:, [^\s,]+)*) {2,}(?P<meaning>\S.*)|(?P<alone>\w+(?:, \w+)*)")
 
 
 class ColumnsAsLists(griffe.Extension):
@@ -28,8 +28,8 @@ def with_lists(text: str) -> str:
         term, follows = _TERM.fullmatch(line), source[number + 1] if number + 1 < len(source) else ""
         if term and (term["meaning"] or follows.startswith("       ")):
             lines += [] if listing or not lines or not lines[-1] else [""]
-            names = ", ".join(f"`{name.strip('`')}`" for name in term["names"].split(", "))
-            meaning = re.sub(r"; {2}(\w+): ", r"\n- `\1`: ", (term["meaning"] or "").strip())
+            names = ", ".join(f"`{name.strip('`')}`" for name in (term["names"] or term["alone"]).split(", "))
+            meaning = re.sub(r"; {2}(\S+): ", r"\n- `\1`: ", (term["meaning"] or "").strip())
             lines.append(f"- {names}: {meaning}".rstrip())
             listing = True
         elif listing and line.startswith("  "):

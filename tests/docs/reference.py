@@ -76,7 +76,8 @@ def _answer(response: dict[str, Any]) -> Iterator[str]:
 
 def _type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
-        return f"`{schema['$ref'].rpartition('/')[2]}`"
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[`{name}`](#{name.lower()})"
     if "anyOf" in schema:
         return " or ".join(_type(each) for each in schema["anyOf"])
     if "enum" in schema:
