@@ -69,6 +69,7 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "reference" / "python.html").read_text()
     members = [f"{entry.path}.{name}" for entry in entries() for name in entry.shown()]
     assert [member for member in members if f'id="{member}"' not in reference] == []
+    assert "<li><code>timeout</code>: seconds after" in reference, "the columns of a docstring run together"
     found, elsewhere = search(tmp_path / "site", "redrive")
     assert re.match(r"\d+ matching documents", found)
     assert elsewhere == [], "the site loads something from another host"
