@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from forebay.spark.audit import AuditOptions, Verdict, audit
 from forebay.spark.evidence import read_effects, read_receipts
-from forebay.spark.frames import read_events
 from forebay.spark.lake import Lake
+from forebay.spark.lake_reader import read_events
 from forebay.spark.landing import write_files
 from forebay.spark.proof import LakeEvidence, audit_lake
 from forebay.spark.session import interpreted

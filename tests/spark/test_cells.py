@@ -13,9 +13,9 @@ from forebay.core.errors import Invalid
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.spark.audit import audit
-from forebay.spark.cells import CellsTail
 from forebay.spark.lake import Lake
 from forebay.spark.pipeline import Pipeline
+from forebay.spark.tails import CellsTail
 from forebay.store.cells.ids import LOCAL_BITS, cell_of
 from forebay.store.cells.store import CellsStore
 from forebay.store.open import cell_ledgers

@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.frames import read_events, read_table
 from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable, holes
+from forebay.spark.lake_reader import read_events, read_table
 from forebay.spark.maintenance import Maintenance, maintain
 from forebay.spark.pipeline import Pipeline
 from forebay.spark.refresh import _Refresh

@@ -11,8 +11,8 @@ from forebay.core.errors import ForebayError
 from forebay.core.job import Draft
 from forebay.spark import landing
 from forebay.spark.arrow import flatten
-from forebay.spark.frames import read_events
 from forebay.spark.lake import Lake
+from forebay.spark.lake_reader import read_events
 from forebay.spark.schemas import EVENTS
 from tests.spark.lakes import brought, landed, places
 from tests.spark.sample_stores import busy_day, opened

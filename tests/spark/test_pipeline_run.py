@@ -18,8 +18,8 @@ from forebay.core.job import Draft, State
 from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Ack
 from forebay.spark import refresh as module
-from forebay.spark.frames import read_events, read_table
 from forebay.spark.lake import Lake, LakeTable
+from forebay.spark.lake_reader import read_events, read_table
 from forebay.spark.pipeline import Pipeline, PipelineRun
 from forebay.spark.sections import check_ledger
 from forebay.spark.tables import TABLES

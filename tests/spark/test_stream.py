@@ -16,9 +16,8 @@ from forebay.core.ledger import LedgerRule
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.spark.options import Reading
-from forebay.spark.reading import ReadRange
+from forebay.spark.reading import ReadRange, TailStream
 from forebay.spark.schemas import EVENTS
-from forebay.spark.streaming import TailStream
 from forebay.spark.tails import LOG
 from forebay.store.protocol import Want
 from tests.spark.sample_stores import opened

@@ -26,8 +26,8 @@ from pyspark.sql.types import StructType
 
 from forebay.core.errors import Invalid
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.frames import read_files
 from forebay.spark.lake import Conflict, DataFile, Lake
+from forebay.spark.lake_reader import read_files
 from forebay.spark.landing import write_file, write_rows
 from forebay.spark.schemas import EFFECTS, RECEIPTS, conform
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from forebay.spark.frames import read_events, read_table
 from forebay.spark.lake import Lake
+from forebay.spark.lake_reader import read_events, read_table
 from forebay.spark.tables.service_levels import service_levels
 
 SHORT: Final = timedelta(minutes=20)

@@ -1,21 +1,117 @@
-"""Tables of a lake by the data source `forebay`: a task of Python reads each Parquet file, wherever the lake is."""
+"""Reading a lake: as DataFrames, as SQL views, as rows in this process, and by the data source `forebay`.
 
+Spark reads the files of a lake on a file system itself. Those of an object store are read by tasks of Python through
+delta-rs, one a file, so that no jar is needed. Views are computed from the events when they are read.
+"""
+
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import reduce
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from forebay.core.errors import Invalid
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.lake import DataFile, Lake
+from forebay.spark.lake import EVENTS as EVENTS_TABLE
+from forebay.spark.lake import REVISION, DataFile, Lake, LakeTable
 from forebay.spark.options import LakeReading
+from forebay.spark.schemas import EVENTS
+from forebay.spark.tables import TABLES, VIEWS
+
+_BUCKET_BITS: Final = 16
+"""Precision of the numbers that files are searched for."""
+
+
+def read_events(spark: SparkSession, lake: Lake, since: int = 0, table: LakeTable | None = None) -> DataFrame:
+    """All events of a lake as EVENTS, or those from an offset on. `table`: the version to read."""
+    held = lake.table(EVENTS_TABLE) if table is None else table
+    files = [file for file in held.files if file.max_values["offset"] >= since]
+    rows = read_files(spark, lake, EVENTS_TABLE, files, EVENTS)
+    return rows if all(file.min_values["offset"] >= since for file in files) else rows.filter(F.col("offset") >= since)
+
+
+def read_table(spark: SparkSession, lake: "Lake | str", name: str) -> DataFrame:
+    """A table of a lake, as of its last refresh, or a view, computed from the events as they are now."""
+    lake = Lake.at(lake) if isinstance(lake, str) else lake
+    if name == EVENTS_TABLE:
+        return read_events(spark, lake)
+    if name in VIEWS:
+        return VIEWS[name].build(read_events(spark, lake))
+    if name not in TABLES:
+        raise Invalid("table", f"there is no {name!r}", f"use {', '.join([EVENTS_TABLE, *TABLES, *VIEWS])}")
+    held = lake.tables([name], REVISION)
+    return read_files(spark, lake, name, held[name].files if held else [], TABLES[name].schema)
+
+
+def create_views(spark: SparkSession, lake: "Lake | str", prefix: str = "") -> list[str]:
+    """Temporary views for SQL, one for each table of the lake; their names."""
+    names = [EVENTS_TABLE, *TABLES, *VIEWS]
+    for name in names:
+        read_table(spark, lake, name).createOrReplaceTempView(prefix + name)
+    return [prefix + name for name in names]
+
+
+class Touched(NamedTuple):
+    """Numbers that files are searched for, shifted right so that they are few, in ascending order."""
+
+    column: str
+    shift: int
+    buckets: Sequence[int]
+
+    @classmethod
+    def of(cls, column: str, numbers: NDArray[np.int64]) -> "Touched":
+        shift = _shift(int(numbers.min()), int(numbers.max())) if len(numbers) else 0
+        return cls(column, shift, np.unique(numbers >> shift).tolist())
+
+    def meets(self, file: DataFile) -> bool:
+        """Whether the file may hold one of them, by its statistics."""
+        if self.column not in file.max_values:
+            return False
+        least, most = file.min_values[self.column] >> self.shift, file.max_values[self.column] >> self.shift
+        first = bisect_left(self.buckets, least)
+        return first < len(self.buckets) and self.buckets[first] <= most
+
+
+def touched(rows: DataFrame, column: str) -> Touched:
+    """The numbers of a column."""
+    known = rows.select(column).filter(F.col(column).isNotNull())
+    least, most = known.agg(F.min(column), F.max(column)).collect()[0]
+    shift = 0 if least is None else _shift(least, most)
+    found = known.select(F.shiftright(column, shift).alias("bucket")).distinct().collect()
+    return Touched(column, shift, sorted(row.bucket for row in found))
+
+
+def _shift(least: int, most: int) -> int:
+    return max(0, (most - least).bit_length() - _BUCKET_BITS)
+
+
+def local_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """A few rows of this process. No task of Python reads them. Spark reads no further than to an empty chunk."""
+    return spark.createDataFrame(rows.combine_chunks() if len(rows) else arrow_schema(schema).empty_table(), schema)
+
+
+def read_files(spark: SparkSession, lake: Lake, name: str, files: Iterable[DataFile], schema: StructType) -> DataFrame:
+    """These files of a table."""
+    paths = [file.path for file in files]
+    if not paths:
+        return spark.createDataFrame([], schema)
+    if not lake.is_local:
+        source = spark.read.format("forebay").schema(schema)
+        return source.options(lake=lake.uri, table=name, files="\n".join(paths)).load()
+    root = lake.table_uri(name)
+    reader = spark.read.schema(schema).option("basePath", root)
+    return reader.parquet(*(f"{root}/{path}" for path in paths)).select(*schema.names)
 
 
 @dataclass(frozen=True)

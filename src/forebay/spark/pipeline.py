@@ -21,12 +21,9 @@ from forebay.spark.lake import EVENTS, Conflict, DataFile, Lake, LakeCells
 from forebay.spark.landing import land
 from forebay.spark.maintenance import Maintenance, maintain
 from forebay.spark.options import Reading
-from forebay.spark.reading import ReadRange, split
+from forebay.spark.reading import MIN_RECORDS, ReadRange, split
 from forebay.spark.refresh import Refreshed, refresh
 from forebay.spark.sections import Positions, check_ledger, next_sections, reached_by
-
-_MIN_RECORDS: Final = 8
-"""Of a task: a record may hold thousands of events, and a stream that keeps up reads few records a batch."""
 
 _TASKS_A_SLOT: Final = 4
 """Records differ in size: small tasks balance the slots."""
@@ -124,7 +121,7 @@ class Pipeline:
         parts = [
             part
             for each in sections
-            for part in split(each.position.partition, each.start, each.end, share, _MIN_RECORDS, each.shift)
+            for part in split(each.position.partition, each.start, each.end, share, MIN_RECORDS, each.shift)
         ]
         try:
             files = self._land(reading, parts)

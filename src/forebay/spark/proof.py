@@ -43,10 +43,9 @@ from forebay.spark.audit.proven import Past, Proven
 from forebay.spark.audit.small import SmallCase
 from forebay.spark.audit.verdict import Verdict
 from forebay.spark.evidence import Evidence, Start
-from forebay.spark.frames import Touched, read_events, read_files, touched
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable
-from forebay.spark.lake_reader import read_file
+from forebay.spark.lake_reader import Touched, read_events, read_file, read_files, touched
 from forebay.spark.landing import write_file, write_rows
 from forebay.spark.recent import MAX_ROUNDS, files_before, new_files, read_small, related_files
 from forebay.spark.schemas import EVENTS

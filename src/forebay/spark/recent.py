@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from forebay.spark.audit.proven import Proven
 from forebay.spark.audit.small import Rows
 from forebay.spark.evidence import Evidence
-from forebay.spark.frames import Touched
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import DataFile, Lake, LakeTable
-from forebay.spark.lake_reader import read_rows
+from forebay.spark.lake_reader import Touched, read_rows
 from forebay.spark.schemas import EVENTS
 
 Numbers = NDArray[np.int64]

@@ -24,9 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.frames import Touched, local_rows, read_events, read_files, touched
 from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, REVISION, Conflict, DataFile, Lake, LakeTable
-from forebay.spark.lake_reader import read_rows
+from forebay.spark.lake_reader import Touched, local_rows, read_events, read_files, read_rows, touched
 from forebay.spark.landing import write_files, write_table
 from forebay.spark.schemas import EVENTS as EVENTS_SCHEMA
 from forebay.spark.session import FEW, interpreted

@@ -12,10 +12,9 @@ from typing import Final
 from msgspec import Struct
 
 from forebay.core.errors import Invalid, StoreFailed
-from forebay.spark.cells import CellsTail
 from forebay.spark.lake import Contents, LakeTable, identity
 from forebay.spark.options import Reading
-from forebay.spark.tails import Tail, open_tail
+from forebay.spark.tails import CellsTail, Tail, open_tail
 
 _MAX_EVENTS: Final = 2_000_000
 _MAX_RECORDS: Final = 500_000

@@ -29,11 +29,10 @@ from forebay.spark.arrow import narrowed
 from forebay.spark.jobs import JOBS, JobsReader
 from forebay.spark.lake_reader import LakeReader
 from forebay.spark.options import MAX_PARTITIONS, LakeReading, Reading, Writing
-from forebay.spark.reading import TailReader
+from forebay.spark.reading import TailReader, TailStream
 from forebay.spark.redrive import RedriveSink
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
 from forebay.spark.sink import BatchSink, StreamSink
-from forebay.spark.streaming import TailStream
 from forebay.spark.tables import TABLES
 from forebay.spark.tails import LOG
 

@@ -1,10 +1,11 @@
 """Append-only logs: the ledger, as events, and retained logs. Dense offsets, read by ranges, in Arrow batches.
 
-A tail has partitions; the ledger has one, the ledgers of several cells (`cells`) one for each. `gone` rewords
-`OffsetGone` for users of the data source, whose option `on_gap` decides.
+A tail has partitions. The ledger has one; the ledgers of several cells have one for each cell, in the order of the
+cells' numbers. `gone` rewords `OffsetGone` for users of the data source, whose option `on_gap` decides.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import numpy as np
@@ -12,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from forebay.core.entries import LogEntry
-from forebay.core.errors import ForebayError, OffsetGone
+from forebay.core.errors import ForebayError, Invalid, OffsetGone, StoreFailed
 from forebay.core.ledger import LedgerEntry
 from forebay.core.limits import MAX_BATCH
 from forebay.spark.arrow import arrow_schema, event_batches, instants
 from forebay.spark.options import Reading
 from forebay.spark.schemas import schema_of
-from forebay.store.open import LedgerReader, cell_ledgers, open_ledger, open_store
+from forebay.store.open import CellLedger, LedgerReader, cell_ledgers, open_cell_ledger, open_ledger, open_store
 from forebay.store.protocol import Store
 
 LOG: Final = StructType(
@@ -36,6 +37,8 @@ _SAMPLE_SHARE: Final = 16
 """A bound is estimated from this fraction of the rows within it."""
 
 _PROBES: Final = 4
+
+_REMEDY: Final = "its events are read when it answers again; the other cells are not affected"
 
 
 class Tail(Protocol):
@@ -58,11 +61,7 @@ def open_tail(reading: Reading) -> Tail:
     if reading.table == "log":
         return LogTail(open_store(reading.url), reading.log)
     cells = cell_ledgers(reading.url)
-    if not cells:
-        return LedgerTail(open_ledger(reading.url))
-    from forebay.spark.cells import CellsTail
-
-    return CellsTail(cells)
+    return CellsTail(cells) if cells else LedgerTail(open_ledger(reading.url))
 
 
 class LedgerTail:
@@ -110,6 +109,59 @@ class LedgerTail:
             start = page[-1].offset + 1
             mean = sum(map(_size, page)) / len(page)
             size = max(1, min(MAX_BATCH, size * 4, int(rows / mean)))
+
+
+class CellsTail:
+    """The ledgers of several cells, each with its own offsets.
+
+    A row has the number of its cell in `cell` and its offset in that ledger in `seq`; its job id is the one that all
+    cells use. A cell is opened when it is read: one that does not answer is named, and delays no other.
+    """
+
+    def __init__(self, cells: list[CellLedger]) -> None:
+        self.cells: Final = cells
+        self._tails: dict[int, LedgerTail] = {}
+
+    def extents(self) -> list[tuple[int, int]]:
+        return [self.extent(partition) for partition in range(len(self.cells))]
+
+    def extent(self, partition: int) -> tuple[int, int]:
+        """Of one cell; `StoreFailed` names it where it does not answer."""
+        with self._naming(partition):
+            return self._tail(partition).extents()[0]
+
+    def within(self, partition: int, start: int, end: int, rows: int) -> int:
+        with self._naming(partition):
+            return self._tail(partition).within(0, start, end, rows)
+
+    def batches(self, partition: int, start: int, end: int, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
+        number = self.cells[partition].number
+        own = (
+            schema if "offset" in schema.names else StructType([*schema.fields, StructType().add("offset", "long")[0]])
+        )
+        with self._naming(partition):
+            for batch in self._tail(partition).batches(0, start, end, own, rows):
+                yield _placed(batch, number).select(schema.names)
+
+    def close(self) -> None:
+        for tail in self._tails.values():
+            tail.close()
+        self._tails.clear()
+
+    def _tail(self, partition: int) -> LedgerTail:
+        if partition not in self._tails:
+            self._tails[partition] = LedgerTail(open_cell_ledger(self.cells[partition]))
+        return self._tails[partition]
+
+    @contextmanager
+    def _naming(self, partition: int) -> Iterator[None]:
+        name = f"cell {self.cells[partition].name}"
+        try:
+            yield
+        except OffsetGone as error:
+            raise OffsetGone(f"the ledger of {name}", partition, error.requested, error.first) from None
+        except (Invalid, StoreFailed) as error:
+            raise StoreFailed(name, str(error), _REMEDY) from error
 
 
 class LogTail:
@@ -169,3 +221,12 @@ def _log_batch(entries: list[LogEntry], schema: StructType) -> pa.RecordBatch:
     }
     target = arrow_schema(schema)
     return pa.RecordBatch.from_arrays([columns[field.name]().cast(field.type) for field in target], schema=target)
+
+
+def _placed(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+    """With the cell and the offset of each row in that cell's ledger, if these columns were requested."""
+    columns = {"cell": pa.repeat(pa.scalar(number, pa.int32()), len(batch)), "seq": batch["offset"]}
+    for name, values in columns.items():
+        if (index := batch.schema.get_field_index(name)) >= 0:
+            batch = batch.set_column(index, batch.schema.field(name), values)
+    return batch

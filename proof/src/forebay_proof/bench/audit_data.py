@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from forebay.spark.frames import read_events
 from forebay.spark.lake import Lake
+from forebay.spark.lake_reader import read_events
 from forebay.spark.landing import write_table
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
 

@@ -5,10 +5,10 @@
     sys.exit(verdict.exit_code)
 
 First a survey of the ledger's offsets (`survey`), then one aggregate by job that finds suspects (`profile`). Spark
-gathers the suspects' entries (`examine`); plain functions judge them job by job and seq by seq (`job_checks`,
-`seq_checks`) and name each offender. A quick audit goes by sets of jobs and of seqs as 64-bit words (`bitsets`), and
-looks for suspects only where a sum is not 0. What is ordered across jobs has queries of its own (`ordering`). Little
-that is new since an earlier audit is judged without Spark (`small`). `conclude` makes the verdict of what was found.
+gathers the suspects' entries (`examine`); plain functions judge them job by job and seq by seq (`exact_checks`) and
+name each offender. A quick audit compares sets of jobs and of seqs as 64-bit words (`bitsets`), and looks for suspects
+only where a sum is not 0. What is ordered across jobs has queries of its own (`ordering`). Little that is new since an
+earlier audit is judged without Spark (`small`). `conclude` makes the verdict of what was found.
 The answer is the same under any partitioning, any order of rows and any file read twice.
 """
 

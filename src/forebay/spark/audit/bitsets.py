@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
+from forebay.spark.audit.exact_checks import ENDED, NAMED
 from forebay.spark.audit.findings import only
-from forebay.spark.audit.job_checks import ENDED, NAMED
 
 _ENDED_UNRUN = tuple(change for change in ENDED if change not in {Change.ACKED, Change.DIED})
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier, Weight
-from forebay.spark.audit.job_checks import Finding
+from forebay.spark.audit.exact_checks import Finding
 from forebay.spark.audit.proven import ProvenTotals
 from forebay.spark.audit.survey import LedgerExtent
 from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, CheckResult, EarlierProof, Offender, Outcome, Verdict

@@ -1,4 +1,4 @@
-"""The exact checks of suspects: Spark collects their entries, `job_checks` and `seq_checks` judge them.
+"""The exact checks of suspects: Spark collects their entries, `exact_checks` judges them.
 
 To a suspect belong all its events, receipts and effects; all evidence of the seqs in these; and the events of the jobs
 that this evidence names. Few of them are taken to the driver, where they are judged sooner than Spark has planned the
@@ -16,11 +16,21 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from forebay.spark.arrow import arrow_schema
+from forebay.spark.audit.exact_checks import (
+    EFFECT,
+    EVENT,
+    RECEIPT,
+    EvidenceRow,
+    Finding,
+    Mention,
+    Rules,
+    check_job,
+    check_seq,
+)
 from forebay.spark.audit.findings import FINDINGS
-from forebay.spark.audit.job_checks import EFFECT, EVENT, RECEIPT, EvidenceRow, Finding, Mention, Rules, check_job
-from forebay.spark.audit.seq_checks import check_seq
 from forebay.spark.schemas import schema_of
 
 MAX_DRIVER_ROWS: Final = 500_000
@@ -55,22 +65,10 @@ accepted bool
 named bool
 queue string
 """)
-_JUDGED: Final = schema_of("""
-seq long
-job_id long
-answer string
-known bool
-accepted bool
-named bool
-queue string
-check string
-delivery int
-offset long
-place int
-note string
-""")
+_JUDGED: Final = StructType(
+    [*_MENTIONS.fields, *schema_of("check string\ndelivery int\noffset long\nplace int\nnote string").fields]
+)
 """A mention, or a finding: one that has a check."""
-
 
 _COLUMNS: Final[dict[int, dict[str, str]]] = {
     EVENT: {"at": "event_at"},

@@ -13,9 +13,9 @@ from forebay.core.ledger import Change
 from forebay.spark.audit.bitsets import JobSums, SeqSums, accepted_again, job_sums, seq_sums
 from forebay.spark.audit.checks import AuditOptions
 from forebay.spark.audit.conclude import AuditFacts, CheckCount, conclude, counted
+from forebay.spark.audit.exact_checks import ENDED, Finding, Rules
 from forebay.spark.audit.examine import Suspects, examine, of
 from forebay.spark.audit.findings import FINDINGS
-from forebay.spark.audit.job_checks import ENDED, Finding, Rules
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
 from forebay.spark.audit.proven import Past, Proven, ProvenTotals, Slot

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 from forebay.core.policy import Field
+from forebay.spark.audit.exact_checks import ENDED
 from forebay.spark.audit.findings import finding
-from forebay.spark.audit.job_checks import ENDED
 
 _SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
 

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
-from forebay.spark.audit.job_checks import ENDED, MOVES, NAMED
+from forebay.spark.audit.exact_checks import ENDED, MOVES, NAMED
 from forebay.spark.audit.survey import LedgerExtent
 
 _ENQUEUED, _FIRED, _CLAIMED, _ACKED, _TOLD, _EFFECT = (1 << bit for bit in range(6))

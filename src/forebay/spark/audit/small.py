@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from forebay.core.ledger import Change
 from forebay.spark.audit.checks import AuditOptions
 from forebay.spark.audit.conclude import AuditFacts, conclude, counted
+from forebay.spark.audit.exact_checks import EFFECT, ENDED, EVENT, NAMED, RECEIPT
 from forebay.spark.audit.examine import entries_of, judge
-from forebay.spark.audit.job_checks import EFFECT, ENDED, EVENT, NAMED, RECEIPT
 from forebay.spark.audit.judge import rules_of
 from forebay.spark.audit.profile import fits
 from forebay.spark.audit.proven import Proven, ProvenTotals, Slot
