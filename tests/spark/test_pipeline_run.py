@@ -16,7 +16,7 @@ from forebay.cli.spark_commands import spark_of
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, State
 from forebay.core.ledger import LedgerRule
-from forebay.core.outcome import Ack
+from forebay.core.outcome import Ack, DeadLetter, Failure
 from forebay.spark import refresh as module
 from forebay.spark.lake import Lake, LakeTable
 from forebay.spark.lake_reader import read_events, read_table
@@ -98,10 +98,16 @@ def test_a_refresh_writes_what_changed(spark: SparkSession, tmp_path: Path, monk
     assert whole.written["jobs"] == whole.tables["jobs"] == 400
     with opened(url) as store:
         leases = store.claim([Want("default", 3)], "worker", timedelta(seconds=60))
-        store.settle([(lease, Ack()) for lease in leases])
+        bounced = DeadLetter(Failure("Bounced", "no such mailbox"))
+        store.settle([(lease, bounced if lease is leases[0] else Ack()) for lease in leases])
     done = Pipeline(spark, lake, url).run()
     assert 3 <= done.written["jobs"] <= 40
     assert (done.tables["jobs"], done.tables["attempts"], done.written["attempts"]) == (400, 3, 3)
+    with opened(url) as store:
+        assert store.redrive([leases[0].job.id])
+    redriven = Pipeline(spark, lake, url).run()
+    assert redriven.written["jobs"], "nothing has changed: the test shows nothing"
+    assert (redriven.written["attempts"], redriven.written["dead_letters"]) == (0, 0)
     again = Pipeline(spark, lake, url).run()
     assert (again.tables, set(again.written.values())) == (done.tables, {0})
     once = Lake.of(tmp_path / "once", url)

@@ -18,6 +18,8 @@ from pyspark.sql.types import StructType
 from forebay.core.errors import Invalid
 from forebay.core.ledger import Change, JobRange, LedgerEntry, Trait
 
+Numbers = NDArray[np.int64]
+
 _DAY: Final = 86_400_000_000
 _LEASED: Final = frozenset({Change.CLAIMED, Change.EXTENDED})
 _AGAIN: Final = frozenset({Change.RETRIED, Change.RELEASED, Change.REDRIVEN})
@@ -46,6 +48,12 @@ def narrowed(schema: StructType, whole: StructType, what: str) -> StructType:
 def instants(values: NDArray[np.int64]) -> pa.Array:
     """Microseconds as timestamps; 0 is null."""
     return pa.array(values, pa.timestamp("us", tz="UTC"), mask=values == 0)
+
+
+def distinct_numbers(*columns: pa.ChunkedArray) -> Numbers:
+    """All values of these columns, each once, in ascending order."""
+    values = [column.drop_null().to_numpy() for column in columns]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *values]))
 
 
 def event_batches(entries: Iterable[LedgerEntry], schema: StructType, rows: int = 50_000) -> Iterator[pa.RecordBatch]:

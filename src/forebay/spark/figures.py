@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.lake import Lake
 from forebay.spark.lake_reader import read_events, read_table
-from forebay.spark.tables.service_levels import service_levels
+from forebay.spark.tables.columns import PERCENTILES, merged, percentile
+from forebay.spark.tables.service_levels import MEASURES, service_levels
 
 SHORT: Final = timedelta(minutes=20)
 MAX_STEPS: Final = 240
@@ -23,8 +24,6 @@ MAX_QUEUES: Final = 40
 MAX_GROUPS: Final = 40
 MAX_DEPTHS: Final = 6
 COUNTS: Final = ("accepted", "claimed", "acked", "retried", "died")
-MEASURES: Final = ("wait", "late", "run", "total")
-RANKS: Final = (0.5, 0.95, 0.99)
 CURVE: Final = tuple(round(number / 100, 2) for number in (1, *range(5, 100, 5), 99))
 
 Row = dict[str, Any]
@@ -123,7 +122,11 @@ def _queues(levels: DataFrame) -> list[Row]:
 def _curve(levels: DataFrame) -> list[Row]:
     whole = levels.agg(*_sketches())
     ranks = F.array(*(F.lit(rank) for rank in CURVE))
-    columns = [_quantile(measure, ranks).alias(measure) for measure in MEASURES]
+    sketches = {measure: F.col(f"{measure}_sketch") for measure in MEASURES}
+    columns = [
+        F.when(sketch.isNotNull(), F.kll_sketch_get_quantile_bigint(sketch, ranks)).alias(measure)
+        for measure, sketch in sketches.items()
+    ]
     (row,) = whole.select(*columns).collect()
     found = {measure: row[measure] or [None] * len(CURVE) for measure in MEASURES}
     return [
@@ -141,16 +144,14 @@ def _deliveries(table: DataFrame) -> list[Row]:
 def _retries(table: DataFrame) -> list[Row]:
     rows = table.groupBy("queue", "attempt").agg(
         F.sum("retries").alias("retries"),
-        F.kll_merge_agg_bigint("delay_sketch").alias("sketch"),
+        merged("delay_sketch"),
         F.max("delay_most").alias("most"),
         F.max("same_delay").alias("same_delay"),
         F.max("burst").alias("burst"),
     )
-    delays = F.kll_sketch_get_quantile_bigint("sketch", F.array(*(F.lit(rank) for rank in RANKS)))
-    shown = rows.withColumn("delays", delays).drop("sketch").orderBy(F.desc("retries"), "queue", "attempt")
+    delays = {f"p{each}": percentile("delay_sketch", each) for each in PERCENTILES}
+    shown = rows.withColumns(delays).drop("delay_sketch").orderBy(F.desc("retries"), "queue", "attempt")
     found = _collected(shown.limit(MAX_QUEUES))
-    for row in found:
-        row["p50"], row["p95"], row["p99"] = (_seconds(delay) for delay in row.pop("delays"))
     return sorted(found, key=lambda row: (row["queue"], row["attempt"]))
 
 
@@ -180,21 +181,15 @@ def _stretch(column: str, step: int) -> Column:
 
 
 def _sketches() -> list[Column]:
-    names = [f"{measure}_sketch" for measure in MEASURES]
-    return [F.when(F.count(name) > 0, F.kll_merge_agg_bigint(name)).alias(name) for name in names]
+    return [merged(f"{measure}_sketch") for measure in MEASURES]
 
 
 def _percentiles() -> list[Column]:
     return [
-        (_quantile(measure, F.lit(rank)) / 1e6).alias(f"{measure}_p{round(rank * 100)}")
+        percentile(f"{measure}_sketch", each).alias(f"{measure}_p{each}")
         for measure in MEASURES
-        for rank in RANKS
+        for each in PERCENTILES
     ]
-
-
-def _quantile(measure: str, rank: Column) -> Column:
-    name = f"{measure}_sketch"
-    return F.when(F.col(name).isNotNull(), F.kll_sketch_get_quantile_bigint(F.col(name), rank))
 
 
 def _seconds(micros: float | None) -> float | None:

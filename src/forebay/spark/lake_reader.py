@@ -15,14 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from forebay.core.errors import Invalid
-from forebay.spark.arrow import arrow_schema
+from forebay.spark.arrow import Numbers, arrow_schema
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import REVISION, DataFile, Lake, LakeTable
 from forebay.spark.options import LakeReading
@@ -70,7 +69,7 @@ class Touched(NamedTuple):
     buckets: Sequence[int]
 
     @classmethod
-    def of(cls, column: str, numbers: NDArray[np.int64]) -> "Touched":
+    def of(cls, column: str, numbers: Numbers) -> "Touched":
         shift = _shift(int(numbers.min()), int(numbers.max())) if len(numbers) else 0
         return cls(column, shift, np.unique(numbers >> shift).tolist())
 
@@ -156,8 +155,8 @@ def read_rows(
     name: str,
     files: Iterable[DataFile],
     schema: StructType,
-    wanted: Mapping[str, NDArray[np.int64]] | None = None,
-    unwanted: Mapping[str, NDArray[np.int64]] | None = None,
+    wanted: Mapping[str, Numbers] | None = None,
+    unwanted: Mapping[str, Numbers] | None = None,
 ) -> pa.Table:
     """Rows of these files, in this process. `wanted`: only rows with one of these numbers in one of these columns.
     `unwanted`: none of those."""
@@ -171,7 +170,7 @@ def read_rows(
     return pa.Table.from_batches(chosen(), arrow_schema(schema))
 
 
-def _among(batch: pa.RecordBatch, numbers: Mapping[str, NDArray[np.int64]]) -> pa.Array:
+def _among(batch: pa.RecordBatch, numbers: Mapping[str, Numbers]) -> pa.Array:
     masks = [pc.is_in(batch[column], value_set=pa.array(own, pa.int64())) for column, own in numbers.items()]
     return reduce(pc.or_, masks)
 

@@ -19,19 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from forebay.spark.arrow import arrow_schema
+from forebay.spark.arrow import Numbers, arrow_schema, distinct_numbers
 from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, REVISION, Conflict, DataFile, Lake, LakeTable
 from forebay.spark.lake_reader import Touched, local_rows, read_events, read_files, read_rows, touched
 from forebay.spark.landing import write_files, write_table
 from forebay.spark.schemas import EVENTS as EVENTS_SCHEMA
 from forebay.spark.session import FEW, interpreted
 from forebay.spark.tables import TABLES, Table
-from forebay.spark.tables.redeliveries import taken_off
-from forebay.spark.tables.service_levels import on_top_of
+from forebay.spark.tables.redeliveries import negated
+from forebay.spark.tables.service_levels import with_depths_after
 
 _MAX_FEW: Final = 20_000
 """New events. Up to so many the driver reads them, and the rows of their jobs."""
@@ -48,11 +47,18 @@ class Refreshed(Struct, frozen=True):
 
 
 class _NewEvents(Struct, frozen=True):
-    """Events from an offset on. `ids`: their jobs; None: the events are many."""
+    """Events from an offset on. `few`: the same in this process; None: they are many."""
 
     rows: DataFrame
     jobs: Touched
-    ids: NDArray[np.int64] | None
+    few: pa.Table | None
+
+    def jobs_of(self, table: Table) -> Numbers | None:
+        """The ids of jobs whose rows may change; None: the events are many."""
+        if self.few is None:
+            return None
+        own = pc.is_in(self.few["change"], value_set=pa.array(table.changes)) if table.changes else None
+        return distinct_numbers((self.few if own is None else self.few.filter(own))["job_id"])
 
 
 class _Replacement(Struct, frozen=True):
@@ -87,9 +93,7 @@ class _Refresh:
         held = self._lake.table(table.name, REVISION)
         if held.end >= self._events.end:
             return Refreshed(held.rows, 0)
-        change = self._derived(table, held) if table.source != EVENTS else self._few_jobs(table, held)
-        if change is None:
-            change = self._merged(table, held)
+        change = self._derived(table, held) if table.source != EVENTS else self._of_events(table, held)
         try:
             held.commit(change.added, self._events.end, change.removed)
         except Conflict:
@@ -113,19 +117,27 @@ class _Refresh:
             return _NewEvents(frame, touched(frame, "job_id"), None)
         rows = read_rows(self._lake, EVENTS, files, EVENTS_SCHEMA)
         rows = rows.filter(pc.greater_equal(rows["offset"], since))
-        ids = np.unique(rows["job_id"].drop_null().to_numpy())
-        return _NewEvents(local_rows(self._spark, rows, EVENTS_SCHEMA), Touched.of("job_id", ids), ids)
+        jobs = Touched.of("job_id", distinct_numbers(rows["job_id"]))
+        return _NewEvents(local_rows(self._spark, rows, EVENTS_SCHEMA), jobs, rows)
 
     def _recent(self, since: int) -> list[DataFile]:
         return [file for file in self._events.files if file.max_values["offset"] >= since]
 
-    def _few_jobs(self, table: Table, held: LakeTable) -> _Replacement | None:
-        """Merge the rows of a few jobs; None if they are many, or the table is not one of jobs."""
-        new = self._new_events(held.end)
-        files = [file for file in held.files if held.end and new.jobs.meets(file)]
-        if table.by != "job" or new.ids is None or sum(file.rows for file in files) > _MAX_SEARCHED_ROWS:
+    def _of_events(self, table: Table, held: LakeTable) -> _Replacement:
+        """A table whose source is the events."""
+        jobs = self._new_events(held.end).jobs_of(table)
+        if jobs is not None and not len(jobs) and held.end:
+            return _Replacement(held.end, [], [])
+        few = None if jobs is None or table.by != "job" else self._few_jobs(table, held, jobs)
+        return self._merged(table, held) if few is None else few
+
+    def _few_jobs(self, table: Table, held: LakeTable, jobs: Numbers) -> _Replacement | None:
+        """Merge the rows of these jobs; None if too many rows are beside them."""
+        new, touched_jobs = self._new_events(held.end), Touched.of("job_id", jobs)
+        files = [file for file in held.files if held.end and touched_jobs.meets(file)]
+        if sum(file.rows for file in files) > _MAX_SEARCHED_ROWS:
             return None
-        chosen = {"job_id": new.ids}
+        chosen = {"job_id": jobs}
         parts = [read_rows(self._lake, table.name, [file], table.schema, chosen) for file in files]
         removed = [file for file, rows in zip(files, parts, strict=True) if len(rows)] if held.end else held.files
         old = pa.concat_tables([arrow_schema(table.schema).empty_table(), *parts])
@@ -135,7 +147,7 @@ class _Refresh:
         return _Replacement(held.end, removed, added, old, merged)
 
     def _inserted(
-        self, table: Table, files: list[DataFile], replaced: dict[str, NDArray[np.int64]], rows: pa.Table
+        self, table: Table, files: list[DataFile], replaced: dict[str, Numbers], rows: pa.Table
     ) -> Iterator[DataFile]:
         """Write these files anew, without the replaced rows, and with `rows` in the order of their jobs."""
         for day in {file.day for file in files} | set(map(str, rows["day"].unique().to_pylist())):
@@ -160,12 +172,12 @@ class _Refresh:
         """Rows of selected files without new events stay as they are."""
         new = self._new_events(held.end)
         removed = self._files(table, held) if held.end else held.files
-        few = new.ids is not None and sum(file.rows for file in removed) <= FEW
+        few = new.few is not None and sum(file.rows for file in removed) <= FEW
         with interpreted(self._spark, few):
             rows = table.updated(self._read(table, removed), new.rows) if held.end else table.build(new.rows)
             if held.end and table.by == "later days":
                 before = [file for file in held.files if file not in removed]
-                rows = on_top_of(rows, self._read(table, before))
+                rows = with_depths_after(rows, self._read(table, before))
             if few:
                 return _Replacement(held.end, removed, list(self._write(table, _collected(table, rows))))
             return _Replacement(
@@ -188,10 +200,12 @@ class _Refresh:
             rows = table.build(self._read(source, self._lake.table(source.name, REVISION).files))
             return _Replacement(held.end, held.files, self._write_many(table, rows))
         days = {file.day for file in (*change.removed, *change.added)}
+        if not days:
+            return _Replacement(held.end, [], [])
         removed = [file for file in held.files if file.day in days]
         few = change.before is not None
         with interpreted(self._spark, few):
-            gone = taken_off(table.build(self._read(source, change.removed, change.before)))
+            gone = negated(table.build(self._read(source, change.removed, change.before)))
             come = table.build(self._read(source, change.added, change.after))
             rows = table.merge(reduce(DataFrame.unionAll, [self._read(table, removed), gone, come]))
             added = list(self._write(table, _collected(table, rows))) if few else self._write_many(table, rows)

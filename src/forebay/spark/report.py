@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from forebay.core.humanize import number
 from forebay.spark.audit import Verdict
 from forebay.spark.document import document, save, section, table
-from forebay.spark.figures import MAX_GROUPS, MEASURES, Figures, Row, figures
+from forebay.spark.figures import MAX_GROUPS, Figures, figures
 from forebay.spark.lake import Lake
 from forebay.spark.plots import Curve, bars, lines
+from forebay.spark.tables.service_levels import MEASURES
 
 _MAX_OFFENDERS: Final = 5
 _MEANINGS: Final = {
@@ -219,6 +220,3 @@ def _share(value: float | None) -> str:
 
 def _fact(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-__all__ = ["Row", "page", "write_report"]

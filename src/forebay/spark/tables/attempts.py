@@ -44,6 +44,7 @@ error string
 day date!
 """)
 
+CHANGES: Final = (Change.CLAIMED, Change.EXTENDED, *SETTLED)
 _ANY: Final = ("attempt", "queue", "kind", "enqueued_at", "due_at", "claimed_at", "lease_until", "owner", "ended_at")
 
 
@@ -51,7 +52,7 @@ def attempts(events: DataFrame) -> DataFrame:
     ended = was(*SETTLED)
     claimed_at = F.when(was(Change.CLAIMED), F.col("event_at")).otherwise(F.col("claimed_at"))
     return _measured(
-        events.filter(was(Change.CLAIMED, Change.EXTENDED, *SETTLED))
+        events.filter(was(*CHANGES))
         .groupBy("job_id", "delivery")
         .agg(
             *(F.max(name).alias(name) for name in ("attempt", "queue", "kind", "enqueued_at", "due_at", "lease_until")),

@@ -47,6 +47,6 @@ def merge_redeliveries(rows: DataFrame) -> DataFrame:
     return summed.filter(F.col("jobs") > 0).select(*REDELIVERIES.names)
 
 
-def taken_off(rows: DataFrame) -> DataFrame:
+def negated(rows: DataFrame) -> DataFrame:
     """As `merge_redeliveries` subtracts them."""
     return rows.withColumns({name: -F.col(name) for name in ("jobs", "acked", "dead", "open")})

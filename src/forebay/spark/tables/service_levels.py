@@ -38,13 +38,13 @@ _COUNTED: Final = (
     *(Change.ACCEPTED, Change.CLAIMED, Change.ACKED, Change.RETRIED, Change.RELEASED, Change.DIED, Change.EXPIRED),
     *(Change.DISMISSED, Change.CANCELLED, Change.REDRIVEN),
 )
-_MEASURES: Final = ("wait", "late", "run", "total")
+MEASURES: Final = ("wait", "late", "run", "total")
 
 
 def _schema() -> StructType:
     counts = "\n".join(f"{change} long!" for change in _COUNTED)
     fields = list(schema_of(f"minute timestamp!\nqueue string!\n{counts}"))
-    for measure in _MEASURES:
+    for measure in MEASURES:
         fields.append(StructField(f"{measure}_sketch", BinaryType()))
         fields += schema_of("\n".join(f"{measure}_p{percent} double" for percent in PERCENTILES))
     return StructType(
@@ -85,12 +85,12 @@ def merge_service_levels(rows: DataFrame) -> DataFrame:
     return _rated(
         rows.groupBy("minute", "queue").agg(
             *(F.sum(name).alias(name) for name in (*_COUNTED, "change")),
-            *(merged(f"{measure}_sketch") for measure in _MEASURES),
+            *(merged(f"{measure}_sketch") for measure in MEASURES),
         )
     )
 
 
-def on_top_of(rows: DataFrame, before: DataFrame) -> DataFrame:
+def with_depths_after(rows: DataFrame, before: DataFrame) -> DataFrame:
     """These minutes after minutes that are not among them: their depths begin where those end."""
     last = before.groupBy("queue").agg(F.max_by("depth", "minute").alias("ground"))
     deep = rows.join(F.broadcast(last), "queue", "left")
@@ -105,7 +105,7 @@ def _rated(rows: DataFrame) -> DataFrame:
         "retry_rate": _share([Change.RETRIED], ended),
         "dead_rate": _share([Change.DIED, Change.EXPIRED], tuple(each for each in ENDED if each in _COUNTED)),
     }
-    for measure in _MEASURES:
+    for measure in MEASURES:
         columns |= {f"{measure}_p{each}": percentile(f"{measure}_sketch", each) for each in PERCENTILES}
     return rows.withColumns(columns).select(*SERVICE_LEVELS.names)
 
