@@ -155,8 +155,8 @@ SPARK_MUTANTS = [
     Mutant(
         "spark: a lake without its last file is whole",
         "src/forebay/cli/audit.py",
-        "for each in holes(lake.contents())]",
-        "for each in holes(lake.contents())[:0]]",
+        "for each in missing_events(lake.contents())]",
+        "for each in missing_events(lake.contents())[:0]]",
         ("tests/spark/test_audit_files.py",),
     ),
     Mutant(

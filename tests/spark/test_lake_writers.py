@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable, holes
+from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable, missing_events
 from forebay.spark.lake_reader import read_events, read_table
 from forebay.spark.maintenance import Maintenance, maintain
 from forebay.spark.pipeline import Pipeline
@@ -101,7 +101,7 @@ def test_two_pipelines_that_race_add_every_event_once(spark: SparkSession, url: 
     found = places(lake)
     assert len(found) == len(set(found)) == sum(each.events for each in done) == read_events(spark, lake).count()
     assert {offset for offset, _ in found} == set(range(head(url)))
-    assert (lake.table("events").version, holes(lake.contents())) == (1, [])
+    assert (lake.table("events").version, missing_events(lake.contents())) == (1, [])
     assert len(files_of(lake, "events")) == len(lake.table("events").files), "the second one has removed its files"
 
 

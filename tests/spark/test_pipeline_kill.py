@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack, Failure, Retry
 from forebay.demo.proof import SMALL_DATA
-from forebay.spark.lake import Lake, holes
+from forebay.spark.lake import Lake, missing_events
 from forebay.spark.pipeline import Pipeline
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Want
@@ -72,7 +72,7 @@ def test_a_stream_that_is_killed_adds_every_event_once(spark: SparkSession, tmp_
     finally:
         stop.set()
         writer.join()
-    assert holes(lake.contents()) == []
+    assert missing_events(lake.contents()) == []
     Pipeline(spark, lake, url).run()
     with opened(url) as store:
         head = store.ledger_extent()[1]

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from forebay.core.errors import ForebayError, Invalid
-from forebay.spark.lake import Conflict, Lake, holes, identity, lake_uri
+from forebay.spark.lake import Conflict, Lake, identity, lake_uri, missing_events
 from forebay.spark.maintenance import Maintenance, maintain
 from tests.spark.lakes import brought, landed, places
 from tests.spark.sample_stores import busy_day
@@ -109,7 +109,7 @@ def test_a_batch_that_was_added_is_refused_by_the_format(url: str, tmp_path: Pat
     with pytest.raises(Conflict, match="another writer has committed; nothing was added"):
         late.commit(again, 5)
     assert (lake.table("events").end, len(places(lake))) == (5, len(set(places(lake))))
-    assert holes(lake.contents()) == []
+    assert missing_events(lake.contents()) == []
 
 
 def test_other_engines_find_what_they_filter_by(url: str, tmp_path: Path) -> None:
@@ -135,12 +135,13 @@ def test_maintenance_joins_small_files_and_removes_unreferenced_ones(url: str, t
     before, orphans = sorted(places(lake)), landed(lake, url, 5, 6)
     done = maintain(lake, Maintenance())
     assert (done.joined, done.rows_dropped, done.files_removed) == (5, 0, 0)
+    assert maintain(lake, Maintenance(grace=timedelta(minutes=1))).files_removed == 0
     assert maintain(lake, Maintenance(grace=timedelta(0))).files_removed == 5 + len(orphans)
     contents = lake.contents()
     assert (len(contents.events.files), contents.first, contents.end, sorted(places(lake))) == (1, 0, 5, before)
     assert len(list(Path(lake.uri, "events").rglob("*.parquet"))) == 1
     brought(lake, url, 6)
-    assert (lake.contents().end, holes(lake.contents())) == (6, [])
+    assert (lake.contents().end, missing_events(lake.contents())) == (6, [])
 
 
 def test_days_that_are_too_old_are_dropped_and_the_rest_stays_dense(

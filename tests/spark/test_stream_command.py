@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from forebay.demo.proof import SMALL_DATA
-from forebay.spark.lake import Lake, holes
+from forebay.spark.lake import Lake, missing_events
 from tests.command_result import Run
 from tests.spark.lakes import places
 from tests.spark.sample_stores import opened, worked
@@ -79,7 +79,7 @@ def test_a_stream_follows_until_a_signal_and_a_second_start_continues(
         assert f"{3 * batches} records, {3 * batches * JOBS} events" in answer.out
     contents = lake.contents()
     assert followed == [True, True, True]
-    assert (holes(contents), contents.end, contents.event_count) == ([], 9, 9 * JOBS)
+    assert (missing_events(contents), contents.end, contents.event_count) == ([], 9, 9 * JOBS)
     assert contents.tables["jobs"].rows == 3 * JOBS
     assert len(set(places(lake))) == 9 * JOBS
 
@@ -105,5 +105,5 @@ def test_a_service_that_is_stopped_leaves_a_whole_lake(url: str, tmp_path: Path,
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         assert (process.returncode, "Traceback" in said) == (0, False), said
-    assert holes(lake.contents()) == []
+    assert missing_events(lake.contents()) == []
     assert lake.contents().event_count == 6 * JOBS

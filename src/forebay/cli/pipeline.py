@@ -67,14 +67,14 @@ def _keep_argument(parser: ArgumentParser) -> None:
 
 def _run(call: Call) -> int:
     with needing_spark():
-        from forebay.spark.lake import Lake, behind
+        from forebay.spark.lake import Lake, stale_tables
         from forebay.spark.pipeline import Pipeline, PipelineRun
         from forebay.spark.sections import check_ledger
 
         url = absolute_url(call.url)
         lake = Lake.of(call.args.lake, url)
         contents = lake.contents()
-        positions, late = check_ledger(url, contents), behind(contents)
+        positions, late = check_ledger(url, contents), stale_tables(contents)
         if not (positions.new or positions.names or late):
             rows = {name: table.rows for name, table in contents.tables.items()}
             _show(call, PipelineRun(0, 0, 0.0, rows, dict.fromkeys(rows, 0)))
@@ -106,11 +106,11 @@ def _stream(call: Call) -> int:
 def _status(call: Call) -> int:
     """From the Delta logs alone: no Spark, no store."""
     with needing_spark():
-        from forebay.spark.lake import Lake, holes
+        from forebay.spark.lake import Lake, missing_events
 
         lake = Lake.at(call.args.lake)
         contents = lake.contents()
-    missing = holes(contents)
+    missing = missing_events(contents)
     facts = {
         "lake": lake.uri,
         "store": contents.store,

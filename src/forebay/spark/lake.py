@@ -369,12 +369,12 @@ class Lake:
         return place.is_dir() and {*place.glob("*"), *place.glob("*/*")} <= started
 
 
-def behind(contents: Contents) -> list[str]:
+def stale_tables(contents: Contents) -> list[str]:
     """Tables that are missing, or that lag behind the events of the lake."""
     return [name for name in TABLES if name not in contents.tables or contents.tables[name].end < contents.end]
 
 
-def holes(contents: Contents) -> list[str]:
+def missing_events(contents: Contents) -> list[str]:
     """Where files of events are missing, by the offset of the table; empty when the lake is whole."""
     last = max((file.max_values["offset"] for file in contents.events.files), default=contents.end - 1)
     return (

@@ -17,7 +17,7 @@ AUDIT = ("receipts", "effects", "proof")
 
 class Maintenance(Struct, frozen=True):
     """`every`: seconds. `keep`: days of acceptance, of claims, of events that are older are dropped; None: none are.
-    `grace`: how long a replaced file stays for its readers."""
+    `grace`: how long a replaced file stays for its readers, in hours, rounded up."""
 
     every: float = 3600.0
     keep: timedelta | None = None
@@ -49,7 +49,7 @@ def maintain(lake: Lake, maintenance: Maintenance) -> Maintained:
     joined = sum(
         table.compact(None if name == EVENTS else MAX_TABLE_ROWS) for name, table in tables.items() if name not in AUDIT
     )
-    hours = int(maintenance.grace / timedelta(hours=1))
+    hours = -(-maintenance.grace // timedelta(hours=1))
     removed = sum(lake.table(name).vacuum(hours) for name in tables)
     return Maintained(joined, dropped, removed)
 
