@@ -30,7 +30,7 @@ RUNNING = AuditOptions(
     dropped=OPTIONS.dropped, ordered=OPTIONS.ordered, schedules=OPTIONS.schedules, coverage=0.5, min_jobs=1
 )
 SMALL = replace(RUNNING, ordered={}, schedules={})
-"""What an incremental audit does not need Spark for."""
+"""What an audit of few rows does not need Spark for."""
 
 LIVES = 30
 
@@ -200,6 +200,8 @@ def _lies_before(spark: SparkSession, place: Path, cut: _Cut) -> Iterator[str]:
     ours, whole = _the_rest(growing, cut.options)
     if ours.earlier is not None:
         yield "an audit that did not pass has left a proof"
+    if growing.was_small != (cut.options == SMALL):
+        yield f"the audit of the rest {'did without' if growing.was_small else 'needed'} Spark"
     if ours != whole:
         yield "the audit of the rest is not a whole one"
     yield from _judged_by_duckdb(whole, cut)

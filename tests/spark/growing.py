@@ -19,8 +19,8 @@ from forebay.spark.session import interpreted
 
 @dataclass
 class Growing:
-    """A lake that a history is brought into, part by part, and the evidence that is given so far. `was_small`: the last
-    incremental audit did not need Spark."""
+    """A lake that a history is brought into, part by part, and the evidence that is given so far. `was_small`: our
+    last audit did not need Spark."""
 
     spark: SparkSession
     place: Path

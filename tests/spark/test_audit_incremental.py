@@ -52,7 +52,7 @@ def test_wherever_a_history_is_cut_the_answer_is_that_of_a_whole_audit(
             growing.give(name, rows if number != 1 else [row for row in rows if rng.random() < 0.97])
         ours, whole = growing.audits(options)
         notes = same(ours, whole, notes)
-        assert growing.was_small == (options == SMALL and ours.earlier is not None)
+        assert growing.was_small == (options == SMALL)
         answers.append((ours.answer, None if ours.earlier is None else ours.earlier.end))
     assert [answer for answer, _ in answers[::2]] == ["PASS", "PASS"], answers
     assert [end for _, end in answers] == [None, cuts[0], cuts[1 if answers[1][0] == "PASS" else 0]]
@@ -82,7 +82,7 @@ def spread(garden: Garden, lives: int) -> None:
 def test_lies_of_every_kind_are_found_wherever_they_are_cut(
     spark: SparkSession, tmp_path: Path, seed: int, small: bool
 ) -> None:
-    played = cut_faults(spark, tmp_path, seed, before=seed > 1, small=small)
+    played = cut_faults(spark, tmp_path, seed, before=seed > 1 or small, small=small)
     assert played.faults == []
     assert played.kinds > 40, "too few lies are told after the cut: the round shows little"
     assert played.straddling > 20
@@ -143,7 +143,11 @@ def test_the_command_relies_on_an_earlier_audit_and_whole_does_not(
     assert "it checked 15 new events" in second.out
     with monkeypatch.context() as without:
         without.setattr("forebay.cli.spark_commands.spark_of", _refused)
+        (first_again,) = run(*words, "--whole", "--json").json
         (verdict,) = run(*words, "--json").json
+        with pytest.raises(AssertionError, match="Spark was started"):
+            run(*words, "--master", "local[1]")
+    assert (first_again["answer"], first_again["earlier"], first_again["facts"]) == ("PASS", None, verdict["facts"])
     assert (verdict["answer"], verdict["facts"]["jobs"], verdict["facts"]["effects"]) == ("PASS", 35, 35)
     assert (verdict["earlier"]["end"], verdict["earlier"]["new_events"]) == (6, 0)
     tables, asked = ["receipts", "effects"], AuditOptions(drained=True)

@@ -1,10 +1,12 @@
 """The verdict on small histories: what is too little, what an option makes of a finding, what people read."""
 
 import re
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -12,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from forebay.core.errors import Invalid
 from forebay.spark.audit import CHECKS, AuditOptions, Tier, Verdict, audit
 from forebay.spark.audit.bitsets import job_sums
-from forebay.spark.audit.survey import conflicts, gaps, once, survey, with_sizes
+from forebay.spark.audit.survey import conflicts, distinct_events, gaps, survey, with_sizes
 from tests.spark.planted import DROPPED, KINDS, clean
 from tests.spark.story import SECOND, START, Life, Story
 
@@ -48,6 +50,16 @@ def test_a_small_clean_history_passes(spark: SparkSession, good: Story) -> None:
 
 
 Frames = tuple[DataFrame, DataFrame, DataFrame]
+
+
+def test_times_are_in_utc_wherever_the_audit_runs(good: Story, frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Kolkata")
+        time.tzset()
+        verdict = audit(*frames)
+    time.tzset()
+    times = pc.min_max(good.table()["event_at"]).as_py()
+    assert (verdict.facts["from"], verdict.facts["to"]) == (str(times["min"]), str(times["max"]))
 
 
 def test_without_receipts_nothing_is_proven(frames: Frames) -> None:
@@ -197,7 +209,7 @@ def test_a_record_that_lost_its_last_places_is_a_gap_if_records_have_sizes(frame
     before = with_sizes(short.drop("places"))
     assert survey(before).ragged == 0, "events of records without it are read unchanged"
     both = before.unionByName(short)
-    assert once(both).filter("place = 0").count() == survey(both).records
+    assert distinct_events(both).filter("place = 0").count() == survey(both).records
     assert conflicts(both).isEmpty(), "a copy that does not know the size is a copy"
 
 
@@ -205,7 +217,7 @@ def test_the_text_names_offenders(spark: SparkSession) -> None:
     story = Story()
     Life(story, START, n=7).accept().claim().after(SECOND).ack(effect=False)
     text = judged(spark, story).text()
-    assert "undone             I1    FAIL          7  the job was acked, and there is no effect" in text
+    assert "undone              I1    FAIL          7  the job was acked, and there is no effect" in text
     assert "  seq 0 job 1: acked, and there is no effect\n" in text
     assert "  … and 2 more" in text
     assert text.endswith("\nFAIL")

@@ -180,7 +180,7 @@ import sys
 from forebay.cli import main
 from forebay.spark.lake import Lake
 Lake.of("lake", "sqlite:///jobs.db")
-sys.exit(main(["audit", "--lake", "lake"]))
+sys.exit(main(["audit", "--lake", "lake", "--master", "local[1]"]))
 """
     said = outside(program, tmp_path, JAVA_HOME=str(tmp_path))
     assert said.returncode == 2

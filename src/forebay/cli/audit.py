@@ -230,13 +230,13 @@ def _options(call: Call) -> "AuditOptions":
 
 def _evidence(call: Call, start: "Start", lake: "Lake", url: str | None) -> "LakeEvidence":
     from forebay.spark.evidence import read_effects, read_receipts
-    from forebay.spark.lake import holes
+    from forebay.spark.lake import missing_events
     from forebay.spark.proof import LakeEvidence
 
     args = call.args
     receipts = read_receipts(start, args.receipts, lake) if args.receipts else None
     effects = read_effects(start, args.effects, lake) if args.effects else None
-    doubts = [f"the lake is not whole: {each}" for each in holes(lake.contents())]
+    doubts = [f"the lake is not whole: {each}" for each in missing_events(lake.contents())]
     for what, found in (("receipts", receipts), ("effects", effects)):
         if found is not None and found.torn:
             call.screen.note(f"{what}: {found.torn} files end in the middle of a line; those ends are left out")
@@ -257,8 +257,9 @@ def _judge(
 ) -> "Verdict":
     from forebay.spark.proof import audit_lake
 
-    whole, note = call.args.whole, call.screen.note
-    verdict = audit_lake(start, lake, evidence, options, whole=whole, until=until, note=note)
+    args, note = call.args, call.screen.note
+    by_spark = args.master is not None
+    verdict = audit_lake(start, lake, evidence, options, whole=args.whole, until=until, by_spark=by_spark, note=note)
     _keep(lake, verdict)
     return verdict
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 from uuid import uuid4
 
 import msgspec
@@ -44,11 +44,14 @@ _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
+Answer = Literal["accepted", "duplicate", "merged", "refused", "unknown"]
+
+
 class ReceiptLine(Struct, frozen=True):
     """A producer's record of one enqueue."""
 
     seq: _Long
-    answer: Literal["accepted", "duplicate", "merged", "refused", "unknown"]
+    answer: Answer
     job_id: _Long | None = None
     sent_at: datetime | None = None
 
@@ -175,10 +178,6 @@ def _distinct(files: Iterable[_GivenFile]) -> tuple[list[_GivenFile], list[str]]
     return list(kept.values()), doubled
 
 
-def _hasher() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=20)
-
-
 def _files(path: str, name: str) -> list[Path]:
     """All files at a path, without empty ones."""
     place = Path(path).resolve()
@@ -235,7 +234,7 @@ def _given(file: Path, parents: dict[str, str], ends: Sequence[int]) -> _GivenFi
 
 def _digests(file: Path, ends: Sequence[int]) -> Iterator[tuple[int, str]]:
     """Of the bytes below each of these ends, which go up."""
-    hasher = _hasher()
+    hasher = hashlib.blake2b(digest_size=20)
     with file.open("rb") as opened:
         for end in ends:
             while block := opened.read(min(_BLOCK_BYTES, end - opened.tell())):
@@ -335,7 +334,7 @@ def _faults(line: type[Struct], text: bytes) -> Iterator[tuple[int, str]]:
 
 def _lines_before(path: str, begin: int) -> int:
     with open(path, "rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(min(2**20, begin - file.tell())), b""))
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(min(_BLOCK_BYTES, begin - file.tell())), b""))
 
 
 def _unreadable(name: str, file: str, fault: str) -> Invalid:
@@ -350,11 +349,8 @@ def _check_rows(rows: DataFrame, schema: StructType, what: str) -> None:
     needed = [field.name for field in schema if not field.nullable]
     wrong = " or ".join(f"{name} is null" for name in needed)
     if "answer" in needed:
-        answers = ", ".join(f"'{answer}'" for answer in _ANSWERS)
+        answers = ", ".join(f"'{answer}'" for answer in get_args(Answer))
         wrong += f" or answer not in ({answers})"
     bad = rows.filter(wrong).take(1)
     if bad:
         raise Invalid(what, f"a row cannot be: {bad[0].asDict()}", f"every row has {', '.join(needed)}")
-
-
-_ANSWERS: Final = ("accepted", "duplicate", "merged", "refused", "unknown")

@@ -27,19 +27,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from forebay.core.ledger import Change
-from forebay.spark.arrow import arrow_schema
+from forebay.spark.arrow import Numbers, arrow_schema, distinct_numbers
 from forebay.spark.audit.checks import CHECKS, AuditOptions
-from forebay.spark.audit.examine import of
+from forebay.spark.audit.examine import semi_join
 from forebay.spark.audit.in_cells import doubts, in_cells, not_judged
 from forebay.spark.audit.judge import AuditCase
-from forebay.spark.audit.proven import Past, Proven
+from forebay.spark.audit.proven import NOTHING, Past, Proven
 from forebay.spark.audit.small import SmallCase
 from forebay.spark.audit.verdict import Verdict
 from forebay.spark.evidence import Evidence, Start
@@ -52,10 +51,8 @@ from forebay.spark.schemas import EVENTS
 from forebay.spark.session import FEW, interpreted
 from forebay.store.clock import SystemClock
 
-Numbers = NDArray[np.int64]
-
 PROOF: Final = "proof"
-_REVISION: Final = 3
+_REVISION: Final = 4
 """Of the checks and of the contents of a proof: proofs of another revision are not used."""
 
 _MAX_NEW: Final = 3_000_000
@@ -89,54 +86,38 @@ def audit_lake(
     *,
     whole: bool = False,
     until: int | None = None,
+    by_spark: bool = False,
     note: Callable[[str], object] | None = None,
 ) -> Verdict:
-    """The verdict on a lake, or on its events below the offset `until`. Unless `whole`, it relies on the
-    proof of an earlier audit, if there is one. `note` is called with a line for the user."""
+    """The verdict on a lake, or on its events below the offset `until`. Unless `whole`, it relies on the proof of an
+    earlier audit, if there is one. Spark is started where there is much to read, or if `by_spark`. `note` is called
+    with a line for the user."""
     table, cells = lake.table(EVENTS_TABLE), lake.cells()
-    if cells is None:
-        return _audit(start, lake, table, evidence, options, whole, until, note)
-    coverage = {number: table.coverage(number) for number in cells.names}
-    if cells.unread:
-        return not_judged(cells, coverage)
-    evidence = replace(evidence, doubts=[*evidence.doubts, *doubts(cells, coverage)])
-    return in_cells(_audit(start, lake, table, evidence, options, whole, until, note), cells, coverage)
-
-
-def _audit(
-    start: Start,
-    lake: Lake,
-    table: LakeTable,
-    evidence: LakeEvidence,
-    options: AuditOptions,
-    whole: bool,
-    until: int | None,
-    note: Callable[[str], object] | None,
-) -> Verdict:
+    coverage = {} if cells is None else {number: table.coverage(number) for number in cells.names}
+    if cells is not None:
+        if cells.unread:
+            return not_judged(cells, coverage)
+        evidence = replace(evidence, doubts=[*evidence.doubts, *doubts(cells, coverage)])
     scope = _scope(options, (each.name for each in evidence.tables))
-    proven = None if whole else _read_proof(lake, scope)
-    if proven is not None:
-        reason = _why_not_relied_on(lake, table, evidence, proven)
-        if reason is not None and note is not None:
-            note(f"the earlier proof up to offset {proven.end - 1} is not used: {reason}")
-        proven = proven if reason is None else None
-    if proven is not None and until is None:
+    proven = NOTHING if whole else _relied_on(lake, table, evidence, scope, note)
+    verdict = None
+    if until is None and not by_spark:
         verdict = _audit_small(lake, table, evidence, options, proven, scope)
-        if verdict is not None:
-            return verdict
-    spark = start()
-    step = _Step(spark, lake, table, evidence, until)
-    try:
-        with interpreted(spark, proven is not None and step.new_rows(proven.end) <= FEW):
-            past = None if proven is None else step.past(proven, scope)
-        few = step.new_rows(0 if past is None else past.proven.end) <= FEW
-        with interpreted(spark, few), step.case(past, options) as case:
-            verdict = case.verdict()
-            if verdict.answer == "PASS" and case.proves():
-                step.record(case, past, scope, drained=options.drained)
-    finally:
-        step.close()
-    return verdict
+    if verdict is None:
+        verdict = _LakeAudit(start(), lake, table, evidence, until).verdict(options, proven, scope)
+    return verdict if cells is None else in_cells(verdict, cells, coverage)
+
+
+def _relied_on(
+    lake: Lake, table: LakeTable, evidence: LakeEvidence, scope: str, note: Callable[[str], object] | None
+) -> Proven:
+    proven = _read_proof(lake, scope)
+    reason = _why_not_relied_on(lake, table, evidence, proven) if proven.end else None
+    if reason is None:
+        return proven
+    if note is not None:
+        note(f"the earlier proof up to offset {proven.end - 1} is not used: {reason}")
+    return NOTHING
 
 
 def _audit_small(
@@ -145,7 +126,7 @@ def _audit_small(
     """Without Spark; None if that is not possible, or there are too many rows."""
     if options.quick or options.ordered or options.schedules or evidence.logs or proven.held_back:
         return None
-    rows = read_small(lake, table, evidence.tables, proven, _carried(lake, scope))
+    rows = read_small(lake, table, evidence.tables, proven, _carried(lake, scope) if proven.end else [])
     case = None if rows is None else SmallCase.of(proven, *rows, options)
     if case is None:
         return None
@@ -173,24 +154,23 @@ def _scope(options: AuditOptions, evidence: Iterable[str]) -> str:
     return hashlib.blake2b(msgspec.json.encode(settings), digest_size=10).hexdigest()
 
 
-def _read_proof(lake: Lake, scope: str) -> Proven | None:
+def _read_proof(lake: Lake, scope: str) -> Proven:
     tables = lake.tables([PROOF])
     for file in tables[PROOF].files if tables else []:
         if file.partition == _partition(scope, "proof"):
             with lake.files(PROOF).open_input_file(file.path) as opened:
                 (content,) = pq.ParquetFile(opened).read(["proof"])["proof"].to_pylist()
             return msgspec.json.decode(content, type=Proven)
-    return None
+    return NOTHING
 
 
 def events_to_read(lake: Lake, evidence: Sequence[str], options: AuditOptions, *, whole: bool) -> int:
     """About how many events an audit will read: those after its proof, or all. `evidence`: the tables it is given."""
-    proven = None if whole else _read_proof(lake, _scope(options, evidence))
-    files = lake.table(EVENTS_TABLE).files
-    return sum(file.rows for file in files if proven is None or file.max_values["offset"] >= proven.end)
+    proven = NOTHING if whole else _read_proof(lake, _scope(options, evidence))
+    return sum(file.rows for file in lake.table(EVENTS_TABLE).files if file.max_values["offset"] >= proven.end)
 
 
-class _Step:
+class _LakeAudit:
     """One audit of a lake as it was when that began."""
 
     def __init__(
@@ -205,17 +185,27 @@ class _Step:
         self._kept: list[DataFrame] = []
         self._new_rows: dict[int, int] = {}
 
-    def close(self) -> None:
-        for frame in self._kept:
-            frame.unpersist()
+    def verdict(self, options: AuditOptions, proven: Proven, scope: str) -> Verdict:
+        try:
+            with interpreted(self._spark, self._new_rows_from(proven.end) <= FEW):
+                past = self._past(proven, scope) if proven.end else None
+            few = self._new_rows_from(0 if past is None else proven.end) <= FEW
+            with interpreted(self._spark, few), self._case(past, options) as case:
+                verdict = case.verdict()
+                if verdict.answer == "PASS" and case.proves():
+                    self._record(case, past, scope, drained=options.drained)
+        finally:
+            for frame in self._kept:
+                frame.unpersist()
+        return verdict
 
-    def new_rows(self, end: int) -> int:
+    def _new_rows_from(self, end: int) -> int:
         """Events from an offset on."""
         if end not in self._new_rows:
             self._new_rows[end] = _count_new(self._lake, self._table, end)
         return self._new_rows[end]
 
-    def case(self, past: Past | None, options: AuditOptions) -> AuditCase:
+    def _case(self, past: Past | None, options: AuditOptions) -> AuditCase:
         given, since = self._evidence, 0 if past is None else past.proven.end
         spark, proven = self._spark, None if past is None else past.proven
         rows = {
@@ -246,7 +236,7 @@ class _Step:
         change, by = (Change.ACCEPTED, ["job_id"]) if name == "receipts" else (Change.CLAIMED, ["job_id", "delivery"])
         return rows.join(later.filter(F.col("change") == change).select(*by), by, "left_anti").select(*rows.columns)
 
-    def past(self, proven: Proven, scope: str) -> Past | None:
+    def _past(self, proven: Proven, scope: str) -> Past | None:
         """Rows related to new ones; None if the search does not end."""
         new_events = self._events(proven.end)
         new = [self._new_evidence(each, proven) for each in self._evidence.tables]
@@ -275,11 +265,11 @@ class _Step:
             found = {name: self._known_at(proven.end, name, rows) for name, rows in found.items()}
         return Past(proven, events, found.get("receipts"), found.get("effects"))
 
-    def record(self, case: AuditCase, past: Past | None, scope: str, *, drained: bool) -> None:
+    def _record(self, case: AuditCase, past: Past | None, scope: str, *, drained: bool) -> None:
         """After an audit that passed."""
         digests = {each.name: _digests(each, None if past is None else past.proven) for each in self._evidence.tables}
         end = self._table.end if self._until is None else self._until
-        rows = self._table.rows - self.new_rows(end)
+        rows = self._table.rows - self._new_rows_from(end)
         proven = case.proven(_now(), rows, digests, held_back=self._until is not None)
         _record(self._lake, scope, proven, [] if drained else self._write_open(case, past, scope))
 
@@ -291,7 +281,7 @@ class _Step:
             rows = self._earlier(end, jobs, files_before(self._table, end, touched(jobs, "job_id")))
         else:
             rows = self._events(past.proven.end)
-            rows = of(rows if past.events is None else past.events.unionAll(rows), jobs, "job_id")
+            rows = semi_join(rows if past.events is None else past.events.unionAll(rows), jobs, "job_id")
         return write_rows(self._lake, PROOF, rows.coalesce(1), scope, _partition(scope, "events"))
 
     def _new_evidence(self, each: Evidence, proven: Proven) -> DataFrame:
@@ -320,7 +310,7 @@ class _Step:
     def _earlier(self, end: int, jobs: DataFrame, files: Sequence[DataFile]) -> DataFrame:
         """Events of these jobs below an offset, from these files."""
         rows = read_files(self._spark, self._lake, EVENTS_TABLE, files, EVENTS).filter(F.col("offset") < end)
-        return of(rows, jobs, "job_id")
+        return semi_join(rows, jobs, "job_id")
 
     def _ids(self, name: str, numbers: Numbers) -> DataFrame:
         return self._spark.createDataFrame(pa.table({name: pa.array(numbers, pa.int64())}))
@@ -437,5 +427,4 @@ def _numbers(frames: Iterable[DataFrame]) -> tuple[Numbers, Numbers]:
     if not parts:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     table = reduce(DataFrame.unionAll, parts).toArrow()
-    jobs, seqs = (np.unique(table[name].drop_null().to_numpy()) for name in columns)
-    return jobs, seqs
+    return distinct_numbers(table["job_id"]), distinct_numbers(table["seq"])

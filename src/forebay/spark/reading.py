@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from forebay.core.errors import Invalid, OffsetGone
 from forebay.spark.options import Reading
-from forebay.spark.tails import CellsTail, Tail, gone, open_tail
+from forebay.spark.tails import CellsTail, Tail, gap_error, open_tail
 
 Offset = dict[str, Any]
 
@@ -54,7 +54,7 @@ def read_range(reading: Reading, part: ReadRange, schema: StructType) -> Iterato
             start = max(start, tail.extents()[part.partition][0])
         yield from tail.batches(part.partition, start, part.end, schema, reading.page)
     except OffsetGone as error:
-        raise gone(error) from None
+        raise gap_error(error) from None
     finally:
         tail.close()
 
@@ -174,7 +174,7 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _gap(self, partition: int, requested: int, first: int) -> int:
         """Where to continue after a gap, if gaps are skipped."""
         if self._reading.on_gap == "fail":
-            raise gone(OffsetGone(self._reading.log or "the ledger", partition, requested, first))
+            raise gap_error(OffsetGone(self._reading.log or "the ledger", partition, requested, first))
         return first
 
     def _opened(self) -> Tail:

@@ -4,14 +4,14 @@ The files are chosen by the statistics of the lake's log. `proof` reads them by 
 reads them into this process, where they are few.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from forebay.spark.arrow import Numbers, distinct_numbers
 from forebay.spark.audit.proven import Proven
 from forebay.spark.audit.small import Rows
 from forebay.spark.evidence import Evidence
@@ -19,8 +19,6 @@ from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import DataFile, Lake, LakeTable
 from forebay.spark.lake_reader import Touched, read_rows
 from forebay.spark.schemas import EVENTS
-
-Numbers = NDArray[np.int64]
 
 MAX_ROUNDS: Final = 8
 """Of finding related jobs and seqs. Nearly always two suffice; beyond the bound the audit reads everything."""
@@ -69,7 +67,7 @@ def read_small(
         return None
     known, jobs = related
     open_events = read_rows(lake, "proof", carried, EVENTS)
-    jobs = np.setdiff1d(jobs, _numbers([open_events["job_id"]]))
+    jobs = np.setdiff1d(jobs, distinct_numbers(open_events["job_id"]))
     files = files_before(table, proven.end, Touched.of("job_id", jobs))
     if sum(file.rows for file in files) > MAX_SEARCHED_ROWS:
         return None
@@ -85,8 +83,8 @@ def _related(
     """Earlier evidence of the jobs and seqs that are new, and of those that it names, until none is added; and all
     these jobs."""
     given = [each for each in (new.receipts, new.effects) if each is not None]
-    jobs = _numbers(each["job_id"] for each in (new.events, *given))
-    seqs = _numbers(each["seq"] for each in given)
+    jobs = distinct_numbers(*(each["job_id"] for each in (new.events, *given)))
+    seqs = distinct_numbers(*(each["seq"] for each in given))
     for _ in range(MAX_ROUNDS):
         files = {each.name: related_files(each, proven, jobs, seqs) for each in evidence}
         if sum(file.rows for own in files.values() for file in own) > MAX_SEARCHED_ROWS:
@@ -94,14 +92,8 @@ def _related(
         wanted = {"job_id": jobs, "seq": seqs}
         found = {each.name: read_rows(lake, each.name, files[each.name], each.schema, wanted) for each in evidence}
         size = len(jobs) + len(seqs)
-        jobs = np.union1d(jobs, _numbers(each["job_id"] for each in found.values()))
-        seqs = np.union1d(seqs, _numbers(each["seq"] for each in found.values()))
+        jobs = np.union1d(jobs, distinct_numbers(*(each["job_id"] for each in found.values())))
+        seqs = np.union1d(seqs, distinct_numbers(*(each["seq"] for each in found.values())))
         if len(jobs) + len(seqs) == size:
             return found, jobs
     return None
-
-
-def _numbers(columns: Iterable[pa.ChunkedArray]) -> Numbers:
-    """All values, each once."""
-    values = [column.drop_null().to_numpy() for column in columns]
-    return np.unique(np.concatenate([np.empty(0, np.int64), *values]))

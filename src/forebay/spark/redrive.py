@@ -72,7 +72,7 @@ class RedriveSink(DataSourceArrowWriter):
             raise Invalid("option rate", "the rows come in several partitions", "write df.coalesce(1)")
         store = open_store(self._writing.url)
         try:
-            return _put_back(store, iterator, self._writing)
+            return _redrive_all(store, iterator, self._writing)
         finally:
             store.close()
 
@@ -80,14 +80,14 @@ class RedriveSink(DataSourceArrowWriter):
         report(self._writing, messages)
 
 
-def _put_back(store: Store, batches: Iterable[pa.RecordBatch], writing: Writing) -> RedriveCommit:
+def _redrive_all(store: Store, batches: Iterable[pa.RecordBatch], writing: Writing) -> RedriveCommit:
     total = RedriveCommit()
     due = monotonic()
-    for letters in _some(batches, RedrivePlan(rate=writing.rate).step):
+    for letters in _chunks(batches, RedrivePlan(rate=writing.rate).step):
         if writing.rate is not None:
             Event().wait(max(0.0, due - monotonic()))
             due = max(due, monotonic()) + len(letters) / writing.rate
-        one = _step(store, letters, writing.dry_run)
+        one = _redrive_chunk(store, letters, writing.dry_run)
         total = RedriveCommit(*(before + more for before, more in zip(_numbers(total), _numbers(one), strict=True)))
     return total
 
@@ -96,7 +96,7 @@ def _numbers(redriven: RedriveCommit) -> list[int]:
     return list(asdict(redriven).values())
 
 
-def _some(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[tuple[int, str | None]]]:
+def _chunks(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[tuple[int, str | None]]]:
     for batch in batches:
         ids = batch.column("id").to_pylist()
         payloads = batch.column("payload").to_pylist() if "payload" in batch.schema.names else [None] * len(ids)
@@ -104,7 +104,7 @@ def _some(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[tuple[i
         yield from (rows[start : start + most] for start in range(0, len(rows), most))
 
 
-def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool) -> RedriveCommit:
+def _redrive_chunk(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool) -> RedriveCommit:
     """A few dead letters."""
     jobs = store.get([job_id for job_id, _ in letters])
     dead = [

@@ -1,7 +1,7 @@
 """Append-only logs: the ledger, as events, and retained logs. Dense offsets, read by ranges, in Arrow batches.
 
 A tail has partitions. The ledger has one; the ledgers of several cells have one for each cell, in the order of the
-cells' numbers. `gone` rewords `OffsetGone` for users of the data source, whose option `on_gap` decides.
+cells' numbers. `gap_error` rewords `OffsetGone` for users of the data source, whose option `on_gap` decides.
 """
 
 from collections.abc import Iterator
@@ -193,7 +193,7 @@ class LogTail:
         self._store.close()
 
 
-def gone(error: OffsetGone) -> ForebayError:
+def gap_error(error: OffsetGone) -> ForebayError:
     """The error for users of the data source."""
     return ForebayError(
         f"{error.log} partition {error.partition}: offset {error.requested} was trimmed; it begins at {error.first}; "

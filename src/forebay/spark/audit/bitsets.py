@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 from forebay.spark.audit.exact_checks import ENDED, NAMED
-from forebay.spark.audit.findings import only
+from forebay.spark.audit.findings import single_row
 
 _ENDED_UNRUN = tuple(change for change in ENDED if change not in {Change.ACKED, Change.DIED})
 
@@ -23,16 +23,17 @@ _ENDED_UNRUN = tuple(change for change in ENDED if change not in {Change.ACKED, 
 class JobSums(Struct, frozen=True):
     """Counts over all jobs; the suspicions are 0 in a clean history.
 
-    lost           told of, and not accepted in the ledger
-    accepted_twice receipts that say accepted beyond the first
-    unfinished     accepted, and no end
-    undone         told of and acked, and no effect
-    unborn         ended, and not accepted
-    born_twice     acceptances beyond the first
-    ended_twice    ends beyond the first, in words without a redrive
-    redriven       redrives: ends may come twice, so a closer look decides
-    undead         died and not acked, and an effect
-    stray, untold  an effect, and not accepted in the ledger; an effect, and nobody was told of the job
+    lost            named by a receipt, and not accepted in the ledger
+    accepted_twice  receipts that say accepted beyond the first
+    unfinished      accepted, and no end
+    undone          named by a receipt and acked, and no effect
+    unborn          ended, and not accepted
+    born_twice      acceptances beyond the first
+    ended_twice     ends beyond the first, in words without a redrive
+    redriven        redrives: ends may come twice, so the exact checks decide
+    effect_of_dead  died and not acked, and an effect
+    unaccepted      an effect, and not accepted in the ledger
+    unreceipted     an effect, and no receipt names the job
     """
 
     jobs: int
@@ -48,9 +49,9 @@ class JobSums(Struct, frozen=True):
     born_twice: int
     ended_twice: int
     redriven: int
-    undead: int
-    stray: int
-    untold: int
+    effect_of_dead: int
+    unaccepted: int
+    unreceipted: int
 
     @property
     def suspicions(self) -> int:
@@ -61,7 +62,7 @@ class SeqSums(Struct, frozen=True):
     """Likewise by the producers' numbers.
 
     duplicated  acceptances of a seq beyond the first      again      effects of a seq beyond the first
-    unexpected  an effect, and nobody sent it              recovered  an effect, and the reply was lost
+    unexpected  an effect, and the seq was not sent        recovered  an effect, and the reply was lost
     """
 
     sent: int
@@ -79,26 +80,26 @@ class SeqSums(Struct, frozen=True):
 def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame | None) -> JobSums:
     """`lost`, `undone` and the coverage say something if their evidence was given."""
     change = F.col("change")
-    enqueued, fired, acked, ended, redriven, told, effect, accepted, died = range(9)
+    enqueued, fired, acked, ended, redriven, named, effect, accepted, died = range(9)
     role = (
         F.when(change == Change.ACKED, acked).when(change == Change.DIED, died).when(change.isin(*_ENDED_UNRUN), ended)
     )
     role = role.when(change == Change.REDRIVEN, redriven).when(F.col("verb") == "fire", fired).otherwise(enqueued)
     rows = _bits(events.filter(change.isin(Change.ACCEPTED, Change.REDRIVEN, *ENDED)), "job_id", role)
     if receipts is not None:
-        named = receipts.filter(F.col("answer").isin(*NAMED) & F.col("job_id").isNotNull())
-        rows = rows.unionAll(_bits(named, "job_id", F.when(F.col("answer") == "accepted", accepted).otherwise(told)))
+        own = receipts.filter(F.col("answer").isin(*NAMED) & F.col("job_id").isNotNull())
+        rows = rows.unionAll(_bits(own, "job_id", F.when(F.col("answer") == "accepted", accepted).otherwise(named)))
     if effects is not None:
         rows = rows.unionAll(_bits(effects, "job_id", F.lit(effect)))
     word = (
         rows.groupBy("word")
         .agg(
             *(_set(number, name) for number, name in enumerate(["enqueued", "fired", "acked", "ended"])),
-            *(_set(told, "named"), _set(accepted, "accepted"), _set(effect, "effect"), _set(died, "died")),
+            *(_set(named, "named"), _set(accepted, "accepted"), _set(effect, "effect"), _set(died, "died")),
             *(_rows("births", enqueued, fired), _rows("ends", acked, ended, died), _rows("redriven", redriven)),
             _rows("acceptances", accepted),
         )
-        .withColumn("told", F.col("named").bitwiseOR(F.col("accepted")))
+        .withColumn("receipted", F.col("named").bitwiseOR(F.col("accepted")))
     )
     born = F.col("enqueued").bitwiseOR(F.col("fired"))
     over = F.col("acked").bitwiseOR(F.col("ended")).bitwiseOR(F.col("died"))
@@ -107,20 +108,20 @@ def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame |
         _sum(F.bit_count(over), "ended"),
         _sum(F.bit_count("acked"), "acked"),
         _sum(F.bit_count("enqueued"), "enqueued"),
-        _sum(F.bit_count(F.col("enqueued").bitwiseAND(F.col("told"))), "receipted"),
-        _sum(_without(F.col("told"), born), "lost"),
+        _sum(F.bit_count(F.col("enqueued").bitwiseAND(F.col("receipted"))), "receipted"),
+        _sum(_without(F.col("receipted"), born), "lost"),
         _sum(F.col("acceptances") - F.bit_count("accepted"), "accepted_twice"),
         _sum(_without(born, over), "unfinished"),
-        _sum(_without(F.col("told").bitwiseAND(F.col("acked")), F.col("effect")), "undone"),
+        _sum(_without(F.col("receipted").bitwiseAND(F.col("acked")), F.col("effect")), "undone"),
         _sum(_without(over, born), "unborn"),
         _sum(F.col("births") - F.bit_count(born), "born_twice"),
         _sum(F.when(F.col("redriven") == 0, F.col("ends") - F.bit_count(over)).otherwise(0), "ended_twice"),
         _sum(F.col("redriven"), "redriven"),
-        _sum(_without(F.col("effect").bitwiseAND(F.col("died")), F.col("acked")), "undead"),
-        _sum(_without(F.col("effect"), born), "stray"),
-        _sum(_without(F.col("effect"), F.col("told")), "untold"),
+        _sum(_without(F.col("effect").bitwiseAND(F.col("died")), F.col("acked")), "effect_of_dead"),
+        _sum(_without(F.col("effect"), born), "unaccepted"),
+        _sum(_without(F.col("effect"), F.col("receipted")), "unreceipted"),
     )
-    return JobSums(**only(found).asDict())
+    return JobSums(**single_row(found).asDict())
 
 
 def seq_sums(receipts: DataFrame, effects: DataFrame | None) -> SeqSums:
@@ -145,7 +146,7 @@ def seq_sums(receipts: DataFrame, effects: DataFrame | None) -> SeqSums:
         _sum(_without(F.col("effect"), tried), "unexpected"),
         _sum(_without(F.col("effect").bitwiseAND(F.col("unknown")), answered), "recovered"),
     )
-    return SeqSums(**only(found).asDict())
+    return SeqSums(**single_row(found).asDict())
 
 
 def accepted_again(receipts: DataFrame) -> DataFrame:

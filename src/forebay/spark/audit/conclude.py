@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.core.instant import Instant, to_datetime
 from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier, Weight
 from forebay.spark.audit.exact_checks import Finding
 from forebay.spark.audit.proven import ProvenTotals
@@ -125,13 +126,17 @@ def _described(facts: AuditFacts) -> dict[str, Any]:
         "events": extent.events,
         "records": extent.records,
         "offsets": f"{extent.first} … {extent.last}" if extent.records else "none",
-        "from": str(extent.since),
-        "to": str(extent.until),
+        "from": _shown(extent.since),
+        "to": _shown(extent.until),
         "jobs": totals.jobs,
         "ended": totals.ended,
         "with_a_receipt": totals.receipted,
     }
     return described | ({"seqs_sent": totals.sent, "effects": totals.effects} if facts.receipts else {})
+
+
+def _shown(at: Instant | None) -> str:
+    return str(None if at is None else to_datetime(at))
 
 
 def _doubt(result: CheckResult, absent: Sequence[str]) -> str:

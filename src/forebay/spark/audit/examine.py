@@ -146,12 +146,12 @@ def _taken(
     ids = jobs.toArrow()["job_id"]
     tables = []
     if evidence is not None:
-        theirs = of(evidence, _ids(spark, "job_id", ids), "job_id").select("seq")
+        theirs = semi_join(evidence, _ids(spark, "job_id", ids), "job_id").select("seq")
         shared = (theirs if seqs is None else theirs.unionAll(seqs)).distinct().toArrow()["seq"]
-        tables.append(of(evidence, _ids(spark, "seq", shared), "seq").limit(MAX_DRIVER_ROWS + 1).toArrow())
+        tables.append(semi_join(evidence, _ids(spark, "seq", shared), "seq").limit(MAX_DRIVER_ROWS + 1).toArrow())
         ids = pa.chunked_array([*ids.chunks, *tables[0]["job_id"].drop_null().chunks], pa.int64())
     chosen = _ids(spark, "job_id", ids.unique())
-    tables.append(of(happened, chosen, "job_id").limit(MAX_DRIVER_ROWS + 1).toArrow())
+    tables.append(semi_join(happened, chosen, "job_id").limit(MAX_DRIVER_ROWS + 1).toArrow())
     if sum(map(len, tables)) > MAX_DRIVER_ROWS:
         return None
     return (entry for table in tables for entry in _rows(table, EvidenceRow))
@@ -161,12 +161,12 @@ def _related(happened: DataFrame, evidence: DataFrame | None, suspects: Suspects
     if suspects.jobs is None:
         return happened, evidence
     if evidence is None:
-        return of(happened, suspects.jobs, "job_id"), None
-    seqs = of(evidence, suspects.jobs, "job_id").select("seq")
+        return semi_join(happened, suspects.jobs, "job_id"), None
+    seqs = semi_join(evidence, suspects.jobs, "job_id").select("seq")
     shared = (seqs if suspects.seqs is None else seqs.unionAll(suspects.seqs)).distinct()
-    own = of(evidence, shared, "seq")
+    own = semi_join(evidence, shared, "seq")
     jobs = suspects.jobs.unionAll(own.select("job_id").filter(F.col("job_id").isNotNull())).distinct()
-    return of(happened, jobs, "job_id"), own
+    return semi_join(happened, jobs, "job_id"), own
 
 
 def _distributed(happened: DataFrame, evidence: DataFrame | None, rules: Rules, keep: Keep) -> DataFrame:
@@ -215,7 +215,7 @@ def _rows(table: pa.Table | pa.RecordBatch, kind: type[_Row]) -> Iterator[_Row]:
     return map(kind._make, zip(*columns, strict=True))
 
 
-def of(rows: DataFrame, chosen: DataFrame, by: str) -> DataFrame:
+def semi_join(rows: DataFrame, chosen: DataFrame, by: str) -> DataFrame:
     """The rows of those that were chosen."""
     return rows.join(chosen, by, "left_semi").select(*rows.columns)
 

@@ -37,7 +37,7 @@ def finding(rows: DataFrame, check: str | Column, note: str | Column) -> DataFra
     return rows.select(*columns)
 
 
-def only(frame: DataFrame) -> Row:
+def single_row(frame: DataFrame) -> Row:
     """The one row of an aggregate over everything."""
     (row,) = frame.collect()
     return row

@@ -1,7 +1,6 @@
 """One audit by Spark: which exact checks have to run, and what they find. `conclude` makes the verdict of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Final
 
@@ -14,24 +13,22 @@ from forebay.spark.audit.bitsets import JobSums, SeqSums, accepted_again, job_su
 from forebay.spark.audit.checks import AuditOptions
 from forebay.spark.audit.conclude import AuditFacts, CheckCount, conclude, counted
 from forebay.spark.audit.exact_checks import ENDED, Finding, Rules
-from forebay.spark.audit.examine import Suspects, examine, of
+from forebay.spark.audit.examine import Suspects, examine, semi_join
 from forebay.spark.audit.findings import FINDINGS
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
 from forebay.spark.audit.proven import Past, Proven, ProvenTotals, Slot
-from forebay.spark.audit.survey import LedgerExtent, conflicts, gaps, log_gaps, once, survey
+from forebay.spark.audit.survey import LedgerExtent, conflicts, distinct_events, gaps, log_gaps, survey
 from forebay.spark.audit.verdict import OFFENDERS, Offender, Verdict
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class AuditCase:
-    """The evidence of one audit. What is asked of it twice is worked out once, and kept while the audit lasts.
+    """The evidence of one audit. Each part is computed once, when it is needed, and kept while the audit lasts.
 
-    With a `past`, `events` are those that are new since; receipts and effects are all of the jobs and seqs that have to
-    do with these, and with evidence that is new.
+    With a `past`, `events` are those that are new since; receipts and effects are all of the jobs and seqs that are
+    related to these, or to new evidence.
     """
 
     def __init__(
@@ -93,7 +90,7 @@ class AuditCase:
 
     def open_jobs(self) -> DataFrame:
         """The ids of jobs that have no end yet; they are kept."""
-        moves = of(self._events.select("job_id", "offset", "place", "change"), self._profile[1], "job_id")
+        moves = semi_join(self._events.select("job_id", "offset", "place", "change"), self._profile[1], "job_id")
         last = moves.groupBy("job_id").agg(F.max_by("change", F.struct("offset", "place")).alias("change"))
         return self._keep(last.filter(~F.col("change").isin(*ENDED, Change.PURGED)).select("job_id"))
 
@@ -112,7 +109,7 @@ class AuditCase:
     @cached_property
     def _ledger(self) -> DataFrame:
         """What was read, each event once."""
-        return self._keep(once(self._read)) if self._first_look.ragged else self._read
+        return self._keep(distinct_events(self._read)) if self._first_look.ragged else self._read
 
     @cached_property
     def _events(self) -> DataFrame:
@@ -131,7 +128,7 @@ class AuditCase:
 
     @cached_property
     def _sums(self) -> JobSums | None:
-        """What a quick audit goes by; None: it is not asked for."""
+        """The sums of a quick audit; None: this is a full one."""
         return job_sums(self._events, self._receipts, self._effects) if self._options.quick else None
 
     @cached_property
@@ -216,10 +213,9 @@ class AuditCase:
 
 def rules_of(options: AuditOptions, extent: LedgerExtent, receipts: bool, effects: bool) -> Rules:
     """`receipts`, `effects`: whether they were given."""
-    since = extent.since
     return Rules(
         whole=options.from_offset == 0,
-        since=None if since is None else (since.astimezone(UTC) - _EPOCH) // _MICROSECOND,
+        since=extent.since,
         drained=options.drained,
         dropped=options.dropped or frozenset(),
         receipts=receipts,

@@ -1,9 +1,9 @@
-"""Which jobs need a closer look: one hash aggregate by job over events, receipts and effects finds the plain ones.
+"""Which jobs need the exact checks: one hash aggregate by job over events, receipts and effects finds the plain ones.
 
 A plain job was accepted once, claimed once by delivery 1 when it was due, and acknowledged once by that delivery, in
 this order; it has one receipt and one effect of the same seq, or neither. Or it is still open, where that is allowed.
-Nothing in such a life can break a promise that is about one job. All others are suspects, and the exact checks look at
-these alone.
+Nothing in such a life can break a promise that is about one job. All others are suspects, and only they get the
+exact checks.
 
 Per job six numbers are kept: how many rows there are, the roles that they play as bits, the first and the last event,
 and the exclusive or of due times and of seqs. As many rows as bits means that every role is played once, and then an
@@ -22,14 +22,14 @@ from forebay.core.ledger import Change
 from forebay.spark.audit.exact_checks import ENDED, MOVES, NAMED
 from forebay.spark.audit.survey import LedgerExtent
 
-_ENQUEUED, _FIRED, _CLAIMED, _ACKED, _TOLD, _EFFECT = (1 << bit for bit in range(6))
+_ENQUEUED, _FIRED, _CLAIMED, _ACKED, _RECEIPT, _EFFECT = (1 << bit for bit in range(6))
 """Roles of a plain job."""
 
-_ACKED_ODDLY, _ENDED, _ODD, _TOLD_ODDLY, _EFFECT_ODDLY, _UNTIMED = (1 << bit for bit in range(6, 12))
+_ODD_ACK, _ENDED, _ODD, _ODD_RECEIPT, _ODD_EFFECT, _UNTIMED = (1 << bit for bit in range(6, 12))
 """Roles that make a suspect."""
 
 _BORN: Final = _ENQUEUED | _FIRED
-_OVER: Final = _ACKED | _ACKED_ODDLY | _ENDED
+_OVER: Final = _ACKED | _ODD_ACK | _ENDED
 
 _PLACE_BITS: Final = 20
 _OFFSET_BITS: Final = 41
@@ -49,7 +49,7 @@ class JobProfile(Struct, frozen=True):
 
 
 def fits(extent: LedgerExtent) -> bool:
-    """Whether positions in this ledger can be told by one number."""
+    """Whether positions in this ledger fit into one number."""
     return extent.last < 1 << _OFFSET_BITS and extent.largest < 1 << _PLACE_BITS
 
 
@@ -82,7 +82,7 @@ def profile(
         F.count_if(_plays(_BORN)).alias("jobs"),
         F.count_if(_plays(_OVER)).alias("ended"),
         F.count_if(_plays(_ENQUEUED)).alias("enqueued"),
-        F.count_if(_plays(_ENQUEUED) & _plays(_TOLD | _TOLD_ODDLY)).alias("receipted"),
+        F.count_if(_plays(_ENQUEUED) & _plays(_RECEIPT | _ODD_RECEIPT)).alias("receipted"),
         F.count_if(_plays(_UNTIMED)).alias("untimed"),
     )
     noted = marked.filter(~F.col("plain") | ~_plays(_OVER)).select("job_id", "plain")
@@ -106,7 +106,7 @@ def _of_events(events: DataFrame) -> DataFrame:
     role = (
         F.when(born, F.when(well_born, birth).otherwise(birth.bitwiseOR(F.lit(_ODD))))
         .when(claimed, F.when(well_claimed, _CLAIMED).otherwise(_ODD))
-        .when(acked, F.when(first, _ACKED).otherwise(_ACKED_ODDLY))
+        .when(acked, F.when(first, _ACKED).otherwise(_ODD_ACK))
         .when(change.isin(*ENDED), _ENDED)
         .otherwise(_ODD)
     )
@@ -125,11 +125,11 @@ def _of_events(events: DataFrame) -> DataFrame:
 def _of_receipts(receipts: DataFrame) -> DataFrame:
     accepted = F.col("answer") == "accepted"
     named = receipts.filter(F.col("answer").isin(*NAMED) & F.col("job_id").isNotNull())
-    return _evidence(named, F.when(accepted, _TOLD).otherwise(_TOLD_ODDLY))
+    return _evidence(named, F.when(accepted, _RECEIPT).otherwise(_ODD_RECEIPT))
 
 
 def _of_effects(effects: DataFrame) -> DataFrame:
-    role = F.when(F.col("delivery") == 1, _EFFECT).otherwise(_EFFECT_ODDLY)
+    role = F.when(F.col("delivery") == 1, _EFFECT).otherwise(_ODD_EFFECT)
     return _evidence(effects, role.bitwiseOR(F.when(F.col("effect_at").isNull(), _UNTIMED).otherwise(0)))
 
 
@@ -138,17 +138,17 @@ def _evidence(rows: DataFrame, role: Column) -> DataFrame:
     return rows.select("job_id", role.alias("role"), none.alias("position"), F.lit(0).cast("long").alias("due"), "seq")
 
 
-def _is_plain(told: bool, done: bool, *, drained: bool) -> Column:
+def _is_plain(receipts: bool, effects: bool, *, drained: bool) -> Column:
     once = F.col("n") == F.bit_count("roles")
     one_birth = F.bit_count(F.col("roles").bitwiseAND(_BORN)) == 1
     born_first = F.col("first").bitwiseAND(3) == _BIRTH
     as_due = F.col("due") == 0
-    life = F.col("roles").bitwiseAND(~(_BORN | _TOLD | _EFFECT))
+    life = F.col("roles").bitwiseAND(~(_BORN | _RECEIPT | _EFFECT))
     last = F.col("last").bitwiseAND(3)
     acked = (life == (_CLAIMED | _ACKED)) & (last == _ACK) & as_due
-    if told and done:
-        both = F.col("roles").bitwiseAND(_TOLD | _EFFECT)
-        acked &= (both == 0) | ((both == (_TOLD | _EFFECT)) & (F.col("seq") == 0))
+    if receipts and effects:
+        both = F.col("roles").bitwiseAND(_RECEIPT | _EFFECT)
+        acked &= (both == 0) | ((both == (_RECEIPT | _EFFECT)) & (F.col("seq") == 0))
     waiting = (life == 0) | ((life == _CLAIMED) & (last == _CLAIM) & as_due)
     lawful = acked if drained else acked | (waiting & ~_plays(_EFFECT))
     return once & one_birth & born_first & lawful

@@ -1,9 +1,11 @@
 """What an audit that passed records for the next one: how far everything is proven, and the totals."""
 
+from typing import Final
+
 from msgspec import Struct
 from pyspark.sql import DataFrame
 
-from forebay.spark.audit.survey import LedgerExtent
+from forebay.spark.audit.survey import EMPTY, LedgerExtent
 from forebay.spark.audit.verdict import EarlierProof
 
 
@@ -51,8 +53,12 @@ class Proven(Struct, frozen=True):
     slots: dict[str, Slot]
     held_back: bool
 
-    def relied_on(self, new_events: int) -> EarlierProof:
-        return EarlierProof(self.extent.first, self.end, self.at, new_events)
+    def relied_on(self, new_events: int) -> EarlierProof | None:
+        return EarlierProof(self.extent.first, self.end, self.at, new_events) if self.end else None
+
+
+NOTHING: Final = Proven(0, "", 0, EMPTY, ProvenTotals(0, 0, 0, 0, 0, 0), {}, {}, held_back=False)
+"""An audit that relies on it is a whole one."""
 
 
 class Past(Struct, frozen=True):

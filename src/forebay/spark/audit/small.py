@@ -1,4 +1,4 @@
-"""An incremental audit of few new rows without Spark: rows of Arrow in, the verdict out.
+"""An audit of few rows without Spark, whole or incremental: rows of Arrow in, the verdict out.
 
 Starting Java and compiling queries takes longer than checking some hundred thousand rows in Python. Every job and every
 seq is checked by `examine.judge`, the same functions that judge Spark's suspects, and `conclude` makes the verdict.
@@ -8,16 +8,15 @@ A ledger that is not whole, was switched off, or has a slot of a schedule that m
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from forebay.core.ledger import Change
+from forebay.spark.arrow import distinct_numbers
 from forebay.spark.audit.checks import AuditOptions
 from forebay.spark.audit.conclude import AuditFacts, conclude, counted
 from forebay.spark.audit.exact_checks import EFFECT, ENDED, EVENT, NAMED, RECEIPT
@@ -25,13 +24,10 @@ from forebay.spark.audit.examine import entries_of, judge
 from forebay.spark.audit.judge import rules_of
 from forebay.spark.audit.profile import fits
 from forebay.spark.audit.proven import Proven, ProvenTotals, Slot
-from forebay.spark.audit.survey import LedgerExtent
+from forebay.spark.audit.survey import EMPTY, LedgerExtent
 from forebay.spark.audit.verdict import Verdict
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OVER: Final = pa.array([*ENDED, Change.PURGED])
-
-Numbers = NDArray[np.int64]
 
 
 class Rows(Struct, frozen=True):
@@ -132,7 +128,7 @@ def _extent(events: pa.Table, begin: int) -> LedgerExtent | None:
     """Of events that should follow each other from an offset on; None if they do not, or if the ledger was switched
     off."""
     if not len(events):
-        return LedgerExtent(0, 0, 0, 0, 0, 0, 0, 0, None, None)
+        return EMPTY
     order = np.lexsort((events["place"].to_numpy(), events["offset"].to_numpy()))
     offset, place = (events[name].to_numpy()[order] for name in ("offset", "place"))
     offsets, firsts, counts = np.unique(offset, return_index=True, return_counts=True)
@@ -149,9 +145,7 @@ def _extent(events: pa.Table, begin: int) -> LedgerExtent | None:
     at = np.minimum.reduceat(events["event_at"].cast(pa.int64()).to_numpy()[order], firsts)
     fires = len(events) - events["tick"].null_count
     ends = int(offsets[0]), int(offsets[-1])
-    return LedgerExtent(
-        len(offsets), len(events), *ends, 0, 0, fires, int(place.max()), _local(at.min()), _local(at.max())
-    )
+    return LedgerExtent(len(offsets), len(events), *ends, 0, 0, fires, int(place.max()), int(at.min()), int(at.max()))
 
 
 def _slots(events: pa.Table, known: dict[str, Slot]) -> dict[str, Slot] | None:
@@ -172,22 +166,13 @@ def _totals(rows: Rows) -> ProvenTotals:
     """Of these alone."""
     change, job_id = rows.events["change"], rows.events["job_id"]
     born = pc.equal(change, Change.ACCEPTED.value)
-    enqueued = _numbers(job_id.filter(pc.and_(born, pc.not_equal(rows.events["verb"], "fire"))))
-    ended = _numbers(job_id.filter(pc.is_in(change, value_set=pa.array(ENDED))))
+    enqueued = distinct_numbers(job_id.filter(pc.and_(born, pc.not_equal(rows.events["verb"], "fire"))))
+    ended = distinct_numbers(job_id.filter(pc.is_in(change, value_set=pa.array(ENDED))))
     named, sent, effects = np.empty(0, np.int64), 0, 0
     if rows.receipts is not None:
         answer = rows.receipts["answer"]
-        named = _numbers(rows.receipts["job_id"].filter(pc.is_in(answer, value_set=pa.array(NAMED))))
-        sent = len(_numbers(rows.receipts["seq"].filter(pc.not_equal(answer, "refused"))))
+        named = distinct_numbers(rows.receipts["job_id"].filter(pc.is_in(answer, value_set=pa.array(NAMED))))
+        sent = len(distinct_numbers(rows.receipts["seq"].filter(pc.not_equal(answer, "refused"))))
         effects = 0 if rows.effects is None else len(rows.effects)
     receipted = len(np.intersect1d(enqueued, named, assume_unique=True))
-    return ProvenTotals(len(_numbers(job_id.filter(born))), len(ended), len(enqueued), receipted, sent, effects)
-
-
-def _numbers(values: pa.ChunkedArray) -> Numbers:
-    return np.unique(values.drop_null().to_numpy())
-
-
-def _local(micros: int) -> datetime:
-    """In the time zone of this machine, as Spark returns an instant."""
-    return (_EPOCH + timedelta(microseconds=int(micros))).astimezone().replace(tzinfo=None)
+    return ProvenTotals(len(distinct_numbers(job_id.filter(born))), len(ended), len(enqueued), receipted, sent, effects)

@@ -5,7 +5,6 @@ and two different events at one place are a finding; the smaller one is used fro
 depend on the order of reading. `survey` is one cheap aggregate; the exact functions run when it finds something wrong.
 """
 
-from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
@@ -13,7 +12,8 @@ from msgspec.structs import replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from forebay.spark.audit.findings import finding, only
+from forebay.core.instant import Instant
+from forebay.spark.audit.findings import finding, single_row
 from forebay.spark.schemas import EVENTS
 
 _PLACE: Final = ["offset", "place"]
@@ -21,7 +21,8 @@ _PLACE: Final = ["offset", "place"]
 
 class LedgerExtent(Struct, frozen=True):
     """`ragged`: records whose places are not 0, 1, … once each, as many as they should be. `silences`: how often the
-    ledger was switched off. `fires`: events of schedules. `largest`: the largest place."""
+    ledger was switched off. `fires`: events of schedules. `largest`: the largest place. `since`, `until`: when
+    the first event and the last one happened."""
 
     records: int
     events: int
@@ -31,8 +32,8 @@ class LedgerExtent(Struct, frozen=True):
     silences: int
     fires: int
     largest: int
-    since: datetime | None
-    until: datetime | None
+    since: Instant | None
+    until: Instant | None
 
     @property
     def missing(self) -> int:
@@ -40,6 +41,8 @@ class LedgerExtent(Struct, frozen=True):
 
     def followed_by(self, later: "LedgerExtent") -> "LedgerExtent":
         """The extent of a proven part together with the part that follows it."""
+        if not self.records:
+            return later
         if not later.records:
             return replace(self, ragged=0, silences=0, fires=0)
         return replace(
@@ -50,6 +53,9 @@ class LedgerExtent(Struct, frozen=True):
             largest=max(self.largest, later.largest),
             since=self.since,
         )
+
+
+EMPTY: Final = LedgerExtent(0, 0, 0, 0, 0, 0, 0, 0, None, None)
 
 
 def survey(events: DataFrame) -> LedgerExtent:
@@ -64,7 +70,7 @@ def survey(events: DataFrame) -> LedgerExtent:
         F.max("places").alias("size"),
         F.max(off.cast("int")).alias("off"),
         F.count("tick").alias("fires"),
-        F.min("event_at").alias("at"),
+        F.min(F.unix_micros("event_at")).alias("at"),
     )
     n = F.col("n")
     even = (F.col("most") + 1 == n) & (F.col("total") * 2 == n * (n - 1))
@@ -82,10 +88,10 @@ def survey(events: DataFrame) -> LedgerExtent:
         F.min("at").alias("since"),
         F.max("at").alias("until"),
     )
-    return LedgerExtent(**only(found).asDict())
+    return LedgerExtent(**single_row(found).asDict())
 
 
-def once(events: DataFrame) -> DataFrame:
+def distinct_events(events: DataFrame) -> DataFrame:
     """Each (offset, place) once."""
     return _contents(events).select("first.*", "places").select(*EVENTS.names)
 

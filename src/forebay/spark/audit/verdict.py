@@ -102,11 +102,11 @@ class Verdict(Struct, frozen=True):
 
     def text(self) -> str:
         """A table, then the offenders, then the answer."""
-        lines = [f"{name.replace('_', ' '):18} {_number(value)}" for name, value in self.facts.items()]
-        lines += ["", f"{'check':18} {'inv.':5} {'':5} {'count':>9}  meaning"]
+        lines = [f"{name.replace('_', ' '):19} {_number(value)}" for name, value in self.facts.items()]
+        lines += ["", f"{'check':19} {'inv.':5} {'':5} {'count':>9}  meaning"]
         for each in self.results:
             count = f"{each.count:,}" if each.outcome in {"ok", "failed", "noted", "missing"} else each.outcome
-            lines.append(f"{each.check:18} {each.invariant:5} {_MARKS[each.outcome]:5} {count:>9}  {each.what}")
+            lines.append(f"{each.check:19} {each.invariant:5} {_MARKS[each.outcome]:5} {count:>9}  {each.what}")
         for each in self.results:
             if each.offenders:
                 lines += ["", f"{each.check}: {each.count:,}"]
