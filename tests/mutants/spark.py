@@ -76,6 +76,20 @@ SPARK_MUTANTS = [
         ("tests/spark/test_refresh.py",),
     ),
     Mutant(
+        "spark: a refresh rewrites tables that no new event alters",
+        f"{SPARK}/refresh.py",
+        "not len(jobs) and held.end:",
+        "not len(jobs) and not held.end:",
+        ("tests/spark/test_pipeline_run.py", "-k", "writes_what_changed"),
+    ),
+    Mutant(
+        "spark: the grace of maintenance is rounded down",
+        f"{SPARK}/maintenance.py",
+        "-(-maintenance.grace // timedelta(hours=1))",
+        "maintenance.grace // timedelta(hours=1)",
+        LAKE,
+    ),
+    Mutant(
         "spark: old days are dropped by day, and offsets have holes",
         f"{SPARK}/maintenance.py",
         "if file.day < first_day]",
@@ -235,6 +249,13 @@ SPARK_MUTANTS = [
         "        if name in slots and slots[name].tick >= tick:\n",
         "        if name in slots and slots[name].tick > tick:\n",
         ("tests/spark/test_audit_small.py",),
+    ),
+    Mutant(
+        "spark: an audit does without Spark although its master is named",
+        "src/forebay/cli/audit.py",
+        "by_spark = args.master is not None",
+        "by_spark = False",
+        ("tests/spark/test_audit_incremental.py", "-k", "command"),
     ),
     Mutant(
         "spark: open jobs are forgotten by an audit without Spark",
