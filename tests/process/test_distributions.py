@@ -122,7 +122,7 @@ def test_without_the_proof_the_product_works(product: Path) -> None:
 def test_an_unknown_command_is_still_unknown(product: Path) -> None:
     answer = run(product, "nonsense")
     assert answer.returncode == 2
-    assert "invalid choice: 'nonsense'" in answer.stderr
+    assert answer.stderr == "forebay: 'nonsense' is not a command; see forebay --help\n"
 
 
 def test_the_proof_adds_its_commands_by_entry_point() -> None:

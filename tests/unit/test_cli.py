@@ -21,6 +21,7 @@ from forebay.core.instant import seconds
 from forebay.core.job import Progress
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import AtMost, Bounded, InOrder, KeepFor, Until
+from forebay.core.presence import Presence
 from forebay.serve.security.operator_log import OperatorAction, read_actions
 from forebay.store.protocol import Query, Store
 from tests.command_result import CommandResult, Run
@@ -39,9 +40,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def call(*arguments: str) -> CommandResult:
         capsys.readouterr()
         code = main(arguments)
-        error_text = capsys.readouterr()
-        assert "Traceback (most" not in error_text.err
-        return CommandResult(code, error_text.out, error_text.err)
+        captured = capsys.readouterr()
+        assert "Traceback (most" not in captured.err
+        return CommandResult(code, captured.out, captured.err)
 
     return call
 
@@ -279,8 +280,55 @@ def test_an_app_that_does_not_import_is_named_with_its_line(run: Run, tmp_path: 
     assert answer.code == 2
     assert "failed on import (cli_broken.py:2): RuntimeError: boom" in answer.err
     (tmp_path / "cli_other.py").write_text("fb = 5\n")
-    assert "is a int, not a Forebay" in run("worker", "cli_other:fb").err
+    assert "is of type int, not a Forebay; write there: fb = Forebay()" in run("worker", "cli_other:fb").err
     assert "the module of 'cli_none:fb' was not found" in run("dev", "cli_none:fb").err
+    (tmp_path / "cli_needy.py").write_text("import cli_needed_and_not_there\n")
+    assert "failed on import (cli_needy.py:1): ModuleNotFoundError: No module" in run("worker", "cli_needy:fb").err
+
+
+def test_a_name_that_is_no_app_is_answered_with_the_apps(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cli_named.py").write_text(
+        "from forebay import Forebay\nshop = Forebay()\n@shop.job\ndef send(): ...\n"
+    )
+    assert "cli_named has no 'fb'; write cli_named:shop" in run("worker", "cli_named:fb").err
+    assert "is of type JobType, not a Forebay; write cli_named:shop" in run("worker", "cli_named:send").err
+    answer = run("worker", "cli_elsewhere:fb")
+    assert answer.code == 2
+    assert f"cannot be loaded from {tmp_path}: No module named 'cli_elsewhere'; run it in the directory" in answer.err
+
+
+def test_a_first_word_that_is_no_command(run: Run) -> None:
+    for word, remedy in (
+        ("lss", "did you mean ls?"),
+        ("queue", "did you mean queues"),
+        ("nonsense", "see forebay --help"),
+    ):
+        answer = run(word)
+        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+        assert f"{word!r} is not a command; {remedy}" in answer.err
+    early = run("--store=sqlite:///a.db", "ls")
+    assert early.err == "forebay: --store is given before the command; write forebay COMMAND --store=sqlite:///a.db …\n"
+
+
+def test_a_kind_that_no_worker_handles_is_named_at_the_enqueue(run: Run) -> None:
+    assert run("enqueue", "sned").err == "", "there is no worker to know"
+    with closing(open_at()) as store:
+        store.announce(Presence("w", "host", 1, ("default",), ("send", "resize")), seconds(60))
+    assert run("enqueue", "send").err == ""
+    assert run("enqueue", "sned", "--queue", "other").err == ""
+    answer = run("enqueue", "sned")
+    assert (answer.code, answer.out) == (0, "4\n")
+    assert answer.err == "no worker of its queue has a handler for 'sned'; they have handlers for resize, send\n"
+    with closing(open_at()) as store:
+        store.announce(Presence("any", "host", 2, ("default",)), seconds(60))
+    assert run("enqueue", "sned").err == ""
+
+
+def test_a_server_that_is_not_there_is_named_with_the_way_out(run: Run) -> None:
+    for url in ("postgresql://127.0.0.1:1/x", "redis://127.0.0.1:1/0"):
+        answer = run("ls", "--store", url)
+        assert (answer.code, answer.err.count(url)) == (3, 1)
+        assert "refused; check that the server runs and the URL is right, or choose another store" in answer.err
 
 
 def lines(*jobs: object) -> str:

@@ -25,9 +25,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def call(*arguments: str) -> CommandResult:
         capsys.readouterr()
         code = main(arguments)
-        error_text = capsys.readouterr()
-        assert "Traceback (most" not in error_text.err
-        return CommandResult(code, error_text.out, error_text.err)
+        captured = capsys.readouterr()
+        assert "Traceback (most" not in captured.err
+        return CommandResult(code, captured.out, captured.err)
 
     return call
 

@@ -27,7 +27,6 @@ from forebay.work.cron import (
     Due,
     Overlap,
     Timetable,
-    check_tick,
     describe,
     due,
 )
@@ -341,14 +340,6 @@ def test_never_is_a_cursor_that_a_store_takes() -> None:
     assert due(Timetable(cron), at("2199-01-01"), last).next_at == NEVER
     assert due(Timetable(cron), NEVER, at("2026-01-01")) == Due((), NEVER, 0)
     assert Schedule("x", cron.rule, NEVER, Draft("k")).next_at == NEVER
-
-
-def test_a_tick_far_ahead_of_the_store_is_refused() -> None:
-    now = at("2026-01-01")
-    assert check_tick(now, now) == now
-    assert check_tick(at("2026-01-01T01:00"), now)
-    with pytest.raises(Invalid, match=r"01:00:01 UTC is 1:00:01 ahead of the store's clock; a tick may be at most 1 h"):
-        check_tick(at("2026-01-01T01:00:01"), now)
 
 
 def test_jitter_moves_the_job_and_not_the_tick() -> None:

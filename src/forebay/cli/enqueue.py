@@ -2,7 +2,7 @@
 
 import sys
 from argparse import ArgumentParser
-from typing import Any
+from typing import Any, Final
 
 from forebay.cli.argtypes import count, duration, json_of, moment, payload_of
 from forebay.cli.command import Call, Command
@@ -12,11 +12,15 @@ from forebay.cli.target import load, opened_by
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
+from forebay.core.limits import MAX_BATCH
 from forebay.core.payload import Json
+from forebay.core.presence import handled_kinds
 from forebay.store.protocol import Receipt
 from forebay.work.handler import Handler
 from forebay.work.signature import PayloadMismatch
 from forebay.work.versions import with_version
+
+_KINDS_SHOWN: Final = 10
 
 
 def _enqueue_arguments(parser: ArgumentParser) -> None:
@@ -50,6 +54,10 @@ def _enqueue(call: Call) -> int:
     if args.app is None:
         with call.store(create=True) as store:
             receipt = store.enqueue([_draft(args, payload, None, store.now())])[0]
+            known = handled_kinds(store.workers("", MAX_BATCH), args.queue or "default")
+        if known is not None and args.kind not in known:
+            kinds = ", ".join(sorted(known)[:_KINDS_SHOWN])
+            call.screen.note(f"no worker of its queue has a handler for {args.kind!r}; they have handlers for {kinds}")
         return _report(call, receipt)
     app = load(args.app, args.store)
     handler = app.registry.get(args.kind)

@@ -5,6 +5,7 @@ without a search through everything that is installed.
 """
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Final
 
@@ -26,7 +27,7 @@ def all_commands() -> tuple[Command | Group, ...]:
 
 
 def commands_for(arguments: Sequence[str]) -> tuple[Command | Group, ...]:
-    """What these arguments may name; a command of the proof is refused by its package if that is not installed."""
+    """What these arguments may name; another first word is refused, one of the proof by the name of its package."""
     own, first = commands(), next(iter(arguments), None)
     if first in {command.name for command in own}:
         return own
@@ -35,4 +36,14 @@ def commands_for(arguments: Sequence[str]) -> tuple[Command | Group, ...]:
         raise CommandFailed(
             f"`{first}` is in the package forebay-proof, which is not installed; pip install forebay-proof", USAGE
         )
+    if first not in {None, "-h", "--help", *(command.name for command in found)}:
+        raise CommandFailed(_unknown(str(first), [command.name for command in found]), USAGE)
     return found
+
+
+def _unknown(word: str, names: Sequence[str]) -> str:
+    if word.startswith("-"):
+        return f"{word.partition('=')[0]} is given before the command; write forebay COMMAND {word} …"
+    similar = get_close_matches(word, names)
+    remedy = f"did you mean {' or '.join(similar)}?" if similar else "see forebay --help"
+    return f"{word!r} is not a command; {remedy}"

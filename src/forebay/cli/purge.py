@@ -68,10 +68,10 @@ def purge(call: Call) -> int:
 def _plan(args: Any, now: Instant) -> RedrivePlan:
     if args.older_than is not None and args.died_before is not None:
         raise Invalid("--older-than", "it means the same as --died-before", "give one of the two")
-    error_text = filtered(args, now)
+    given = filtered(args, now)
     if args.older_than is not None:
-        error_text["died_before"] = max(0, now - micros(args.older_than))
-    return RedrivePlan(**error_text, quarantined=True)
+        given["died_before"] = max(0, now - micros(args.older_than))
+    return RedrivePlan(**given, quarantined=True)
 
 
 def _fitting(store: Store, plan: RedrivePlan, limit: int | None) -> Iterator[Job]:

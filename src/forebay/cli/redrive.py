@@ -36,12 +36,12 @@ def filters(parser: ArgumentParser) -> None:
 
 def filtered(args: Any, now: Instant) -> dict[str, Any]:
     """The selecting fields of a plan; durations are counted back from now."""
-    error_text: dict[str, Any] = {name: getattr(args, name) for name in _FILTERS}
+    given: dict[str, Any] = {name: getattr(args, name) for name in _FILTERS}
     if args.died_within is not None:
-        error_text["died_from"] = max(0, now - micros(args.died_within))
+        given["died_from"] = max(0, now - micros(args.died_within))
     if args.died_before is not None:
-        error_text["died_before"] = max(0, now - micros(args.died_before))
-    return error_text
+        given["died_before"] = max(0, now - micros(args.died_before))
+    return given
 
 
 def redrive_arguments(parser: ArgumentParser) -> None:

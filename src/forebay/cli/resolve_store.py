@@ -9,13 +9,21 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from forebay.cli.exits import UNREACHABLE, USAGE, CommandFailed
 from forebay.client import DEFAULT_URL
-from forebay.core.errors import ForebayError
+from forebay.core.errors import REOPEN, ForebayError, StoreFailed
+from forebay.store.connection_pool import REMEDY
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
+
+_TO_OPEN: Final = {
+    REMEDY: "check that the server runs and the URL is right, or choose another store by --store or FOREBAY_URL",
+    REOPEN: "fix the cause, or choose another store by --store or FOREBAY_URL",
+}
+"""Remedies for stores that cannot be opened, in place of those for stores that were open."""
 
 
 def chosen_url(option: str | None) -> str:
@@ -41,7 +49,7 @@ def masked(url: str) -> str:
     return re.sub(r"(?i)([?&;](?:password|passwd|pwd|secret|token)=)[^&;#]*", r"\1***", url)
 
 
-def error_text(error: Exception, url: str) -> str:
+def error_text(error: Exception | str, url: str) -> str:
     """The error's text without the URL's password: drivers quote what they cannot parse."""
     text = str(error).replace(url, masked(url))
     found = re.search(r"(?<=://)[^/@:]*:(.*)@", url)
@@ -91,6 +99,10 @@ def connecting(url: str) -> Iterator[None]:
             raise
         reason = f"{error.name} is not installed; pip install 'forebay[{extra}]'"
         raise CommandFailed(f"cannot open {masked(url)}: {reason}", UNREACHABLE) from error
+    except StoreFailed as error:
+        remedy = _TO_OPEN.get(error.remedy, error.remedy)
+        reason = error_text(error.reason, url).removesuffix(".")
+        raise CommandFailed(f"cannot open {masked(url)}: {reason}; {remedy}", UNREACHABLE) from error
     except (ForebayError, OSError) as error:
         raise CommandFailed(f"cannot open {masked(url)}: {error_text(error, url)}", UNREACHABLE) from error
 

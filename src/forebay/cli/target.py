@@ -4,20 +4,17 @@ import os
 import sys
 from typing import Any
 
-from forebay.cli.exits import UNREACHABLE, CommandFailed
-from forebay.cli.resolve_store import error_text, masked
+from forebay.cli.resolve_store import connecting, masked
 from forebay.client import Forebay
-from forebay.core.errors import ForebayError, Invalid
+from forebay.core.errors import Invalid
 from forebay.store.protocol import Store
-from forebay.work.app import find_app
+from forebay.work.app import apps_of, find_app
 
 
 def load(target: str, url: str | None) -> Forebay:
     """The app. A store from the command line applies to the app, in this process and its children, or is refused."""
     if url is not None:
         os.environ["FOREBAY_URL"] = url
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     app = _found(target)
     if url is not None and app.url != url:
         raise Invalid(
@@ -38,7 +35,8 @@ def _found(target: str) -> Forebay:
         where = _last_line(error)
         raise Invalid("app", f"{target!r} failed on import{where}: {type(error).__name__}: {error}", "fix it") from None
     if not isinstance(app, Forebay):
-        raise Invalid("app", f"{target!r} is a {type(app).__name__}, not a Forebay", "name the app object: app:fb")
+        what = f"{target!r} is of type {type(app).__name__}, not a Forebay"
+        raise Invalid("app", what, apps_of(sys.modules[target.partition(":")[0]]))
     return app
 
 
@@ -54,10 +52,8 @@ def _last_line(error: Exception) -> str:
 
 def opened_by(app: Forebay) -> Store:
     """The app's store, or `CommandFailed` with the reason."""
-    try:
+    with connecting(app.url):
         return app.store
-    except (ForebayError, OSError) as error:
-        raise CommandFailed(f"cannot open {masked(app.url)}: {error_text(error, app.url)}", UNREACHABLE) from error
 
 
 def queues_of(app: Forebay) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ No message carries a payload: what a producer hands in may be secret.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 
 class ForebayError(Exception):
@@ -102,21 +103,20 @@ class Closed(ForebayError):
         self.what = what
 
 
+REOPEN: Final = "nothing was acknowledged since; fix the cause and open the store again"
+
+
 class StoreFailed(ForebayError):
     """The store failed, or its reply was lost: nothing of the call was acknowledged.
 
     An embedded store stops for good; one on a server continues by itself once the server is reachable again.
     """
 
-    def __init__(
-        self,
-        what: str,
-        reason: str,
-        remedy: str = "nothing was acknowledged since; fix the cause and open the store again",
-    ) -> None:
+    def __init__(self, what: str, reason: str, remedy: str = REOPEN) -> None:
         super().__init__(f"{what} failed: {reason}; {remedy}")
         self.what = what
         self.reason = reason
+        self.remedy = remedy
 
 
 class PartlyDone(StoreFailed):

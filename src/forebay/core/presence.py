@@ -73,6 +73,12 @@ def unhandled_kinds(workers: Iterable[Presence]) -> list[tuple[str, str]]:
     return sorted(pair for pair in met if not any(worker.handles(*pair) for worker in workers))
 
 
+def handled_kinds(workers: Iterable[Presence], queue: str) -> set[str] | None:
+    """The kinds that the workers of a queue have handlers for; None: it has no worker, or one's are not known."""
+    serving = [worker.kinds for worker in workers if queue in worker.queues]
+    return {kind for kinds in serving for kind in kinds} if serving and all(serving) else None
+
+
 def _checked_names(field: str, names: tuple[str, ...], limit: int) -> tuple[str, ...]:
     if not isinstance(names, tuple | list) or len(names) > limit:
         raise Invalid(f"{field}s", f"they are not a list of at most {limit} names", "announce fewer")

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Duration, Instant, checked_instant, checked_micros, in_words, micros, to_datetime
+from forebay.core.instant import Instant, checked_instant, checked_micros, in_words, to_datetime
 from forebay.core.limits import MAX_BATCH, MAX_DURATION, MAX_INSTANT
 from forebay.core.schedule import Schedule
 from forebay.work.zone import check_zone, latest_wall_time, offset_at, offset_periods
@@ -47,7 +47,6 @@ NEVER: Final[Instant] = MAX_INSTANT
 """The `next_at` to store when a rule has no further tick before the year 2200."""
 
 GRACE: Final = timedelta(seconds=60)
-MAX_AHEAD: Final = timedelta(hours=1)
 MAX_JITTER: Final = timedelta(hours=1)
 RULE_LENGTH: Final = 256
 MAX_MISSED: Final = MAX_BATCH
@@ -247,18 +246,6 @@ def _newest(cron: Cron, floor: Instant, now: Instant, count: int) -> list[Instan
         newer = cron.ticks(middle, now, count)
         low, high, found = (middle, high, newer) if len(newer) == count else (low, middle, found)
     return found
-
-
-def check_tick(tick: Instant, now: Instant) -> Instant:
-    """Refuse a tick far ahead of the store's clock: one of the clocks is wrong, and a fired tick cannot be undone."""
-    ahead: Duration = checked_instant("tick", tick) - checked_instant("now", now)
-    if ahead > micros(MAX_AHEAD):
-        raise Invalid(
-            "tick",
-            f"{to_datetime(tick):%Y-%m-%d %H:%M:%S} UTC is {timedelta(microseconds=ahead)} ahead of the store's clock",
-            f"a tick may be at most {in_words(MAX_AHEAD)} ahead: compare the clocks of this machine and the store",
-        )
-    return tick
 
 
 def describe(cron: Cron, after: Instant) -> str:
