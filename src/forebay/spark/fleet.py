@@ -70,10 +70,9 @@ def _work(
     os.environ["FOREBAY_URL"] = url
     try:
         app = find_app(target)
-    except Invalid as error:
-        raise Invalid(
-            "app", f"on {platform.node()} {error.reason}", "install it there, or name it by --py-files"
-        ) from None
+    except (Invalid, ImportError) as error:
+        reason = error.reason if isinstance(error, Invalid) else f"{target!r} cannot be loaded: {error}"
+        raise Invalid("app", f"on {platform.node()} {reason}", "install it there, or name it by --py-files") from None
     if app.url != url:
         raise Invalid("store", f"{target} names its own", "write Forebay() without a URL there")
     context = TaskContext.get()
