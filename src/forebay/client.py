@@ -46,7 +46,7 @@ from forebay.core.spec import QueueSpec
 from forebay.enqueue_options import EnqueueOptions, Settings, settings_of
 from forebay.explain import explain
 from forebay.store.open import open_store
-from forebay.store.protocol import Backlog, CancelAnswer, JobFields, Query, Receipt, Store
+from forebay.store.protocol import Backlog, CancelAnswer, JobFields, Query, Receipt, Store, matching
 from forebay.store.streams import enqueue_stream
 from forebay.transactions import aenqueue_in, check_connection, enqueue_in
 from forebay.vault import Vault
@@ -468,15 +468,7 @@ class Forebay(Hooked):
 
     def jobs(self, query: Query = Query(), **fields: Unpack[JobFields]) -> Iterator[Job]:  # noqa: B008
         """All jobs that match, page by page: `fb.jobs(queue="mail", state="dead")`, or by a `Query`."""
-        return map(self.codec.open_job, self._found(_narrowed(query, fields)))
-
-    def _found(self, query: Query) -> Iterator[Job]:
-        """As the store keeps them, sealed ones too."""
-        after: int | None = 0
-        while after is not None:
-            page = self.store.browse(query, after, MAX_BATCH)
-            yield from page.jobs
-            after = page.next
+        return map(self.codec.open_job, matching(self.store, _narrowed(query, fields)))
 
     def ajobs(self, query: Query = Query(), **fields: Unpack[JobFields]) -> AsyncIterator[Job]:  # noqa: B008
         """As `jobs`, for `async for`."""
@@ -511,7 +503,7 @@ class Forebay(Hooked):
     def redrive(self, job_ids: Iterable[int] | None = None, *, queue: str | None = None) -> int:
         """Dead letters live again: these, or all of a queue; how many."""
         if job_ids is None:
-            job_ids = [job.id for job in self._found(Query(queue=queue, state=State.DEAD))]
+            job_ids = [job.id for job in matching(self.store, Query(queue=queue, state=State.DEAD))]
         ids = list(job_ids)
         return sum(len(self.store.redrive(ids[start : start + MAX_BATCH])) for start in range(0, len(ids), MAX_BATCH))
 

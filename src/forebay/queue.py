@@ -38,9 +38,9 @@ _log = logging.getLogger("forebay.queue")
 _KIND: Final = "job"
 _OWNER: Final = "JobQueue"
 _REAP_BATCH: Final = 100
-_NO_LUCK: Final = 0.0
+_NO_JITTER: Final = 0.0
 _MAX_DELIVERIES_COUNTED: Final = 1_000
-_MAX_NAP: Final = timedelta(hours=12)
+_MAX_WAIT: Final = timedelta(hours=12)
 
 
 class Job(Struct, frozen=True):
@@ -74,7 +74,7 @@ class JobQueue:
         clock: Clock | None = None,
     ) -> None:
         self._name = name
-        self._visibility = _span("default_visibility_timeout", default_visibility_timeout)
+        self._visibility = _duration("default_visibility_timeout", default_visibility_timeout)
         checked_micros("default_visibility_timeout", self._visibility, MIN_LEASE, MAX_LEASE)
         if max_redeliveries is not None:
             check_between("max_redeliveries", max_redeliveries, 0, MAX_ATTEMPTS - 1)
@@ -87,7 +87,7 @@ class JobQueue:
         self._closed = False
         self._store: Store = open_store(url, clock=clock)
         self._store.put_spec(
-            QueueSpec(name=name, routing=self._routing, key_window=_span("idempotency_ttl", idempotency_ttl))
+            QueueSpec(name=name, routing=self._routing, key_window=_duration("idempotency_ttl", idempotency_ttl))
         )
 
     def enqueue(self, payload: Json, idempotency_key: str | None = None) -> int:
@@ -99,13 +99,15 @@ class JobQueue:
         """The next visible job, or None at once."""
         self._check_open()
         self._reap()
-        span = self._visibility if visibility_timeout is None else _span("visibility_timeout", visibility_timeout)
-        leases = self._store.claim([Want(self._name, 1)], _OWNER, span)
+        lease_for = (
+            self._visibility if visibility_timeout is None else _duration("visibility_timeout", visibility_timeout)
+        )
+        leases = self._store.claim([Want(self._name, 1)], _OWNER, lease_for)
         if not leases:
             return None
         lease = leases[0]
         self._leases[lease.job.id] = lease
-        return _picture(lease.job)
+        return _received(lease.job)
 
     def receive(self, timeout: float = 10.0, visibility_timeout: float | None = None) -> Job | None:
         """Wait for a job, at most `timeout` seconds; asleep, not polling. None when none came."""
@@ -115,7 +117,7 @@ class JobQueue:
             left = deadline - self._store.now()
             if job is not None or left <= 0:
                 return job
-            self._store.wait([self._name], min(timedelta(microseconds=left), _MAX_NAP))
+            self._store.wait([self._name], min(timedelta(microseconds=left), _MAX_WAIT))
 
     def ack(self, job_id: int) -> bool:
         """The work is done. False when the lease has been lost: another worker runs the job, or ran it."""
@@ -184,7 +186,7 @@ class JobQueue:
             self._settle(overdue, lambda _: Abandoned(expired=True))
 
     def _settle(self, leases: list[Lease], outcome: Callable[[Lease], Outcome]) -> int:
-        verdicts = [(lease, decide(lease.job, outcome(lease), self._routing, _NO_LUCK)) for lease in leases]
+        verdicts = [(lease, decide(lease.job, outcome(lease), self._routing, _NO_JITTER)) for lease in leases]
         applied = 0
         for (lease, verdict), settled in zip(verdicts, self._store.settle(verdicts), strict=True):
             if settled is Settled.APPLIED:
@@ -197,7 +199,7 @@ class JobQueue:
         if self._dlq_handler is None:
             return
         try:
-            self._dlq_handler(_picture(job))
+            self._dlq_handler(_received(job))
         except Exception:
             _log.exception("dlq_handler failed for job %d; the job stays in the dead letters", job.id)
 
@@ -208,9 +210,9 @@ def _checked_id(job_id: int) -> int:
     return job_id
 
 
-def _span(field: str, count: float) -> timedelta:
+def _duration(field: str, count: float) -> timedelta:
     return timedelta(microseconds=from_seconds(field, count))
 
 
-def _picture(job: StoredJob) -> Job:
+def _received(job: StoredJob) -> Job:
     return Job(job.id, job.payload, job.delivery, job.enqueued_at / 1_000_000)

@@ -23,7 +23,7 @@ from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.core.payload import Json, encode_payload, patched
-from forebay.store.protocol import Query, Store
+from forebay.store.protocol import Query, Store, matching
 
 MAX_RATE: Final = 1_000_000.0
 _STEPS_A_SECOND: Final = 5
@@ -117,15 +117,6 @@ class RedrivePlan(Struct, frozen=True, forbid_unknown_fields=True):
 
 def last_error(job: Job) -> str:
     return f"{job.errors[-1].kind}: {job.errors[-1].message}" if job.errors else ""
-
-
-def matching(store: Store, query: Query) -> Iterator[Job]:
-    """Every job that matches the query, page by page."""
-    after: int | None = 0
-    while after is not None:
-        page = store.browse(query, after, MAX_BATCH)
-        yield from page.jobs
-        after = page.next
 
 
 def chosen(store: Store, plan: RedrivePlan) -> list[Job]:

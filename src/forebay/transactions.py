@@ -7,7 +7,7 @@ The caller brings a connection of its own driver to the database of a `postgresq
 style, and nothing else: no commit, no setting, no connection of ours. A driver is recognised by the class of the
 connection, so none of them is a dependency.
 
-Raised in our words: `KeyConflict`, `WrongQueueKind`, a database without the schema. Any other failure is the
+Translated are `KeyConflict`, `WrongQueueKind` and a database without the schema. Any other failure is the
 driver's own error. After any of them the transaction is aborted, as after any error in Postgres.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 POSTGRES: Final = ("postgresql", "postgres")
 
 _PUT: Final = "SELECT forebay.enqueue_draft(d.value) FROM json_array_elements(CAST(CAST({} AS text) AS json)) AS d"
-_PUT_AND_TELL: Final = (
+_PUT_AND_NOTIFY: Final = (
     f"{_PUT}, (SELECT count(pg_notify('forebay', q)) "
     "FROM unnest(string_to_array(CAST({} AS text), ',')) AS q) AS notified"
 )
@@ -120,7 +120,7 @@ def enqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bool = Tr
         return _enqueue_on_sqlite(file, drafts)
     execute = _found(connection, _SYNC, _ASYNC, "it is asynchronous", "await aenqueue_in(…)")
     statement = _statement(drafts, notify)
-    with _in_our_words(drafts):
+    with _translating_errors(drafts):
         return list(execute(connection, statement)) if drafts else []
 
 
@@ -128,7 +128,7 @@ async def aenqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bo
     """The same for drivers that are awaited."""
     execute = _found(connection, _ASYNC, _SYNC | _SQLITE, "it is not asynchronous", "call enqueue_in(…)")
     statement = _statement(drafts, notify)
-    with _in_our_words(drafts):
+    with _translating_errors(drafts):
         return list(await execute(connection, statement)) if drafts else []
 
 
@@ -140,7 +140,7 @@ def commit_in(
         return _commit_on_sqlite(file, log, group, partition, offset, epoch)
     execute = _found(connection, _SYNC, _ASYNC, "it is asynchronous", "await acommit_in(…)")
     statement = _commit(log, group, partition, offset, epoch)
-    with _in_our_words([]):
+    with _translating_errors([]):
         (answer,) = execute(connection, statement)
     return _committed(answer, log, group, partition, offset, epoch)
 
@@ -151,7 +151,7 @@ async def acommit_in(
     """The same for drivers that are awaited."""
     execute = _found(connection, _ASYNC, _SYNC | _SQLITE, "it is not asynchronous", "call commit_in(…)")
     statement = _commit(log, group, partition, offset, epoch)
-    with _in_our_words([]):
+    with _translating_errors([]):
         (answer,) = await execute(connection, statement)
     return _committed(answer, log, group, partition, offset, epoch)
 
@@ -192,7 +192,7 @@ def _statement(drafts: Sequence[Draft], notify: bool) -> Statement:
     check_bytes("enqueue_in", [draft.body for draft in drafts])
     puts = msgspec.json.encode([_put(draft) for draft in drafts]).decode()
     queues = ",".join(sorted({draft.queue for draft in drafts}))
-    return _styled(_PUT_AND_TELL, puts, queues) if notify else _styled(_PUT, puts)
+    return _styled(_PUT_AND_NOTIFY, puts, queues) if notify else _styled(_PUT, puts)
 
 
 def _styled(text: str, *parameters: str) -> Statement:
@@ -288,7 +288,7 @@ def _file_below_django(connection: Any) -> "sqlite3.Connection | None":
         return None
     connection.validate_no_broken_transaction()
     connection.ensure_connection()
-    return connection.connection  # type: ignore[no-any-return] # whatever the proxy stands for
+    return connection.connection  # type: ignore[no-any-return] # the proxy is not typed
 
 
 _SQLITE: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
@@ -369,16 +369,16 @@ def _elsewhere(database: str) -> Invalid:
 
 
 @contextmanager
-def _in_our_words(drafts: Sequence[Draft]) -> Iterator[None]:
+def _translating_errors(drafts: Sequence[Draft]) -> Iterator[None]:
     try:
         yield
     except ForebayError:
         raise
     except Exception as error:
-        ours = _translated(error, drafts)
-        if ours is None:
+        translated = _translated(error, drafts)
+        if translated is None:
             raise
-        raise ours from error
+        raise translated from error
 
 
 def _translated(error: Exception, drafts: Sequence[Draft]) -> ForebayError | None:

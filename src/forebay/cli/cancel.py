@@ -14,14 +14,14 @@ from forebay.cli.actions import record_action
 from forebay.cli.argtypes import count, job_id
 from forebay.cli.command import Call, Command, raw_argument
 from forebay.cli.exits import FAILED, OK
-from forebay.cli.inspect import checked_names, job_table, matching
+from forebay.cli.inspect import checked_names, job_table
 from forebay.cli.screen import ProgressBar, confirm
 from forebay.core.errors import Invalid
 from forebay.core.humanize import many
 from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.core.names import check_text
-from forebay.store.protocol import CancelAnswer, Query, Store
+from forebay.store.protocol import CancelAnswer, Query, Store, matching
 
 MAX_JOBS: Final = 100_000
 """The default limit of jobs that one command cancels."""

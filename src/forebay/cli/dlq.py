@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from forebay.cli.argtypes import count, job_id
 from forebay.cli.command import Call, Command, Group, raw_argument
 from forebay.cli.exits import OK, CommandFailed
-from forebay.cli.inspect import job_table, matching, one_job, show_job
+from forebay.cli.inspect import job_table, one_job, show_job
 from forebay.cli.json_views import job_json
 from forebay.cli.purge import purge, purge_arguments
 from forebay.cli.redrive import filtered, filters, redrive, redrive_arguments
@@ -24,7 +24,7 @@ from forebay.core.humanize import iso, when
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.redrive import RedrivePlan
-from forebay.store.protocol import Store
+from forebay.store.protocol import Store, matching
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 

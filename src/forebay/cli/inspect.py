@@ -1,7 +1,6 @@
 """`ls`, `show` and `explain`: jobs, and the reasons for their state."""
 
 from argparse import ArgumentParser
-from collections.abc import Iterator
 from heapq import nsmallest
 from itertools import islice
 from typing import Final
@@ -21,20 +20,11 @@ from forebay.core.job import Job, Progress, State
 from forebay.core.limits import CONTENT_SCAN, MAX_BATCH
 from forebay.core.names import check_name, check_text
 from forebay.explain import explain
-from forebay.store.protocol import Query, Store
+from forebay.store.protocol import Query, Store, matching
 from forebay.work.console import clean
 
 MAX_SCAN: Final = 200_000
 """Jobs that are scanned to find the longest waiting ones, or those that carry something."""
-
-
-def matching(store: Store, query: Query, after: int = 0) -> Iterator[Job]:
-    """All jobs that match, by id, page by page."""
-    following: int | None = after
-    while following is not None:
-        page = store.browse(query, following, MAX_BATCH)
-        yield from page.jobs
-        following = page.next
 
 
 def checked_names(**names: str | None) -> list[str | None]:

@@ -9,7 +9,7 @@ from forebay.cli.actions import record_action
 from forebay.cli.argtypes import count, duration, job_id
 from forebay.cli.command import Call, raw_argument
 from forebay.cli.exits import FAILED, OK
-from forebay.cli.inspect import job_table, matching
+from forebay.cli.inspect import job_table
 from forebay.cli.redrive import filtered, filters, named_dead
 from forebay.cli.screen import ProgressBar, confirm
 from forebay.core.errors import Invalid
@@ -18,7 +18,7 @@ from forebay.core.instant import Instant, micros
 from forebay.core.job import Job
 from forebay.core.limits import MAX_BATCH
 from forebay.redrive import RedrivePlan
-from forebay.store.protocol import Store
+from forebay.store.protocol import Store, matching
 
 _SHOWN = 20
 

@@ -1,12 +1,17 @@
-"""The output of a command: aligned tables and colours for people, JSON for programs, progress bars.
+"""The output of a command: aligned tables and colours for people, JSON for programs, progress bars, live screens.
 
 Results go to stdout, notes and progress to stderr. Text from a store may hold anything, so control characters are
-escaped: a payload cannot control the terminal.
+escaped: a payload cannot control the terminal. A live screen always restores the state of the terminal.
 """
 
+import os
+import select
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+import termios
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final, TextIO
 from unicodedata import combining, east_asian_width
@@ -30,6 +35,8 @@ STATE_COLOURS: Final = {
 _GAP: Final = "  "
 _REDRAW_SECONDS: Final = 0.1
 _BAR: Final = 24
+_ENTER: Final = "\033[?1049h\033[?25l"
+_LEAVE: Final = "\033[?25h\033[?1049l"
 
 
 def width_of(text: str) -> int:
@@ -148,3 +155,45 @@ def confirm(question: str, command: str, otherwise: str) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandFailed(otherwise)
+
+
+def watch(screen: Screen, every: float, frame: Callable[[], list[str]]) -> None:
+    """Show frames until q, ctrl-c or a closed pipe. With --json, `frame` prints itself and returns no lines."""
+    if not screen.live or screen.as_json:
+        while True:
+            screen.write("".join(f"{line}\n" for line in frame()))
+            _pause(every, keys=False)
+    with _terminal(screen) as keys:
+        while True:
+            lines = [screen.paint(f"every {every:g} s · q quits", "dim"), *frame()]
+            screen.write("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J")
+            if _pause(every, keys):
+                return
+
+
+def _pause(seconds: float, keys: bool) -> bool:
+    """Wait; True when the user wants to quit."""
+    deadline = monotonic() + seconds
+    while (left := deadline - monotonic()) > 0:
+        ready, _, _ = select.select([sys.stdin] if keys else [], [], [], left)
+        if ready:
+            typed = os.read(sys.stdin.fileno(), 64)
+            if not typed or set(typed) & set(b"qQ\x03\x04"):
+                return True
+    return False
+
+
+@contextmanager
+def _terminal(screen: Screen) -> Iterator[bool]:
+    """Switch to the alternate screen; yields whether keys can be read."""
+    keys = sys.stdin.isatty()
+    before = termios.tcgetattr(sys.stdin) if keys else None
+    try:
+        if keys:
+            tty.setcbreak(sys.stdin)
+        screen.write(_ENTER)
+        yield keys
+    finally:
+        screen.write(_LEAVE)
+        if before is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

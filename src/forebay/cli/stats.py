@@ -20,9 +20,8 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
 from forebay.cli.inspect import progress_words
 from forebay.cli.json_views import backlog_json
-from forebay.cli.live import watch
 from forebay.cli.resolve_store import masked
-from forebay.cli.screen import Screen
+from forebay.cli.screen import Screen, watch
 from forebay.core.humanize import SECOND, format_duration, iso, many
 from forebay.core.instant import Instant
 from forebay.core.job import State

@@ -27,7 +27,7 @@ from forebay.core.outcome import Ack, DeadLetter, Failed, Failure, Outcome, Succ
 from forebay.core.policy import Bounded, FullJitter, Priority, Routing
 from forebay.demo import fleet
 from forebay.demo.title import title
-from forebay.store.protocol import Query
+from forebay.store.protocol import Query, matching
 
 QUEUE = "demo"
 SPEC = QueueSpec(
@@ -162,12 +162,7 @@ def a_kill(directory: Path) -> bool:
     began = time.perf_counter()
     store = open_store(f"memory://{journal}")
     took = time.perf_counter() - began
-    found: set[int] = set()
-    after: int | None = 0
-    while after is not None:
-        page = store.browse(Query(), after=after, limit=1000)
-        found.update(job.id for job in page.jobs)
-        after = page.next
+    found = {job.id for job in matching(store, Query())}
     store.close()
     lost, undone = accepted - acking - found, done & found
     unconfirmed = len(found - accepted)

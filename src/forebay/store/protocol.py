@@ -22,6 +22,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, Progress, State
 from forebay.core.lease import Fence, Heartbeat, Lease, Settled, Settlement
 from forebay.core.ledger import LedgerEntry, LedgerRule
+from forebay.core.limits import MAX_BATCH
 from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Verdict
 from forebay.core.presence import Presence
@@ -460,6 +461,15 @@ class Store(Log, Protocol):
 
     def close(self) -> None:
         """Close the store; further calls raise `Closed`."""
+
+
+def matching(store: Store, query: Query, after: int = 0) -> Iterator[Job]:
+    """Every job that matches, by id, page by page."""
+    following: int | None = after
+    while following is not None:
+        page = store.browse(query, following, MAX_BATCH)
+        yield from page.jobs
+        following = page.next
 
 
 @runtime_checkable

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from forebay.core.decide import decide
-from forebay.core.job import Job, State
+from forebay.core.job import State
 from forebay.core.lease import Fence, Lease, Settled
 from forebay.core.limits import MAX_BATCH
 from forebay.core.outcome import Abandoned, Displaced, Interrupted, Outcome, Unaccounted
 from forebay.core.policy import Routing
-from forebay.store.protocol import Query, Store
+from forebay.store.protocol import Query, Store, matching
 from forebay.work.exit_status import describe_exit
 from forebay.work.job_log import JobLog
 from forebay.work.stall_watch import describe_stall
@@ -81,7 +81,7 @@ def reclaim_jobs(
     `marks` None: it is unknown which jobs had begun. `exit_code` None: it is unknown how the process ended.
     """
     cause = _DIED if exit_code is None else f"the process {describe_exit(exit_code)} while running it"
-    held = [job for job in _running(store) if job.owner == owner]
+    held = [job for job in matching(store, Query(state=State.RUNNING)) if job.owner == owner]
     verdicts = [
         (
             Lease(job, owner, job.lease_until or 0),
@@ -122,13 +122,3 @@ def _stalled_outcome(stall: Stall, fence: Fence) -> Outcome:
     if stall.holder is None:
         return Unaccounted(f"the GIL was held for {stall.seconds:.1f} s, by this job or another one of the process")
     return Abandoned(describe_stall(stall)) if fence == stall.holder else Interrupted()
-
-
-def _running(store: Store) -> list[Job]:
-    jobs: list[Job] = []
-    after: int | None = 0
-    while after is not None:
-        page = store.browse(Query(state=State.RUNNING), after, MAX_BATCH)
-        jobs += page.jobs
-        after = page.next
-    return jobs
