@@ -87,7 +87,7 @@ def reasons(
             lines += _waiting(job, position, now, others)
         case State.READY:
             lines += _ready(backlog, position, now, others)
-            if others and not any(job.queue in worker.queues for worker in workers):
+            if others and position.hold is None and not any(job.queue in worker.queues for worker in workers):
                 lines.append(f"no worker of queue {job.queue} has announced itself: start one, forebay worker app:fb")
         case State.RUNNING:
             left = ((job.lease_until or 0) - now) / _SECOND

@@ -100,6 +100,7 @@ def test_a_worker_runs_a_job_and_drains_on_sigterm(place: Path, options: list[st
     assert (place / "ended-a").exists()
     output = (place / "said").read_text()
     assert "store   sqlite:///forebay.db (sqlite, durable)\njobs    note\nqueues  default\n" in output
+    assert "draining: 1 running job may end within 25 s; a second signal releases the rest" in output
     assert "Traceback" not in output
     assert left(place) == 0
 

@@ -76,6 +76,13 @@ def test_the_wheel_of_the_product_holds_no_line_of_the_proof(product: Path) -> N
     ]
 
 
+def test_the_wheel_of_the_product_holds_what_deploys_it(product: Path) -> None:
+    files = [path.relative_to(ROOT / "deploy") for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    assert {Path("prometheus/alerts.yml"), Path("grafana/forebay.json"), Path("Containerfile")} <= set(files)
+    for path in files:
+        assert (product / "forebay" / "deploy" / path).read_bytes() == (ROOT / "deploy" / path).read_bytes()
+
+
 def test_the_wheel_of_the_proof_holds_its_plans_and_nothing_of_the_product(tmp_path: Path) -> None:
     with wheel(ROOT / "proof", tmp_path) as packed:
         names = packed.namelist()

@@ -106,7 +106,6 @@ def test_the_reference_in_the_docs_matches_the_parsers() -> None:
 
 def test_usage_errors_are_two(run: Run) -> None:
     for words in (
-        ["nonsense"],
         ["show", "x"],
         ["ls", "--state", "odd"],
         ["ls", "--limit", "0"],
@@ -295,6 +294,18 @@ def test_a_name_that_is_no_app_is_answered_with_the_apps(run: Run, tmp_path: Pat
     answer = run("worker", "cli_elsewhere:fb")
     assert answer.code == 2
     assert f"cannot be loaded from {tmp_path}: No module named 'cli_elsewhere'; run it in the directory" in answer.err
+
+
+def test_an_option_of_a_worker_is_refused_under_its_own_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cli_small.py").write_text("from forebay import Forebay\nfb = Forebay()\n")
+    for words, complaint in (
+        (["--visibility-timeout", "1ms"], "--visibility-timeout: 1 ms is not in 10 ms … 7 days; choose a length"),
+        (["--concurrency", "100000"], "--concurrency: 100000 is not an integer in 1 … 10000"),
+        (["--queues", ""], "queue: '' is not a name"),
+    ):
+        answer = run("worker", "cli_small:fb", *words)
+        assert (answer.code, answer.out) == (2, "")
+        assert complaint in answer.err
 
 
 def test_a_first_word_that_is_no_command(run: Run) -> None:

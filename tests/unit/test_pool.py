@@ -7,6 +7,7 @@ what has to last waits on an event that the test sets.
 import asyncio
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -300,7 +301,26 @@ def test_a_payload_that_does_not_fit_is_dead_with_a_reason_and_the_handler_never
             assert isinstance(verdict, DeadLetter)
             assert "does not match" in verdict.error.message
             assert "many" not in verdict.error.message
+            assert verdict.error.trace == "", "no call of the handler led to it"
     assert not started.is_set()
+
+
+def test_an_async_handler_that_blocks_the_loop_is_reported_once(
+    fb: Forebay, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both(fb, "job", lambda: None)
+    with at_work(fb) as rig, caplog.at_level("WARNING", "forebay.work"):
+        rig.run("loop.job")
+        assert caplog.messages == []
+        monkeypatch.setattr("forebay.work.loop.BLOCKED_SECONDS", -1.0)
+        for where in ("loop", "loop", "thread"):
+            rig.run(f"{where}.job")
+    (output,) = caplog.messages
+    assert re.fullmatch(
+        r"job 2 \(loop\.job\) ran for -?0\.0 s without an await: no other async handler ran meanwhile; "
+        r"declare it with def, or await what blocks",
+        output,
+    )
 
 
 def test_an_unknown_kind_goes_back_uncharged_for_a_deploy_may_bring_it(

@@ -85,7 +85,7 @@ def _worker_arguments(parser: ArgumentParser) -> None:
 
 
 def _options(args: Any, app: Forebay) -> Options:
-    weights = weighted(args.queues) if args.queues else dict.fromkeys(queues_of(app), None)
+    weights = weighted(args.queues) if args.queues is not None else dict.fromkeys(queues_of(app), None)
     given = {
         "concurrency": args.concurrency,
         "claim_batch": args.claim_batch,
@@ -96,11 +96,16 @@ def _options(args: Any, app: Forebay) -> Options:
         "metrics": args.metrics,
         "quarantine_processes": getattr(args, "quarantine_processes", None),
     }
-    return Options(
-        queues=tuple(weights),
-        weights={queue: weight for queue, weight in weights.items() if weight is not None},
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    try:
+        return Options(
+            queues=tuple(weights),
+            weights={queue: weight for queue, weight in weights.items() if weight is not None},
+            **{name: value for name, value in given.items() if value is not None},
+        )
+    except Invalid as error:
+        option = "visibility_timeout" if error.field == "lease_for" else error.field
+        flag = f"--{option.replace('_', '-')}" if hasattr(args, option) else option
+        raise Invalid(flag, error.reason, error.remedy) from None
 
 
 def weighted(words: str) -> dict[str, int | None]:

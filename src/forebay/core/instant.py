@@ -51,7 +51,8 @@ def checked_micros(field: str, span: timedelta, least: timedelta, most: timedelt
     if not isinstance(span, timedelta):
         raise Invalid(field, f"{type(span).__name__} is not a length of time", "give a timedelta, such as seconds(30)")
     if not least <= span <= most:
-        raise Invalid(field, f"{span} is outside {least} … {most}", "choose a length inside these bounds")
+        bounds = f"{in_words(least)} … {in_words(most)}"
+        raise Invalid(field, f"{in_words(span)} is not in {bounds}", "choose a length in that range")
     return micros(span)
 
 

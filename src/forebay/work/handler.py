@@ -131,7 +131,8 @@ class Handler(Struct, frozen=True):
 def to_failure(error: BaseException, secrets: Collection[str] = ()) -> Failure:
     """An exception as it is stored: kind, message and the end of its trace, all redacted."""
     try:
-        trace = format_trace(error)
+        # The calls that led to a payload's refusal are all of this package.
+        trace = "" if isinstance(error, PayloadMismatch) else format_trace(error)
     except BaseException:
         trace = ""
     message, trace = (rules().text(text, secrets, _SEARCHED_LENGTH) for text in (_message(error), trace))

@@ -12,6 +12,7 @@ handler.
 """
 
 import asyncio
+import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
@@ -27,6 +28,11 @@ from forebay.work.handler import call_with_blob
 from forebay.work.process_guards import ForkCounter
 from forebay.work.run import Run
 from forebay.work.start_marks import NEWEST, NOTHING
+
+_log = logging.getLogger("forebay.work")
+
+BLOCKED_SECONDS: Final = 1.0
+"""A handler that runs for longer before its first await is reported."""
 
 _YIELD_INTERVAL: Final = 0.002
 """Seconds after which a slot yields to the loop even if its handlers never await."""
@@ -60,6 +66,7 @@ class LoopSlots:
         self._done: deque[tuple[Run, Outcome]] = deque()
         self._flush_scheduled = False
         self._idle: list[asyncio.Future[None]] = []
+        self._blocking: set[str] = set()
         self._started = Event()
         self._closing = False
         self._pinged_at: float | None = None
@@ -204,14 +211,25 @@ class LoopSlots:
             while ready:
                 run = ready.popleft()
                 begun = self._first_step(run)
+                now = monotonic()
+                if now >= until + BLOCKED_SECONDS:
+                    self._report_blocking(run, now - until)
                 if begun is not None:
                     return run, begun
-                if monotonic() >= until or task.cancelling():
+                if now >= until or task.cancelling():
                     break
         finally:
             self._on_loop(NOTHING)
             self.flush()
         return None
+
+    def _report_blocking(self, run: Run, seconds: float) -> None:
+        """Once for each kind: it goes on like that."""
+        kind = run.handler.kind
+        if kind not in self._blocking:
+            self._blocking.add(kind)
+            reason = "no other async handler ran meanwhile; declare it with def, or await what blocks"
+            _log.warning("job %d (%s) ran for %.1f s without an await: %s", run.lease.job.id, kind, seconds, reason)
 
     def _first_step(self, run: Run) -> "_Begun | None":
         """Begin a run; None if it completed without awaiting."""

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from forebay.core.errors import ForebayError, StoreFailed
+from forebay.core.humanize import many
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Pipelining, Store
@@ -283,7 +284,11 @@ class Worker:
             _log.error("worker %s exits: its event loop died, handlers hang, or the store is unreachable", self.owner)
             self.drain(0)
             return BROKEN
-        self.drain(self.options.drain_timeout.total_seconds(), hurry=lambda: self._signals > 1)
+        timeout = self.options.drain_timeout.total_seconds()
+        if running := self.pool.running:
+            what = many(running, "running job")
+            _log.warning("draining: %s may end within %g s; a second signal releases the rest", what, timeout)
+        self.drain(timeout, hurry=lambda: self._signals > 1)
         return 0
 
     def _start_watchdog(self) -> None:
