@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -212,3 +212,28 @@ def test_dev_names_the_store_of_the_app_for_its_server_too(place: Path) -> None:
     stores = [line.split()[1] for line in (place / "said").read_text().splitlines() if line.startswith("store")]
     assert stores == ["sqlite:///its-own.db"] * 2
     assert not (place / "forebay.db").exists()
+
+
+def test_ctrl_c_ends_dev_and_its_server_without_a_traceback(place: Path) -> None:
+    """On a terminal it is a signal to the whole group; the server, which is not in it, gets one signal and not two."""
+    with open(place / "said", "wb") as output:
+        dev = subprocess.Popen(
+            command("dev", "app:fb", "--port", "0"),
+            cwd=place,
+            env=environment(),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            until(place, lambda: "dashboard" in (place / "said").read_text(), "the server")
+            until(place, lambda: "queues" in (place / "said").read_text(), "the worker")
+            os.killpg(dev.pid, signal.SIGINT)
+            assert dev.wait(PATIENCE) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(dev.pid, signal.SIGKILL)
+            dev.wait(PATIENCE)
+    output_text = (place / "said").read_text()
+    assert output_text.endswith("stopped\n")
+    assert "Traceback" not in output_text

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from shutil import get_terminal_size
 from typing import Any
 
 from forebay.cli.command import Command, Group
@@ -15,7 +16,8 @@ A durable job queue and scheduler. The store is chosen by --store, else FOREBAY_
 
 class _Formatter(RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=_WIDTH)
+        width = min(_WIDTH, get_terminal_size((_WIDTH, 0)).columns)
+        super().__init__(prog, max_help_position=30, width=width)
 
 
 def commands() -> tuple[Command | Group, ...]:

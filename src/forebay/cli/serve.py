@@ -214,7 +214,8 @@ class ServerProcess:
 
     def restart(self) -> None:
         if self._child is None or self._child.poll() is not None:
-            self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+            # In a group of its own: after a ctrl-c, the SIGTERM of `__exit__` would be its second signal.
+            self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def __enter__(self) -> "ServerProcess":
         self.restart()
