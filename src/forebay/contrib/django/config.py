@@ -15,11 +15,11 @@ from django.db import connections
 from msgspec import Struct
 
 from forebay.blobs import Blobs
+from forebay.client import DEFAULT_URL
 from forebay.core.errors import Invalid
 from forebay.core.spec import QueueSpec
 from forebay.transactions import POSTGRES, is_file_of
 
-DEFAULT_URL: Final = "sqlite:///forebay.db"
 SCHEMES: Final = (
     *POSTGRES,
     "sqlite",
