@@ -38,18 +38,33 @@ class Gate(Struct, frozen=True, array_like=True):
 
 
 class LaneTerm(NamedTuple):
-    """The numbers of the gates named `prefix`, or `prefix/value`; `exact`: only of the gate without a value."""
+    """The numbers of the gates named `prefix/value`, by a field of jobs, or of the one named `prefix`."""
 
     prefix: str
-    exact: bool
+    per: Field | None
     gate: Gate
 
     def covers(self, name: str) -> bool:
-        return name == self.prefix if self.exact else name.startswith(f"{self.prefix}/")
+        return name == self.prefix if self.per is None else name.startswith(f"{self.prefix}/")
+
+    def gate_name(self, draft: Draft) -> str | None:
+        """The gate that a draft has to pass; None: it does not have the field."""
+        if self.per is None:
+            return self.prefix
+        value = getattr(draft, self.per)
+        return None if value is None else f"{self.prefix}/{value}"
+
+
+class LineTerm(NamedTuple):
+    """The lines named `prefix/value`, by a field of jobs. `blocks`: a dead head blocks its line."""
+
+    prefix: str
+    per: Field
+    blocks: bool
 
 
 class Line(NamedTuple):
-    """The line a job belongs to. `blocks`: a dead head keeps the line shut."""
+    """The line a job belongs to. `blocks`: a dead head blocks it."""
 
     name: str
     blocks: bool
@@ -92,16 +107,11 @@ def lane_gates(spec: QueueSpec, draft: Draft) -> tuple[str, ...]:
 
     A job without the field that a term names is not held by that term.
     """
-    names = []
-    for term in terms_of(spec.eligibility):
-        if isinstance(term, InOrder):
-            continue
-        value = None if term.per is None else _value(draft, term.per)
-        if value is not None:
-            names.append(f"{_prefix(spec.name, term)}/{value}")
-        elif term.per is None and isinstance(term, Until):
-            names.append(_prefix(spec.name, term))
-    return tuple(sorted(names))
+    return gates_among(lane_terms(spec), draft)
+
+
+def gates_among(terms: Iterable[LaneTerm], draft: Draft) -> tuple[str, ...]:
+    return tuple(sorted([name for term in terms if (name := term.gate_name(draft)) is not None]))
 
 
 def lane_key(cls: str, gates: tuple[str, ...]) -> str:
@@ -127,21 +137,30 @@ def lane_terms(spec: QueueSpec) -> tuple[LaneTerm, ...]:
     for term in terms_of(spec.eligibility):
         if isinstance(term, Until) or (not isinstance(term, InOrder) and term.per is not None):
             prefix = _prefix(spec.name, term)
-            found.append(LaneTerm(prefix, term.per is None, _gate(prefix, term)))
+            found.append(LaneTerm(prefix, term.per, _gate(prefix, term)))
     return tuple(found)
 
 
 def line_of(spec: QueueSpec, draft: Draft) -> Line | None:
-    """The line of the draft, by `InOrder` or by `LatestWins`.
+    return line_among(line_terms(spec), draft)
+
+
+def line_among(terms: Iterable[LineTerm], draft: Draft) -> Line | None:
+    for prefix, per, blocks in terms:
+        value = getattr(draft, per)
+        if value is not None:
+            return Line(f"{prefix}/{value}", blocks)
+    return None
+
+
+def line_terms(spec: QueueSpec) -> tuple[LineTerm, ...]:
+    """The lines of a queue, by `LatestWins` or by `InOrder`; a draft joins the first whose field it has.
 
     `LatestWins` has one too: a retry of older work must not run after newer work and undo it.
     """
-    if spec.merge is not None and draft.subject is not None:
-        return Line(f"merge/{spec.name}/{draft.subject}", False)
-    for term in terms_of(spec.eligibility):
-        if isinstance(term, InOrder) and (value := _value(draft, term.per)) is not None:
-            return Line(f"{_prefix(spec.name, term)}/{value}", term.dead_head == "block")
-    return None
+    merging = () if spec.merge is None else (LineTerm(f"merge/{spec.name}", "subject", False),)
+    ordered = [term for term in terms_of(spec.eligibility) if isinstance(term, InOrder)]
+    return *merging, *(LineTerm(_prefix(spec.name, term), term.per, term.dead_head == "block") for term in ordered)
 
 
 def check_cost(spec: QueueSpec, draft: Draft) -> None:

@@ -17,11 +17,11 @@ claimed before must not wait for those.
 API `priority`: higher is sooner. `rank`: smaller is sooner. They are never mixed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from forebay.core.entries import LEADING, TIMED, UNTIMED, DeadLetterRule, Entry, Replaced
-from forebay.core.gate import Gate, check_cost, gate_among, lane_gates, lane_terms, line_of, whole_gates
+from forebay.core.gate import Gate, check_cost, gate_among, gates_among, lane_terms, line_among, line_terms, whole_gates
 from forebay.core.instant import Duration, Instant, micros
 from forebay.core.job import Draft, State
 from forebay.core.limits import MAX_INSTANT
@@ -32,14 +32,12 @@ from forebay.core.policy import (
     Deadline,
     Fifo,
     Immediate,
-    InOrder,
     KeepFor,
     LatestWins,
     Priority,
     Selection,
     Shed,
     While,
-    terms_of,
 )
 from forebay.core.spec import QueueSpec
 
@@ -90,12 +88,14 @@ class Stamper:
         "_debounce",
         "_keep_for",
         "_key_window",
-        "_lined",
+        "_line_terms",
         "_ranked",
         "_terms",
         "gated",
         "is_broker",
         "is_log",
+        "max_dead",
+        "paced",
         "sheds",
         "spec",
         "stamped",
@@ -109,15 +109,18 @@ class Stamper:
         self._ranked = not isinstance(spec.selection, Fifo)
         self.whole: tuple[Gate, ...] = whole_gates(spec)
         """The gates of the whole queue, which are not stamped on its jobs."""
+        self.paced = any(gate.step for gate in self.whole)
+        """Whether a rate holds the whole queue."""
         self.gated = not isinstance(spec.eligibility, Immediate)
         self._terms = lane_terms(spec)
-        ordered = any(isinstance(term, InOrder) for term in terms_of(spec.eligibility))
-        self._lined = ordered or spec.merge is not None
-        self.stamped = bool(self._terms) or self._lined
+        self._line_terms = line_terms(spec)
+        self.stamped = bool(self._terms or self._line_terms)
         """Whether jobs get gates or a line of their own."""
         self._debounce = spec.merge if spec.merge is not None and spec.merge.quiet is not None else None
         full = spec.capacity.when_full if isinstance(spec.capacity, Bounded) else None
         self.sheds = full if isinstance(full, Shed) else None
+        self.max_dead = None if spec.routing.dead is None else spec.routing.dead.limit
+        """How many dead letters the queue keeps at most."""
         self._key_window = micros(spec.key_window)
         self._keep_for: Duration = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
 
@@ -162,8 +165,8 @@ class Stamper:
         base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
         if self.gated and draft.cost > 1:
             check_cost(spec, draft)
-        gates = lane_gates(spec, draft) if self._terms else ()
-        line, blocks = (self._lined and line_of(spec, draft)) or _NO_LINE
+        gates = gates_among(self._terms, draft) if self._terms else ()
+        line, blocks = (self._line_terms and line_among(self._line_terms, draft)) or _NO_LINE
         return Entry(
             job_id,
             draft.queue,
@@ -194,6 +197,14 @@ class Stamper:
     def gate(self, name: str) -> Gate | None:
         """A gate that jobs were stamped with, by the current spec; None: it no longer holds jobs."""
         return gate_among(self._terms, name)
+
+    def gates(self, names: Iterable[str]) -> tuple[Gate, ...]:
+        """Those of these gates that still hold jobs."""
+        return tuple(gate for name in names if (gate := self.gate(name)) is not None)
+
+    def gate_named(self, name: str) -> Gate | None:
+        """The same, or a gate of the whole queue."""
+        return next((gate for gate in self.whole if gate.name == name), None) or self.gate(name)
 
     def weight(self, cls: str) -> int:
         """The weight of a class; 0: classes of this queue do not take turns."""

@@ -14,7 +14,7 @@ import msgspec
 
 from forebay.core.clock import Clock
 from forebay.core.errors import StoreFailed
-from forebay.core.gate import check_cost, lane_gates, lane_terms
+from forebay.core.gate import check_cost, gates_among, lane_terms
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo, InOrder, terms_of
@@ -114,7 +114,7 @@ class KnownSpec:
         if self._only is not None and draft.max_attempts is None and draft.cost == 1:
             return self._only
         max_attempts = draft.max_attempts or self.spec.routing.max_attempts
-        gates = lane_gates(self.spec, draft) if self.terms else ()
+        gates = gates_among(self.terms, draft) if self.terms else ()
         return Stamp(rank_rule(self.spec.selection, draft), max_attempts, self.stamper.cls(draft), draft.cost, gates)
 
     @property
@@ -123,8 +123,8 @@ class KnownSpec:
         share = self.spec.share
         whole = [{"name": gate.name, "slots": gate.limit, "step": gate.step} for gate in self.stamper.whole]
         terms = [
-            {"prefix": prefix, "exact": exact, "slots": gate.limit, "step": gate.step}
-            for prefix, exact, gate in self.terms
+            {"prefix": prefix, "exact": per is None, "slots": gate.limit, "step": gate.step}
+            for prefix, per, gate in self.terms
         ]
         weights = (None, None) if share is None else (_json(share.weights), share.default)
         return (self.laned, _json(whole), _json(terms), *weights)

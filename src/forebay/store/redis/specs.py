@@ -186,7 +186,7 @@ def rule_of(spec: QueueSpec) -> dict[str, Any]:
     if whole := whole_gates(spec):
         rule["whole"] = [_numbers(gate) for gate in whole]
     if terms := lane_terms(spec):
-        rule["terms"] = [_numbers(term.gate) | {"per": not term.exact} for term in terms]
+        rule["terms"] = [_numbers(term.gate) | {"per": term.per is not None} for term in terms]
     if spec.share is not None:
         rule["weights"] = spec.share.weights
         rule["default"] = spec.share.default
