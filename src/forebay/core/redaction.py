@@ -153,10 +153,10 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def is_secret(self, name: str) -> bool:
         """Whether a field of this name is hidden."""
-        return _tells(name) or any(_fits(name, pattern) for pattern in self.names)
+        return _names_secret(name) or any(_matches(name, pattern) for pattern in self.names)
 
     def _paths(self, kind: str) -> list[str]:
-        return [path for pattern, paths in self.kinds.items() if _fits(kind, pattern) for path in paths]
+        return [path for pattern, paths in self.kinds.items() if _matches(kind, pattern) for path in paths]
 
     def _shown(self, value: Json, paths: tuple[list[str], ...], known: Collection[str] = ()) -> Json:
         if isinstance(value, dict):
@@ -222,7 +222,7 @@ def _text(text: str) -> str:
 
 def _below(name: str, paths: tuple[list[str], ...]) -> tuple[list[str], ...]:
     """The rest of the paths below a field of this name; an empty path means that the field is hidden."""
-    return tuple(path[1:] for path in paths if _fits(name, path[0])) if paths else paths
+    return tuple(path[1:] for path in paths if _matches(name, path[0])) if paths else paths
 
 
 def _hidden_after(pattern: re.Pattern[str], text: str) -> str:
@@ -304,7 +304,7 @@ def _encoded(text: str) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=4_096)
-def _tells(name: str) -> bool:
+def _names_secret(name: str) -> bool:
     """Whether a field of this name holds a secret, by the built-in names."""
     plain = _SIGNS.sub("", name.lower())
     words = [word.lower() for word in _WORD.findall(name)]
@@ -323,7 +323,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
 
 
-def _fits(name: str, pattern: str) -> bool:
+def _matches(name: str, pattern: str) -> bool:
     return name == pattern or ("*" in pattern and _pattern(pattern).fullmatch(name) is not None)
 
 

@@ -22,12 +22,12 @@ Ready = Callable[[], Instant]
 
 
 class _Waiter:
-    """`news`: there may be something; otherwise the signal means to poll. `hints`: topics whose news suffice."""
+    """`notified`: of one of the `hints`, which is enough; otherwise the signal means to poll."""
 
     def __init__(self, hints: Collection[str]) -> None:
         self.signal = Event()
         self.hints = frozenset(hints)
-        self.news = False
+        self.notified = False
 
 
 class Waiters:
@@ -67,7 +67,7 @@ class Waiters:
     def until_work(
         self, queues: Sequence[str], end: Instant, ready: Ready, hints: Collection[str] | None = None
     ) -> bool:
-        """`hints`: queues whose news alone are enough; None: all of them."""
+        """`hints`: queues of which a notification is enough, so that the server is not queried; None: all of them."""
         return self._sleep(self._claimers, queues, end, ready, queues if hints is None else hints)
 
     def until_room(self, queue: str, end: Instant, ready: Ready) -> bool:
@@ -86,12 +86,12 @@ class Waiters:
     def _listen(self) -> None:
         """Receive notifications until the store is closed, across failures of connections."""
 
-    def _wake(self, news: Iterable[str], eased: Iterable[str], topics: Iterable[str] = ()) -> None:
-        """Queues that may have work, queues that may have room, topics with news; the guard is held."""
-        for rooms, queues in ((self._claimers, news), (self._producers, eased), (self._watchers, topics)):
-            for queue in queues:
-                for waiter in rooms.get(queue, ()):
-                    waiter.news = waiter.news or queue in waiter.hints
+    def _wake(self, has_work: Iterable[str], has_room: Iterable[str], topics: Iterable[str] = ()) -> None:
+        """Wake waiters for these queues and topics; the guard is held."""
+        for waiters, names in ((self._claimers, has_work), (self._producers, has_room), (self._watchers, topics)):
+            for name in names:
+                for waiter in waiters.get(name, ()):
+                    waiter.notified = waiter.notified or name in waiter.hints
                     waiter.signal.set()
 
     def _start(self, name: str, target: Callable[[], None]) -> None:
@@ -105,20 +105,20 @@ class Waiters:
 
     def _sleep(
         self,
-        rooms: dict[str, set[_Waiter]],
-        queues: Sequence[str],
+        waiters: dict[str, set[_Waiter]],
+        names: Sequence[str],
         end: Instant,
         ready: Ready,
         hints: Collection[str] = (),
     ) -> bool:
-        """True: there may be something. `hints`: their news suffice; news of others are a reason to poll."""
+        """True: there may be something. `hints`: notifications of these are enough, others are a reason to poll."""
         self._start("listen", self._listen)
         waiter = _Waiter(hints)
         with self._guard:
-            for queue in queues:
-                rooms.setdefault(queue, set()).add(waiter)
+            for name in names:
+                waiters.setdefault(name, set()).add(waiter)
         try:
-            while not waiter.news:
+            while not waiter.notified:
                 if self._closing.is_set():
                     raise Closed("the store")
                 waiter.signal.clear()
@@ -130,7 +130,7 @@ class Waiters:
             return True
         finally:
             with self._guard:
-                for queue in queues:
-                    rooms[queue].discard(waiter)
-                    if not rooms[queue]:
-                        del rooms[queue]
+                for name in names:
+                    waiters[name].discard(waiter)
+                    if not waiters[name]:
+                        del waiters[name]
