@@ -175,6 +175,21 @@ def test_a_rule_that_makes_no_sense_is_refused(bad: dict[str, int]) -> None:
         LedgerRule(**bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("rule", "dropped"),
+    [
+        (LedgerRule(keep=100, keep_bytes=60), (0, 0)),
+        (LedgerRule(keep=100, keep_bytes=59), (1, 10)),
+        (LedgerRule(keep=89, keep_bytes=60), (1, 10)),
+        (LedgerRule(keep=80, keep_bytes=60), (1, 10)),
+        (LedgerRule(keep=79, keep_bytes=60), (2, 30)),
+        (LedgerRule(keep=100, keep_bytes=0), (3, 60)),
+    ],
+)
+def test_the_first_bound_that_is_passed_trims(rule: LedgerRule, dropped: tuple[int, int]) -> None:
+    assert rule.dropped([(10, 10), (20, 20), (30, 30)], 60, 100) == dropped
+
+
 def test_a_legal_life_is_silent() -> None:
     assert ledger(reported(*LIFE), drained=True) == []
 

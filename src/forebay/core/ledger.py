@@ -30,6 +30,7 @@ each in its own queue. A record without spans is of a verb that moves no job.
 New versions add fields at the end of a span or a record, or new changes; `VERSION` is kept beside the records.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -131,6 +132,24 @@ class LedgerRule(Struct, frozen=True):
             if type(value) is not int or not 0 <= value <= most:
                 raise Invalid(f"ledger {field}", f"{value!r} is not an integer in 0 … {most}", "keep less of it")
 
+    def dropped(self, oldest: Iterable[tuple[Instant, int]], size: int, now: Instant) -> tuple[int, int]:
+        """How many of the oldest records the rule gives up, and their bytes.
+
+        `oldest`: instants and bytes of records from the front of the ledger on; `size`: bytes of all records.
+        """
+        count = freed = 0
+        for at, length in oldest:
+            if at >= now - self.keep and size - freed <= self.keep_bytes:
+                break
+            count, freed = count + 1, freed + length
+        return count, freed
+
+
+RECORDS_PER_TRIM: Final = 64
+"""After how many records a store trims its ledger in passing."""
+
+TRIMMED_AT_ONCE: Final = 256
+"""How many records it gives up then, at most."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)

@@ -83,5 +83,11 @@ MAX_BLOCKED: Final = 1_000
 CONTENT_SCAN: Final = 500
 """Jobs that one page of a search by meta or payload reads; the next page continues."""
 
+MAINTAINED: Final = 256
+"""Due jobs that a verb takes care of in passing."""
+
+SETTLE_MEMORY: Final = 65_536
+"""Deleted jobs whose last settle a store remembers: a repeated one gets the same answer."""
+
 META_ENTRIES: Final = 16
 META_BYTES: Final = 4_096

@@ -13,7 +13,14 @@ from typing import Final
 from forebay.core.changeset import ChangeSet, LedgerChange, StoredRecord
 from forebay.core.errors import Closed, ForebayError, Invalid, OffsetGone, StoreFailed
 from forebay.core.instant import Instant
-from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record, encode_record
+from forebay.core.ledger import (
+    RECORDS_PER_TRIM,
+    TRIMMED_AT_ONCE,
+    LedgerEntry,
+    LedgerRule,
+    decode_record,
+    encode_record,
+)
 from forebay.core.record_builder import MAINTAIN
 from forebay.store.checks import check_limit, check_offset
 from forebay.store.memory.changes import record_of
@@ -27,8 +34,6 @@ from forebay.store.memory.snapshot import first_chunk, snapshot_lsn, snapshot_pa
 
 _log = logging.getLogger("forebay.store.memory")
 
-_RECORDS_PER_TRIM: Final = 64
-_TRIMMED_AT_ONCE: Final = 256
 _TRIES: Final = 16
 
 
@@ -44,7 +49,7 @@ class Ledger:
         self._reading = Lock()
         self._trimming = Lock()
         self._oldest: tuple[int, Instant] = (-1, 0)
-        self._trim_next = self._facts.ledger.next + _RECORDS_PER_TRIM
+        self._trim_next = self._facts.ledger.next + RECORDS_PER_TRIM
         session.recorded, session.sync = self._recorded, self._sync
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
@@ -73,11 +78,11 @@ class Ledger:
 
     def sweep(self) -> None:
         """Trim some of it; a ledger that cannot be trimmed is no reason for a verb to fail."""
-        self._trim_next = self._facts.ledger.next + _RECORDS_PER_TRIM
+        self._trim_next = self._facts.ledger.next + RECORDS_PER_TRIM
         if not self._trimming.acquire(blocking=False):
             return
         try:
-            self._trim(_TRIMMED_AT_ONCE)
+            self._trim(TRIMMED_AT_ONCE)
         except ForebayError as error:
             _log.warning("the ledger was not trimmed: %s", error)
         finally:
@@ -119,16 +124,15 @@ class Ledger:
         session = self.session
         with session.lock:
             now, ledger = session.begin(), self._facts.ledger
-            first, before, surplus = ledger.first, now - ledger.rule.keep, ledger.size - ledger.rule.keep_bytes
-            if first == ledger.next or (self._oldest[0] == first and self._oldest[1] >= before and surplus <= 0):
+            first, rule, size = ledger.first, ledger.rule, ledger.size
+            offset, at = self._oldest
+            if first == ledger.next or (offset == first and not rule.dropped([(at, 0)], size, now)[0]):
                 return 0
-        dropped = freed = 0
-        for each in self._read(first - 1, limit):
-            at = decode_record(each.record).at
-            if at >= before and freed >= surplus:
-                self._oldest = (each.offset, at)
-                break
-            dropped, freed = dropped + 1, freed + len(each.record)
+        records = self._read(first - 1, limit)
+        sizes = ((decode_record(each.record).at, len(each.record)) for each in records)
+        dropped, freed = rule.dropped(sizes, size, now)
+        if dropped < len(records):
+            self._oldest = (records[dropped].offset, decode_record(records[dropped].record).at)
         if dropped:
             with session.lock:
                 session.commit(ChangeSet(session.begin(), ledger=LedgerChange(first=first + dropped, freed=freed)))
