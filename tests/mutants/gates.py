@@ -87,7 +87,7 @@ GATE_MUTANTS = [
     Mutant(
         "a cheap job passes a dear one at its gate",
         _ENGINE,
-        "if first is not None and earlier and not state.is_open(gate, first.cost, self.now):",
+        "if first is not None and earlier and not state.is_open(gate, first.cost, now):",
         "if False:",
         _cases("costs"),
     ),
@@ -157,7 +157,7 @@ GATE_MUTANTS = [
     Mutant(
         "a dead head that blocks its line is skipped",
         f"{MEMORY}/index.py",
-        "            if entry.blocks and row.state is State.DEAD:\n",
+        "            if in_line(row.state, blocks=entry.blocks):\n",
         "            if False:\n",
         _cases("lines"),
     ),
@@ -177,9 +177,23 @@ GATE_MUTANTS = [
     ),
     Mutant(
         "a purged head is exposed",
-        f"{MEMORY}/lines.py",
-        "line.exposed = None if head.state.terminal else head",
-        "line.exposed = None if head.state is State.DEAD else head",
+        f"{MEMORY}/facts.py",
+        "        return self.state.terminal\n",
+        "        return self.state is State.DEAD\n",
+        _cases("lines"),
+    ),
+    Mutant(
+        "a job that comes back is exposed beside one that runs",
+        "src/forebay/engine/lines.py",
+        " or (exposed is not None and exposed.is_running)",
+        "",
+        _cases("lines"),
+    ),
+    Mutant(
+        "a line exposes its dead head",
+        "src/forebay/engine/lines.py",
+        "None if head is None or head.has_ended else head",
+        "head",
         _cases("lines"),
     ),
     Mutant(
@@ -192,7 +206,7 @@ GATE_MUTANTS = [
     Mutant(
         "a release counts jobs past their expiry",
         f"{MEMORY}/control.py",
-        "(rows if expires_at is None or expires_at > now else late).append(row)",
+        "(late if row.is_expired(now) else rows).append(row)",
         "rows.append(row)",
         _cases("releasing"),
     ),

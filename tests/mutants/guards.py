@@ -179,8 +179,8 @@ MUTANTS = [
     Mutant(
         "capacity off by one",
         "src/forebay/engine/intake.py",
-        "return depth + count - spec.capacity.limit if",
-        "return depth + count - spec.capacity.limit - 1 if",
+        "return spec.capacity.limit - depth if",
+        "return spec.capacity.limit - depth + 1 if",
         CONFORMANCE,
     ),
     Mutant(
@@ -270,7 +270,7 @@ MUTANTS = [
     Mutant(
         "an expired job is handed out",
         f"{MEMORY}/queue_state.py",
-        "late = [row for row in rows if _expired(row, now)] if expiring else []",
+        "late = [row for row in rows if row.is_expired(now)] if expiring else []",
         "late = list[Row]()",
         ("tests/stores/test_conformance.py", "-k", "memory-timing"),
     ),
@@ -312,7 +312,7 @@ MUTANTS = [
     Mutant(
         "commits move back",
         f"{MEMORY}/logs.py",
-        "position = offset if rewind else max(offset, self._logs.places.get((log, group, partition), -1))",
+        "position = offset if rewind else max(offset, self._logs.position(log, group, partition))",
         "position = offset",
         CONFORMANCE,
     ),

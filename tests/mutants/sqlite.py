@@ -28,7 +28,7 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: a settle and the claim behind it are two commits",
         f"{_SQLITE}/leases.py",
-        "        return self._session.write(work)\n",
+        "        return self.session.write(work)\n",
         "        return self.settle(settlements), self.claim(wants, owner, span)\n",
         ("tests/stores/test_sqlite.py", "-k", "share_one_commit"),
     ),
@@ -49,8 +49,8 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: a dear job takes one slot of the whole queue",
         f"{_SQLITE}/leases.py",
-        "state.take(queue.name, gate, cost, unit.now)",
-        "state.take(queue.name, gate, 1, unit.now)",
+        "start(states, queue.name, job[2], unit.now)",
+        "start(states, queue.name, 1, unit.now)",
         _cases("costs"),
     ),
     Mutant(
@@ -83,15 +83,15 @@ SQLITE_MUTANTS = [
     ),
     Mutant(
         "sqlite: a redriven job does not push back what was exposed",
-        f"{_SQLITE}/control.py",
-        "        unit.step_back(head)\n",
-        "",
+        f"{_SQLITE}/unit_of_work.py",
+        "            self.connection.execute(_STEP_BACK, (id_list(job.id for job in hidden),))\n",
+        "            pass\n",
         _cases("lines"),
     ),
     Mutant(
         "sqlite: a line stays shut when its dead head is forgotten",
         f"{_SQLITE}/unit_of_work.py",
-        "        unit.expose_if_free(lines)\n",
+        "        unit.expose(lines, vacant=False)\n",
         "        pass\n",
         _cases("lines", "dead_letters"),
     ),
@@ -133,8 +133,8 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: an idle class saves turns up",
         f"{_SQLITE}/gates.py",
-        "self._connection.execute(_OPEN_CLASS, (queue.name, cls, queue.turn))",
-        "self._connection.execute(_OPEN_CLASS, (queue.name, cls, 0))",
+        "[(queue.name, cls, queue.turn) for cls in classes]",
+        "[(queue.name, cls, 0) for cls in classes]",
         _cases("shares", "turns"),
     ),
     Mutant(

@@ -7,11 +7,12 @@ from forebay.core.changeset import VERSION
 from forebay.core.errors import StoreFailed
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
+from forebay.core.limits import SETTLE_MEMORY
 from forebay.core.outcome import Ack
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.memory.facts import SETTLE_MEMORY, Facts
+from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import CHUNK_BYTES, image, restore
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
@@ -42,7 +43,7 @@ def pictures(facts: Facts) -> dict[str, object]:
         "gate_limits": facts.gate_limits,
         "schedules": facts.schedules,
         "last_ticks": facts.last_ticks,
-        "places": facts.logs.places,
+        "places": facts.logs.positions,
         "owners": facts.logs.owners,
         "members": facts.logs.members,
         "seen": facts.logs.seen,

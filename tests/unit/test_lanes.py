@@ -70,7 +70,8 @@ class Engine(Lanes[Job]):
         front = self.fronts.setdefault(queue, Front(queue, self))
         running = [(job.names, job.cost) for job in self.jobs if job.queue == queue and job.state == "running"]
         spec = self.specs[queue] = {gate.name: gate for gate in gates}
-        self.configure(front, whole, None if weights is None else weights.__getitem__, spec.get, running)
+        weight = None if weights is None else weights.__getitem__
+        self.configure(front, whole, weight, lambda names: [spec[name] for name in names if name in spec], running)
 
     def known(self, job: Job) -> list[Gate]:
         spec = self.specs[job.queue]

@@ -7,7 +7,7 @@ from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.core.policy import Block, Bounded
 from forebay.core.spec import QueueSpec
-from forebay.store.memory.queue_state import Waiters
+from forebay.engine.waiters import Waiters
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Receipt, Want
 from forebay.testing.clock import ManualClock

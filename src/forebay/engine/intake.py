@@ -25,7 +25,7 @@ from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.gate import lane_key
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, State
-from forebay.core.limits import MAX_INSTANT
+from forebay.core.limits import MAX_DEPTH, MAX_INSTANT
 from forebay.core.outcome import SHED, Failure
 from forebay.core.policy import Bounded, Shed
 from forebay.core.spec import QueueSpec
@@ -234,9 +234,14 @@ def victims(shed: Shed, excess: int, resting: Iterable[RankedId], arriving: Sequ
     return [job_id for _, job_id in offered]
 
 
+def room_in(spec: QueueSpec, depth: int) -> int:
+    """How many more jobs fit into a queue that holds `depth`."""
+    return spec.capacity.limit - depth if isinstance(spec.capacity, Bounded) else MAX_DEPTH
+
+
 def excess_of(spec: QueueSpec, depth: int, count: int) -> int:
-    """How many of `count` more jobs a queue that holds `depth` has no room for."""
-    return depth + count - spec.capacity.limit if isinstance(spec.capacity, Bounded) else 0
+    """How many of `count` more jobs a queue that holds `depth` has no room for; none if it is zero or less."""
+    return count - room_in(spec, depth)
 
 
 def queue_full(spec: QueueSpec, depth: int, count: int) -> QueueFull:

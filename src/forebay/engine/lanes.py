@@ -16,6 +16,7 @@ that gate. Gates of the whole queue park nothing: they end the claim.
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from forebay.core.gate import Gate, is_open, opens_at, tat_after
@@ -23,6 +24,7 @@ from forebay.core.instant import Instant
 from forebay.core.limits import LANES_MET, MAX_INSTANT, MAX_SLOTS
 from forebay.core.share import lifted, turn_after
 from forebay.engine.order import Key, More, Order
+from forebay.store.protocol import Hold
 
 IDLE_CLASSES: Final = 256
 """Classes without ready jobs whose turns a queue remembers; one that is forgotten gains a single start."""
@@ -72,6 +74,10 @@ class GateState:
         self.refs = 0
         self.timer: Instant = 0
 
+    def slots(self, gate: Gate) -> int:
+        """The limit that holds: the operator's, or that of the spec."""
+        return gate.limit if self.given is None else self.given
+
     def is_open(self, gate: Gate, cost: int, now: Instant) -> bool:
         return is_open(gate, self.used, self.tat, cost, now, self.given)
 
@@ -88,9 +94,13 @@ Numbered: TypeAlias = tuple[Gate, GateState]
 
 
 class Lane(Generic[J]):
-    """The ready jobs of one class and one set of gates. `at`: where it is parked. `gates`: those the spec still has."""
+    """The ready jobs of one class and one set of gates. `at`: where it is parked. `gates`: those the spec still has.
 
-    __slots__ = ("at", "cls", "gates", "names", "ready")
+    `job` is its first one, and `head` its rank and id: the order of the lane in its class. Both are None once the lane
+    is empty, and are brought up to date (`refresh`) by whoever adds a job to it or takes one out.
+    """
+
+    __slots__ = ("at", "cls", "gates", "head", "job", "names", "ready")
 
     def __init__(
         self, cls: "Class[J]", names: tuple[str, ...], ready: ReadyJobs[J], gates: tuple[Numbered, ...]
@@ -100,28 +110,28 @@ class Lane(Generic[J]):
         self.ready = ready
         self.gates = gates
         self.at: GateState | None = None
+        self.head: Key | None = None
+        self.job: J | None = None
+        self.refresh()
 
-    def head(self) -> Key | None:
-        """(rank, id) of the first job: the order of the lane in its class."""
-        head = self.ready.head()
-        return None if head is None else head[:2]
+    def refresh(self) -> None:
+        first = self.ready.head()
+        if first is None:
+            self.head = self.job = None
+        else:
+            self.head, self.job = first[:2], first[2]
 
     def place(self) -> Key:
-        """The order of the lane in its queue. It has a job."""
-        rank, job_id, _ = self.ready.head() or (0, 0, None)
-        return self.cls.turn, rank, job_id
+        """The order of the lane in its queue."""
+        return self.cls.turn, *(self.head or ())
 
     @property
     def cost(self) -> int:
         """What its first job costs."""
-        head = self.ready.head()
-        return 1 if head is None else head[2].cost
+        return 1 if self.job is None else self.job.cost
 
-    def is_expired(self, now: Instant) -> bool:
-        """Whether its first job has expired."""
-        head = self.ready.head()
-        expires_at = None if head is None else head[2].expires_at
-        return expires_at is not None and expires_at <= now
+
+_HEAD: Final = attrgetter("head")
 
 
 class Class(Generic[J]):
@@ -132,7 +142,7 @@ class Class(Generic[J]):
     def __init__(self, name: str, turn: int = 0, more: More | None = None) -> None:
         self.name = name
         self.turn = turn
-        self.open: Order[Lane[J]] = Order(Lane.head, more)
+        self.open: Order[Lane[J]] = Order(_HEAD, more)
         self.parked: dict[Lane[J], None] = {}
         self.lanes = 0
         self.weight = 0
@@ -169,6 +179,12 @@ class Front(Generic[J]):
 
     def first(self) -> Lane[J] | None:
         """The open lane whose head is next; lanes parked at gates that have room again are opened on the way."""
+        only = self.order.sole()
+        if isinstance(only, Class):
+            lane = only.first()
+            if lane is None:
+                self.order.drop(only)
+            return lane
         while (item := self.order.first()) is not None:
             if isinstance(item, Class):
                 return item.first()
@@ -187,7 +203,7 @@ class Front(Generic[J]):
         if lane is None:
             return None
         # By its head too: of one class, a lane at a gate that has room again may go before those that are open.
-        return lane.head() if self.weight is None else lane.place()
+        return lane.head if self.weight is None else lane.place()
 
 
 class Taken(Generic[J]):
@@ -242,10 +258,9 @@ class Lanes(Generic[J]):
             return taken
         while len(taken.jobs) < limit and len(taken.expired) + len(taken.parked) < LANES_MET:
             lane = front.first() if only is None else only.first()
-            head = None if lane is None else lane.ready.head()
-            if lane is None or head is None:
+            job = None if lane is None else lane.job
+            if lane is None or job is None:
                 break
-            job = head[2]
             if job.expires_at is not None and job.expires_at <= now:
                 lane.ready.pop()
                 taken.expired.append(job)
@@ -310,13 +325,14 @@ class Lanes(Generic[J]):
         self.now = now
         for _ in range(LANES_MET):
             lane = front.first()
-            if lane is None:
+            job = None if lane is None else lane.job
+            if lane is None or job is None:
                 return MAX_INSTANT
-            if lane.is_expired(now):
+            if job.expires_at is not None and job.expires_at <= now:
                 break
-            closed = closed_of(front.whole, lane.cost, now)
-            if closed is not None:
-                return opening(*closed, lane.cost)
+            at = starts_at(front.whole, lane.cost, now)
+            if at > now:
+                return at
             state = self.closed_gate(front, lane)
             if state is None:
                 break
@@ -335,7 +351,7 @@ class Lanes(Generic[J]):
         lane = front.lanes[cls, names] = Lane(of, names, ready, self._numbered(front, gates))
         for _, state in lane.gates:
             state.refs += 1
-        closed = self.closed_gate(front, lane)
+        closed = self.closed_gate(front, lane) if lane.gates else None
         if closed is None:
             self.open(front, lane)
         else:
@@ -344,16 +360,18 @@ class Lanes(Generic[J]):
 
     def grew(self, front: Front[J], lane: Lane[J]) -> None:
         """A job was added to the lane and is its head."""
+        lane.refresh()
         if lane.at is None:
-            lane.cls.open.put(lane)
-            front.order.put(lane.cls)
+            if lane.cls.open.put(lane):
+                front.order.put(lane.cls)
         else:
             self.park(front, lane, lane.at)
             self.wake(lane.at)
 
     def shrank(self, front: Front[J], lane: Lane[J]) -> None:
         """A job left the lane."""
-        if lane.ready.head() is None:
+        lane.refresh()
+        if lane.job is None:
             self.drop(front, lane)
         elif lane.at is not None:
             self.park(front, lane, lane.at)
@@ -384,12 +402,12 @@ class Lanes(Generic[J]):
         front: Front[J],
         whole: Iterable[Gate],
         weight: Callable[[str], int] | None,
-        gate_of: Callable[[str], Gate | None],
+        gates_of: Callable[[Sequence[str]], Iterable[Gate]],
         running: Iterable[tuple[Sequence[str], int]] = (),
     ) -> None:
         """The queue has another spec: turns begin again, and what its `running` jobs use is counted again.
 
-        Of each running job: the names of its gates, and its cost. `gate_of` has the gates of lanes by their names.
+        Of each running job: the names of its gates, and its cost. `gates_of`: those of these gates that the spec has.
         """
         running = list(running)
         for names, cost in running:
@@ -407,22 +425,24 @@ class Lanes(Generic[J]):
         for _, state in front.whole:
             state.refs += 1
         for names, cost in running:
-            for gate, state in (*front.whole, *self._numbered(front, _known(names, gate_of))):
+            for gate, state in (*front.whole, *self._numbered(front, gates_of(names))):
                 if not gate.step:
                     state.take(front.queue, gate, cost, self.now)
         for lane in lanes:
-            self.add(front, lane.cls.name, lane.names, _known(lane.names, gate_of), lane.ready)
+            self.add(front, lane.cls.name, lane.names, gates_of(lane.names), lane.ready)
 
     def closed_gate(self, front: Front[J], lane: Lane[J]) -> GateState | None:
         """The first gate of the lane without room for its head, or at which an earlier head waits for room."""
+        cost, now = lane.cost, self.now
         for gate, state in lane.gates:
-            if not state.is_open(gate, lane.cost, self.now):
+            if not state.is_open(gate, cost, now):
                 return state
-            parked = state.parked.get(front.queue)
-            first = None if parked is None else parked.first()
-            earlier = first is not None and first is not lane and first.place() < lane.place()
-            if first is not None and earlier and not state.is_open(gate, first.cost, self.now):
-                return state
+            if state.parked:
+                parked = state.parked.get(front.queue)
+                first = None if parked is None else parked.first()
+                earlier = first is not None and first is not lane and first.place() < lane.place()
+                if first is not None and earlier and not state.is_open(gate, first.cost, now):
+                    return state
         return None
 
     def park(self, front: Front[J], lane: Lane[J], state: GateState) -> None:
@@ -443,9 +463,11 @@ class Lanes(Generic[J]):
             lane.at.parked[front.queue].drop(lane)
             lane.at = None
             del of.parked[lane], front.parked[lane]
+        is_first = of.open.put(lane)
         if of not in front.order:
             of.turn = lifted(of.turn, front.turn)
-        of.open.put(lane)
+        elif not is_first:
+            return
         front.order.put(of)
 
     def _open_again(self, front: Front[J], only: Class[J]) -> None:
@@ -466,10 +488,9 @@ class Lanes(Generic[J]):
             taken.classes[of.name] = of
         lane.ready.pop()
         taken.jobs.append(job)
-        if front.whole or lane.gates:
-            for gate, state in (*front.whole, *lane.gates):
-                state.take(front.queue, gate, job.cost, self.now)
-                taken.gates[state.name] = state
+        for gate, state in (*front.whole, *lane.gates) if front.whole else lane.gates:
+            state.take(front.queue, gate, job.cost, self.now)
+            taken.gates[state.name] = state
         self.shrank(front, lane)
         for gate, state in lane.gates:
             if gate.step:
@@ -498,10 +519,6 @@ class Lanes(Generic[J]):
             self.gates.pop(state.name, None)
 
 
-def _known(names: Iterable[str], gate_of: Callable[[str], Gate | None]) -> list[Gate]:
-    return [gate for name in names if (gate := gate_of(name)) is not None]
-
-
 def closed_of(gates: Sequence[Numbered], cost: int, now: Instant) -> Numbered | None:
     """The first of these gates that has no room for the cost."""
     for gate, state in gates:
@@ -514,7 +531,7 @@ def room_of(gates: Sequence[Numbered], now: Instant) -> int:
     """How many jobs that cost one unit each these gates admit now, one after the other."""
     room = MAX_SLOTS
     for gate, state in gates:
-        slots = gate.limit if state.given is None else state.given
+        slots = state.slots(gate)
         taken = -(-max(state.tat - now, 0) // gate.step) if gate.step else state.used
         room = min(room, slots - taken)
     return max(room, 0)
@@ -523,3 +540,27 @@ def room_of(gates: Sequence[Numbered], now: Instant) -> int:
 def opening(gate: Gate, state: GateState, cost: int) -> Instant:
     """When a gate that is closed opens by itself: a rate in time, another gate never."""
     return opens_at(gate, state.tat, cost, state.given) if gate.step else MAX_INSTANT
+
+
+def starts_at(gates: Sequence[Numbered], cost: int, now: Instant) -> Instant:
+    """When these gates admit a job of this cost if nothing changes: now, later at a rate, or never."""
+    closed = closed_of(gates, cost, now)
+    return now if closed is None else opening(*closed, cost)
+
+
+def start(gates: Sequence[Numbered], queue: str, cost: int, now: Instant) -> bool:
+    """Take the slots of a job at the gates of the whole queue; False: one of them has no room for it."""
+    if closed_of(gates, cost, now) is not None:
+        return False
+    for gate, state in gates:
+        state.take(queue, gate, cost, now)
+    return True
+
+
+def gate_hold(gates: Sequence[Numbered], cost: int, now: Instant, before: Callable[[], int]) -> Hold | None:
+    """What holds a ready job. `cost`: of the first job of its lane; `before`: how many of them are ahead of it."""
+    closed = closed_of(gates, cost, now)
+    if closed is None:
+        return None
+    (gate, state), at = closed, opening(*closed, cost)
+    return Hold(gate.name, state.slots(gate), state.used, before(), opens_at=at if at < MAX_INSTANT else None)

@@ -6,6 +6,8 @@ from itertools import count
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 _SMALL: Final = 64
+_numbers: Final = count()
+"""What tells entries with the same key apart."""
 
 T = TypeVar("T")
 Placed = TypeVar("Placed", bound=tuple[Any, ...])
@@ -22,7 +24,7 @@ class Order(Generic[T]):
     A thing whose key became smaller must be `put` again; one whose key is None is dropped.
     """
 
-    __slots__ = ("_heap", "_horizon", "_key", "_live", "_more", "_number")
+    __slots__ = ("_heap", "_horizon", "_key", "_live", "_more")
 
     def __init__(self, key: Callable[[T], Key | None], more: More | None = None) -> None:
         self._key = key
@@ -30,7 +32,6 @@ class Order(Generic[T]):
         self._horizon: Key | None = None if more is None else ()
         self._heap: list[tuple[Key, int, T]] = []
         self._live: dict[T, tuple[Key, int, T]] = {}
-        self._number = count()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -38,17 +39,19 @@ class Order(Generic[T]):
     def __contains__(self, thing: T) -> bool:
         return thing in self._live
 
-    def put(self, thing: T) -> None:
+    def put(self, thing: T) -> bool:
+        """Whether the thing may be the first one now; False: one before it was there already."""
         key = self._key(thing)
         known = self._live.get(thing)
         if key is None or (known is not None and known[0] == key):
-            return
-        entry = self._live[thing] = (key, next(self._number), thing)
+            return False
+        entry = self._live[thing] = (key, next(_numbers), thing)
         if len(self._heap) > 2 * len(self._live) + _SMALL:
             self._heap = list(self._live.values())
             heapify(self._heap)
         else:
             heappush(self._heap, entry)
+        return self._heap[0] is entry
 
     def drop(self, thing: T) -> None:
         self._live.pop(thing, None)
@@ -83,7 +86,7 @@ class Order(Generic[T]):
                 heappop(heap)
                 del live[thing]
             else:
-                entry = live[thing] = (key, next(self._number), thing)
+                entry = live[thing] = (key, next(_numbers), thing)
                 heapreplace(heap, entry)
                 if heap[0] is entry:
                     return thing

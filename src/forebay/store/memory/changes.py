@@ -314,20 +314,20 @@ def _put(facts: Facts, tables: TableChanges, at: Instant) -> None:
         _move_tats(facts.tats, tables.tats, at)
 
 
-def _update(table: dict[str, V], news: Mapping[str, V | None]) -> None:
-    for name, value in news.items():
+def _update(table: dict[str, V], changed: Mapping[str, V | None]) -> None:
+    for name, value in changed.items():
         if value is None:
             table.pop(name, None)
         else:
             table[name] = value
 
 
-def _move_tats(tats: dict[str, Instant], news: Mapping[str, Instant], at: Instant) -> None:
-    """Each new one is put at the end; of those at the front, some that are in the past are forgotten."""
-    for name, tat in news.items():
+def _move_tats(tats: dict[str, Instant], moved: Mapping[str, Instant], at: Instant) -> None:
+    """Each that moved is put at the end; of those at the front, some that are in the past are forgotten."""
+    for name, tat in moved.items():
         tats.pop(name, None)
         tats[name] = tat
-    for name in list(islice(tats, _TATS_SWEPT * len(news))):
+    for name in list(islice(tats, _TATS_SWEPT * len(moved))):
         if tats[name] > at:
             break
         del tats[name]

@@ -158,12 +158,11 @@ class Control:
         """The first ready rows of lanes with this gate; those past their expiry die, and do not count."""
         queues = self._index.queues
         lanes = self._index.lanes.conditions.get(name, ())
-        heads = [(queues[queue].front.lanes[lane].head() or (), (queue, lane)) for queue, lane in lanes]
+        heads = [(queues[queue].front.lanes[lane].head or (), (queue, lane)) for queue, lane in lanes]
         rows: list[Row] = []
         late: list[Row] = []
         for _, _, row in merged(heads, lambda each: queues[each[0]].walk(each[1])):
-            expires_at = row.entry.expires_at
-            (rows if expires_at is None or expires_at > now else late).append(row)
+            (late if row.is_expired(now) else rows).append(row)
             if len(rows) == count:
                 break
         if late:

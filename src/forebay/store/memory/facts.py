@@ -20,7 +20,7 @@ from forebay.core.entries import Entry, Ingested, LogEntry, Merge
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Job, State
 from forebay.core.ledger import LedgerRule
-from forebay.core.limits import MAX_INSTANT, SOURCE_KEPT
+from forebay.core.limits import MAX_INSTANT, SETTLE_MEMORY, SOURCE_KEPT
 from forebay.core.outcome import Failure
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
@@ -31,7 +31,6 @@ from forebay.engine.logs import Holding
 from forebay.engine.settle import Mark
 from forebay.store.memory.heaps import Deadlines
 
-SETTLE_MEMORY: Final = 65_536
 _SOURCE_KEPT: Final = micros(SOURCE_KEPT)
 _AT: Final = attrgetter("at")
 
@@ -70,8 +69,16 @@ class Row(Struct, array_like=True, gc=False):
         return self.home or self.entry.queue
 
     @property
+    def id(self) -> int:
+        return self.entry.id
+
+    @property
     def is_running(self) -> bool:
         return self.state is State.RUNNING
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state.terminal
 
     @property
     def rank_base(self) -> int:
@@ -89,18 +96,22 @@ class Row(Struct, array_like=True, gc=False):
     def expires_at(self) -> Instant | None:
         return self.entry.expires_at
 
+    def is_expired(self, now: Instant) -> bool:
+        expires_at = self.entry.expires_at
+        return expires_at is not None and expires_at <= now
+
     @property
     def suspect(self) -> bool:
         """As a `Job` says it."""
         return bool(self.errors) and self.errors[-1].abandoned
 
     def restamp(self, due_at: Instant, now: Instant) -> None:
-        """A new due time is a new place in the line."""
+        """Another due time, and the rank that follows from it."""
         self.due_at = due_at
         self.rank = rank_at(self.entry.rank_base, self.entry.rank_timed, due_at, now)
 
     def take_over(self, merge: Merge, now: Instant) -> None:
-        """The payload and urgency of a newer draft; the row keeps its place."""
+        """The payload and urgency of a newer draft; the row keeps its due time, unless the draft has moved it."""
         newer, base = merge.newer, self.entry.rank_base
         self.entry = replace(self.entry, kind=merge.kind, body=merge.body)
         if newer is None:
@@ -209,19 +220,23 @@ class Partition:
 class Logs:
     """All logs of a store by name.
 
-    places   how far a group has come in a partition; owners: the member that reads it, and in which epoch
-    members  until when each member of a group is alive
-    seen     the groups of a log, and when each last committed or owned
-    lost     what left a partition before the group had it
+    positions  the last offset that a group committed in a partition
+    owners     the member of a group that reads a partition, and in which epoch
+    members    until when each member of a group is alive
+    seen       the groups of a log, and when each last committed or owned
+    lost       how many entries left a partition before the group had read them
     """
 
     def __init__(self) -> None:
         self.partitions: dict[str, list[Partition]] = {}
-        self.places: dict[GroupPartition, int] = {}
+        self.positions: dict[GroupPartition, int] = {}
         self.owners: dict[GroupPartition, tuple[str | None, int]] = {}
         self.members: dict[GroupName, dict[str, Instant]] = {}
         self.seen: dict[str, dict[str, Instant]] = {}
         self.lost: dict[GroupPartition, int] = {}
+
+    def position(self, log: str, group: str, partition: int) -> int:
+        return self.positions.get((log, group, partition), -1)
 
     def holding(self, log: str, group: str, partition: int) -> Holding:
         member, epoch = self.owners.get((log, group, partition), (None, 0))
@@ -242,7 +257,7 @@ class Logs:
         for entry in change.entries:
             partitions[entry.partition].append(entry)
         for number, offset in change.committed.items():
-            self.places[log, group, number] = offset
+            self.positions[log, group, number] = offset
         for number, before in change.trimmed.items():
             self._trim(log, number, before)
         if change.committed or change.until:
@@ -253,7 +268,7 @@ class Logs:
     def _trim(self, log: str, number: int, before: int) -> None:
         partition = self.partitions[log][number]
         for group in self.seen.get(log, ()):
-            missed = before - max(partition.first, self.places.get((log, group, number), -1) + 1)
+            missed = before - max(partition.first, self.position(log, group, number) + 1)
             if missed > 0:
                 self.lost[log, group, number] = self.lost.get((log, group, number), 0) + missed
         partition.trim(before)

@@ -153,7 +153,7 @@ _TABLES: Final[dict[str, _Table]] = {
             (log, [Partition(first) for first in firsts]) for log, firsts in items
         ),
     ),
-    "places": _mapping(GroupPartition, int, lambda facts: facts.logs.places),
+    "places": _mapping(GroupPartition, int, lambda facts: facts.logs.positions),
     "owners": _mapping(GroupPartition, tuple[str | None, int], lambda facts: facts.logs.owners),
     "members": _mapping(GroupName, dict[str, Instant], lambda facts: facts.logs.members),
     "seen": _mapping(str, dict[str, Instant], lambda facts: facts.logs.seen),

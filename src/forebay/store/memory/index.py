@@ -14,6 +14,7 @@ from forebay.core.job import State
 from forebay.core.limits import MAX_DEPTH, MAX_INSTANT, MAX_LEASE
 from forebay.core.spec import QueueSpec
 from forebay.engine.lanes import GateState
+from forebay.engine.lines import in_line
 from forebay.store.memory.facts import Facts, Row
 from forebay.store.memory.heaps import Deadlines, LazyHeap
 from forebay.store.memory.lines import Lines
@@ -34,7 +35,6 @@ class Index:
         self._facts = facts
         self.queues: dict[str, QueueState] = {}
         self.lanes = MemoryLanes(facts)
-        self.lines = Lines()
         self.paced: set[str] = set()
         self.leases: Deadlines[int] = Deadlines()
         self.kept: Deadlines[int] = Deadlines(_GRAIN)
@@ -42,6 +42,7 @@ class Index:
         self.crowded: dict[str, None] = {}
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
         self._due: LazyHeap[Row] = LazyHeap()
+        self.lines = Lines(self._due)
         self._shedding: set[str] = set()
         self.cancel_requested = {job_id for job_id, row in facts.rows.items() if row.cancel_requested}
         running: dict[str, list[Row]] = {}
@@ -53,7 +54,7 @@ class Index:
         for row in facts.rows.values():
             self._restore(row)
         for name in list(self.lines):
-            self._advance(name)
+            self.lines.expose(name)
 
     def queue(self, name: str, running: Iterable[Row] = ()) -> QueueState:
         queue = self.queues.get(name)
@@ -76,7 +77,7 @@ class Index:
 
     def _configured(self, queue: QueueState) -> None:
         name = queue.spec.name
-        for names, belongs in ((self._shedding, queue.shed_order is not None), (self.paced, queue.paced)):
+        for names, belongs in ((self._shedding, queue.shed_order is not None), (self.paced, queue.stamper.paced)):
             names.discard(name)
             if belongs:
                 names.add(name)
@@ -99,7 +100,7 @@ class Index:
             elif entry.line is None:
                 self._due.push(row.due_at, entry.id, row)
             elif self.lines.join(entry.line, row):
-                self._advance(entry.line)
+                self.lines.expose(entry.line)
 
     def merged(self, before: Row, row: Row) -> None:
         """A row that was not claimed yet took over newer work."""
@@ -176,10 +177,10 @@ class Index:
         self.queues[row.entry.queue].counts[was] -= 1
         self._unkeep(row, was)
         line = row.entry.line
-        if line is not None and row.entry.blocks and was is State.DEAD:
+        if line is not None and in_line(was, blocks=row.entry.blocks):
             self.lines.unblock(line, row)
             self.lines.leave(line, row)
-            self._advance(line)
+            self.lines.expose(line)
 
     def passed_by(self, rows: Iterable[Row]) -> list[Row]:
         """Ready rows that go behind one of these dead rows of their line, when that is alive again."""
@@ -197,7 +198,7 @@ class Index:
         queue.counts[_READY] -= 1
         queue.counts[_WAITING] += 1
         if row.entry.line is not None:
-            self.lines.hide(row.entry.line, row)
+            self.lines.step_back(row.entry.line, row)
 
     def redriven(self, row: Row, left: str, died_at: Instant, kept_until: Instant) -> None:
         """A dead row has left that queue and is back in its own."""
@@ -271,8 +272,8 @@ class Index:
 
     def _excess(self, queue: str) -> int:
         state = self.queues[queue]
-        rule = state.spec.routing.dead
-        return 0 if rule is None or rule.limit is None else state.counts[State.DEAD] - rule.limit
+        most = state.stamper.max_dead
+        return 0 if most is None else state.counts[State.DEAD] - most
 
     def next_due(self, now: Instant) -> Instant | None:
         """When the next row falls due, or the next rate opens that holds ready rows."""
@@ -307,8 +308,8 @@ class Index:
         if row.entry.line is None:
             self._due.push(row.due_at, row.entry.id, row)
         else:
-            self.lines.hide(row.entry.line, row)
-            self._advance(row.entry.line)
+            self.lines.step_back(row.entry.line, row)
+            self.lines.expose(row.entry.line)
         if queue.shed_order is not None:
             queue.shed_order.add(row)
         if row.entry.expires_at is not None:
@@ -317,26 +318,18 @@ class Index:
     def _end(self, row: Row, queue: QueueState) -> None:
         entry = row.entry
         if entry.line is not None:
-            if entry.blocks and row.state is State.DEAD:
-                self.lines.hide(entry.line, row)
+            if in_line(row.state, blocks=entry.blocks):
+                self.lines.step_back(entry.line, row)
                 self.lines.block(entry.line, row)
             else:
                 self.lines.leave(entry.line, row)
-            self._advance(entry.line)
+            self.lines.expose(entry.line)
         if entry.expires_at is not None:
             self.expiring.remove(entry.expires_at, entry.id)
         if entry.id in self._facts.rows:
             self._keep(row)
         if queue.producers.waiting:
             queue.producers.wake(queue.room)
-
-    def _advance(self, line: str) -> None:
-        """The line may have another head: that one waits for its time now, the other one does not."""
-        before, head = self.lines.advance(line)
-        if before is not None:
-            self._due.forget(before.due_at, before.entry.id)
-        if head is not None:
-            self._due.push(head.due_at, head.entry.id, head)
 
     def _home(self, row: Row) -> QueueState:
         """The queue that a job belongs to, even where its dead letter is in another one."""
@@ -369,11 +362,11 @@ class Index:
         """One row of a recovered store; which row of a line is exposed is worked out when all are there."""
         entry, state = row.entry, row.state
         queue = self.queue(entry.queue)
-        if entry.line is not None and (not state.terminal or (state is State.DEAD and entry.blocks)):
+        if entry.line is not None and in_line(state, blocks=entry.blocks):
             self.lines.join(entry.line, row, exposed=state in (_READY, _RUNNING))
-        if state.terminal:
-            if state is State.DEAD and entry.line is not None and entry.blocks:
+            if state.terminal:
                 self.lines.block(entry.line, row)
+        if state.terminal:
             self._keep(row)
             return
         queue.counts[state] += 1

@@ -16,6 +16,7 @@ from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.ledger import Change
+from forebay.core.limits import MAINTAINED
 from forebay.core.outcome import Ack, Verdict
 from forebay.core.policy import Shed
 from forebay.core.record_builder import MAINTAIN
@@ -24,7 +25,7 @@ from forebay.engine.intake import IntakePlan, KeyFact, MergeTarget, RankedId, ch
 from forebay.engine.settle import plan_cancel, plan_settle, transition
 from forebay.store.memory.facts import Row
 from forebay.store.memory.heaps import rounded_up
-from forebay.store.memory.session import MAINTAIN_LIMIT, Session, verb
+from forebay.store.memory.session import Session, verb
 from forebay.store.protocol import CancelAnswer, Checkpoint, Promotion, Receipt, Tally, Want
 
 
@@ -122,7 +123,7 @@ class Intake:
         for row, state in zip(shed, states, strict=True):
             index.ended(row, state)
         if index.needs_maintenance:
-            session.maintain(now, len(plan.entries) + MAINTAIN_LIMIT)
+            session.maintain(now, len(plan.entries) + MAINTAINED)
             session.wake_idle(now)
 
     def stamper(self, queue: str) -> Stamper:
@@ -143,8 +144,7 @@ class Intake:
         if job_id is None:
             return None
         row = self._facts.rows[job_id]
-        expires_at = row.entry.expires_at
-        if expires_at is not None and expires_at <= self.now:
+        if row.is_expired(self.now):
             return None
         return MergeTarget(job_id, row.enqueued_at, row.due_at, row.entry.rank_timed)
 
@@ -177,7 +177,7 @@ class Jobs:
         with session.lock:
             now = session.begin()
             if index.needs_maintenance:
-                session.maintain(now, sum(want.count for want in wants) + MAINTAIN_LIMIT)
+                session.maintain(now, sum(want.count for want in wants) + MAINTAINED)
             rows = (
                 self._take(wants[0], now)
                 if len(wants) == 1

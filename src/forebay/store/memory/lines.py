@@ -1,14 +1,13 @@
-"""Lines: of the jobs of one line (`InOrder`, `LatestWins`) the smallest unfinished id is exposed, and no other.
+"""The lines of the in-process store (`engine.lines`): the jobs of each by id, and the one that is exposed.
 
-An exposed job is waiting for its time, ready or running; the others wait whatever their time. A dead job that blocks
-its line stays in it. Nothing here is a fact: it is rebuilt from the rows.
+Nothing here is a fact: it is rebuilt from the rows.
 """
 
 from collections.abc import Iterator
 from itertools import islice
 
-from forebay.core.job import State
 from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
+from forebay.engine.lines import expose, line_hold
 from forebay.store.memory.facts import Row
 from forebay.store.memory.heaps import LazyHeap
 from forebay.store.protocol import Hold
@@ -23,9 +22,10 @@ class _Line:
 
 
 class Lines:
-    """All lines with unfinished jobs, or with a dead job that blocks them."""
+    """All lines that have jobs. `due`: rows that wait for nothing but their time, such as exposed ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, due: LazyHeap[Row]) -> None:
+        self._due = due
         self._lines: dict[str, _Line] = {}
         self._dead: dict[str, dict[str, int]] = {}
 
@@ -36,7 +36,7 @@ class Lines:
         return iter(self._lines)
 
     def join(self, name: str, row: Row, *, exposed: bool = False) -> bool:
-        """A row that is not finished, or blocks the line; whether it may be the first one."""
+        """The line has this row; whether it may be its head."""
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line()
@@ -46,37 +46,48 @@ class Lines:
         return line.jobs.items[0][2] is row
 
     def leave(self, name: str, row: Row) -> None:
-        """The row ended, and does not block the line."""
-        line = self._lines[name]
-        line.jobs.forget(row.entry.id, row.entry.id)
-        if line.exposed is row:
-            line.exposed = None
+        """The line does not have the row any more."""
+        self.step_back(name, row)
+        self._lines[name].jobs.forget(row.entry.id, row.entry.id)
 
-    def hide(self, name: str, row: Row) -> None:
-        """The row is not exposed any more: it runs no longer, died, or is behind another one again."""
+    def step_back(self, name: str, row: Row) -> None:
+        """The row does not run any more, died, or was withdrawn: it is not exposed, until `expose` says so."""
         line = self._lines[name]
         if line.exposed is row:
             line.exposed = None
 
-    def advance(self, name: str) -> tuple[Row | None, Row | None]:
-        """The row that is exposed no longer, and the one exposed instead. What runs finishes first."""
-        line = self._lines.get(name)
-        if line is None or (line.exposed is not None and line.exposed.state is State.RUNNING):
-            return None, None
-        before, head = line.exposed, line.jobs.peek()
+    def expose(self, name: str) -> None:
+        line = self._lines[name]
+        head = line.jobs.peek()
         if head is None:
             del self._lines[name]
-        elif head is not before:
-            line.exposed = None if head.state.terminal else head
-            return before, line.exposed
-        return None, None
+            return
+        hidden, shown = expose(head, line.exposed)
+        if hidden is not None:
+            line.exposed = None
+            self._due.forget(hidden.due_at, hidden.entry.id)
+        if shown is not None:
+            line.exposed = shown
+            self._due.push(shown.due_at, shown.entry.id, shown)
 
     def exposed(self, name: str) -> Row | None:
         line = self._lines.get(name)
         return None if line is None else line.exposed
 
+    def hold(self, name: str, row: Row) -> Hold | None:
+        jobs = self._lines[name].jobs
+        head = jobs.peek()
+        assert head is not None
+        first, last = head.id, row.id
+        return line_hold(
+            name,
+            head,
+            last,
+            lambda: jobs.before(last, last, MAX_AHEAD, lambda each: each.id > first and not each.has_ended),
+        )
+
     def block(self, name: str, row: Row) -> None:
-        """A row died that blocks its line, now or when it is its turn."""
+        """A row died that blocks its line, now or once it is its head."""
         names = self._dead.setdefault(row.queue, {})
         names[name] = names.get(name, 0) + 1
 
@@ -92,19 +103,4 @@ class Lines:
     def blocked(self, queue: str) -> int:
         """How many lines of the queue have a dead head."""
         heads = (self._lines[name].jobs.peek() for name in islice(self._dead.get(queue, ()), MAX_BLOCKED))
-        return sum(head is not None and head.state is State.DEAD for head in heads)
-
-    def holding(self, name: str, row: Row) -> Hold | None:
-        """What a due row waits for in its line; None: it is exposed."""
-        line = self._lines[name]
-        if line.exposed is row:
-            return None
-        runs = line.exposed is not None and line.exposed.state is State.RUNNING
-        first = line.exposed if runs else line.jobs.peek()
-        assert first is not None
-        before = line.jobs.before(row.entry.id, row.entry.id, MAX_AHEAD, lambda each: _counts(each, first))
-        return Hold(name, 1, int(runs), before, first.entry.id)
-
-
-def _counts(row: Row, first: Row) -> bool:
-    return row is not first and row.state is not State.DEAD
+        return sum(head is not None and head.has_ended for head in heads)

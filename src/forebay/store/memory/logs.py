@@ -50,14 +50,14 @@ class Logs:
         check_commit(offset, self._partition(log, partition).next)
         holding = self._logs.holding(log, group, partition)
         check_epoch(log, group, partition, epoch, holding.member, holding.epoch)
-        position = offset if rewind else max(offset, self._logs.places.get((log, group, partition), -1))
+        position = offset if rewind else max(offset, self._logs.position(log, group, partition))
         self._commit(now, LogChange(log, group=group, committed={partition: position}))
         return position
 
     @verb
     def position(self, _: Instant, log: str, group: str, partition: int) -> int:
         self._partition(log, partition)
-        return self._logs.places.get((log, group, partition), -1)
+        return self._logs.position(log, group, partition)
 
     @verb
     def extent(self, _: Instant, log: str) -> list[tuple[int, int]]:
@@ -80,7 +80,7 @@ class Logs:
         numbers, until = divide(member, holdings, 1 + sum(end > now for end in others), now), now + span
         epochs = {number: next_epoch(member, holdings[number]) for number in numbers}
         self._commit(now, LogChange(log, group=group, member=member, until=until, owned=epochs))
-        return [Owned(*each, logs.places.get((log, group, each[0]), -1), until) for each in epochs.items()]
+        return [Owned(*each, logs.position(log, group, each[0]), until) for each in epochs.items()]
 
     @verb
     def disown(self, now: Instant, log: str, group: str, member: str) -> int:
@@ -114,8 +114,7 @@ class Logs:
 
     def _standing(self, log: str, group: str, number: int) -> Standing:
         logs, (window, _) = self._logs, window_of(self._specs[log])
-        partition, place = logs.partitions[log][number], (log, group, number)
-        position = logs.places.get(place, -1)
+        partition, position = logs.partitions[log][number], logs.position(log, group, number)
         ahead = partition.read(max(position, partition.first - 1), 1)
         holding = logs.holding(log, group, number)
         owner = (None, 0, None) if holding.member is None else (holding.member, holding.epoch, holding.until)
@@ -124,16 +123,15 @@ class Logs:
             number,
             position,
             partition.next - max(partition.first, position + 1),
-            logs.lost.get(place, 0),
+            logs.lost.get((log, group, number), 0),
             ahead[0].at + window if ahead and window is not None else None,
             logs.seen[log][group],
             *owner,
         )
 
     def _floor(self, log: str, groups: Sequence[str], number: int, end: int) -> int:
-        """The first offset that one of the groups has not had."""
-        places = self._logs.places
-        return min((places.get((log, group, number), -1) + 1 for group in groups), default=end)
+        """The first offset that one of the groups has not read."""
+        return min((self._logs.position(log, group, number) + 1 for group in groups), default=end)
 
     def _drop(self, log: str, before: Instant, ends: Sequence[int], limit: int, now: Instant) -> int:
         """Entries appended before the instant, of each partition only up to its end; how many."""

@@ -16,7 +16,6 @@ from forebay.core.lease import Fence
 from forebay.core.limits import MAX_AHEAD, MAX_INSTANT
 from forebay.engine.control import PAGE_PROBES
 from forebay.engine.intake import key_is_taken
-from forebay.engine.lanes import opening
 from forebay.store.memory.changes import Topic
 from forebay.store.memory.control import Control
 from forebay.store.memory.facts import Row
@@ -213,18 +212,8 @@ class Observing:
 
     def _holding(self, row: Row, now: Instant) -> Hold | None:
         if row.state is State.WAITING and row.entry.line is not None and row.due_at <= now:
-            return self._index.lines.holding(row.entry.line, row)
-        if row.state is not State.READY:
-            return None
-        queue = self._index.queues[row.entry.queue]
-        closed = queue.holding(row, now)
-        if closed is None:
-            return None
-        (gate, state), cost = closed
-        at = opening(gate, state, cost)
-        slots = gate.limit if state.given is None else state.given
-        opens_at = at if at < MAX_INSTANT else None
-        return Hold(gate.name, slots, state.used, queue.ahead(row, MAX_AHEAD), opens_at=opens_at)
+            return self._index.lines.hold(row.entry.line, row)
+        return self._index.queues[row.entry.queue].hold(row, now) if row.state is State.READY else None
 
     def _use(self, name: str) -> GateUse | None:
         """A gate as a queue has it that used it last, or that has it at all; None: no queue has, nor an operator."""
@@ -239,11 +228,7 @@ class Observing:
 
     def _gate(self, name: str) -> Gate | None:
         stampers = (queue.stamper for queue in self._index.queues.values())
-        found = (
-            next((gate for gate in stamper.whole if gate.name == name), None) or stamper.gate(name)
-            for stamper in stampers
-            if stamper.gated
-        )
+        found = (stamper.gate_named(name) for stamper in stampers if stamper.gated)
         return next((gate for gate in found if gate is not None), None)
 
 

@@ -6,23 +6,35 @@ Among them a row whose rank is its due time is plain: it is served in the order 
 pay for another heap by age.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
-from threading import Event
 from typing import Final, TypeAlias
 
 from forebay.core.gate import Gate, condition_gate
 from forebay.core.instant import Instant
 from forebay.core.job import State
-from forebay.core.limits import MAX_AHEAD, MAX_DEPTH, MAX_INSTANT
-from forebay.core.policy import Bounded, Shed
+from forebay.core.limits import MAX_AHEAD, MAX_INSTANT
+from forebay.core.policy import Shed
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
-from forebay.engine.intake import RankedId
-from forebay.engine.lanes import Front, GateState, Lane, Lanes, Numbered, ReadyJobs, closed_of, opening, room_of
+from forebay.engine.intake import RankedId, room_in
+from forebay.engine.lanes import (
+    Front,
+    GateState,
+    Lane,
+    Lanes,
+    ReadyJobs,
+    closed_of,
+    gate_hold,
+    room_of,
+    start,
+    starts_at,
+)
+from forebay.engine.waiters import Waiters
 from forebay.store.memory.facts import Facts, Row
 from forebay.store.memory.heaps import LazyHeap
+from forebay.store.protocol import Hold
 
 _READY = State.READY
 _NO_LANE: Final[tuple[str, tuple[str, ...]]] = ("", ())
@@ -31,42 +43,6 @@ _SMALL: Final = 64
 
 Item: TypeAlias = tuple[int, int, Row]
 LaneName: TypeAlias = tuple[str, tuple[str, ...]]
-
-
-class Waiters:
-    """Threads that wait until a queue has something for them, and how much each needs: claimers work, producers room.
-
-    As many are woken as there is enough for, the longest waiting first; one that needs more than there is does not hold
-    up those behind it. Guarded by the store's lock, but for the waiting itself.
-    """
-
-    __slots__ = ("waiting",)
-
-    def __init__(self) -> None:
-        self.waiting: dict[Event, int] = {}
-
-    def add(self, waiter: Event, need: int = 1) -> None:
-        self.waiting[waiter] = need
-
-    def drop(self, waiter: Event) -> None:
-        self.waiting.pop(waiter, None)
-
-    def wake(self, count: int) -> None:
-        for waiter, need in list(self.waiting.items()):
-            if count <= 0:
-                return
-            if need > count:
-                continue
-            del self.waiting[waiter]
-            # A waiter at several queues may have been woken by another one: the next one is woken for this.
-            if not waiter.is_set():
-                waiter.set()
-                count -= need
-
-    def wake_all(self) -> None:
-        for waiter in self.waiting:
-            waiter.set()
-        self.waiting.clear()
 
 
 class ShedOrder:
@@ -132,61 +108,78 @@ class MemoryLanes(Lanes[Row]):
         return tats
 
 
-class Ready:
-    """The ready rows of a lane: plain ones, and odd ones where there are any."""
+class LaneRows(LazyHeap[Row]):
+    """The ready rows of a lane."""
 
-    __slots__ = ("odd", "plain")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.plain: LazyHeap[Row] = LazyHeap()
-        self.odd: LazyHeap[Row] | None = None
-
-    def __len__(self) -> int:
-        return len(self.plain) + (0 if self.odd is None else len(self.odd))
-
-    def push(self, row: Row) -> bool:
+    def add(self, row: Row) -> bool:
         """Whether the row may be the first one now."""
-        heap = self.plain
-        if row.rank != row.due_at:
-            if self.odd is None:
-                self.odd = LazyHeap()
-            heap = self.odd
-        heappush(heap.items, (row.rank, row.entry.id, row))
-        return heap.items[0][2] is row
+        items = self.items
+        heappush(items, (row.rank, row.entry.id, row))
+        return items[0][2] is row
 
-    def forget(self, row: Row) -> None:
-        heap = self.plain if row.rank == row.due_at or self.odd is None else self.odd
-        heap.forget(row.rank, row.entry.id)
-
-    def head(self) -> Item | None:
-        return self.plain.head() if self.odd is None else self._first().head()
+    def remove(self, row: Row) -> None:
+        self.forget(row.rank, row.entry.id)
 
     def pop(self) -> Row:
         """The row that `head` has shown."""
-        return heappop((self.plain if self.odd is None else self._first()).items)[2]
+        return heappop(self.items)[2]
+
+
+class PlainRows(LaneRows):
+    """The ready rows without class and gates. `odd`: those whose rank is not their due time, so the rest is by age."""
+
+    __slots__ = ("odd",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd: LaneRows | None = None
+
+    def __len__(self) -> int:
+        return super().__len__() + (0 if self.odd is None else len(self.odd))
+
+    def add(self, row: Row) -> bool:
+        if row.rank == row.due_at:
+            return super().add(row)
+        if self.odd is None:
+            self.odd = LaneRows()
+        return self.odd.add(row)
+
+    def remove(self, row: Row) -> None:
+        if row.rank == row.due_at or self.odd is None:
+            super().remove(row)
+        else:
+            self.odd.remove(row)
+
+    def oldest(self) -> Item | None:
+        """The first of the rows by age."""
+        return super().head()
+
+    def head(self) -> Item | None:
+        one, other = super().head(), None if self.odd is None else self.odd.head()
+        return one if other is None or (one is not None and one < other) else other
+
+    def pop(self) -> Row:
+        odd = self.odd
+        if odd is None or not odd.items or (self.items and self.items[0] < odd.items[0]):
+            return super().pop()
+        return odd.pop()
 
     def take(self, count: int) -> list[Row]:
         if self.odd is None or not self.odd.items:
-            return self.plain.take(count)
+            return super().take(count)
         rows: list[Row] = []
         while len(rows) < count and self.head() is not None:
             rows.append(self.pop())
         return rows
 
-    def before(self, row: Row, most: int) -> int:
-        heaps = (self.plain,) if self.odd is None else (self.plain, self.odd)
-        return min(most, sum(heap.before(row.rank, row.entry.id, most) for heap in heaps))
+    def before(self, key: int, number: int, most: int, counts: Callable[[Row], bool] = lambda _: True) -> int:
+        odd = 0 if self.odd is None else self.odd.before(key, number, most, counts)
+        return min(most, super().before(key, number, most, counts) + odd)
 
     def walk(self) -> Iterator[Item]:
-        """In order; nothing may change meanwhile."""
-        return self.plain.walk() if self.odd is None else merge(self.plain.walk(), self.odd.walk())
-
-    def _first(self) -> LazyHeap[Row]:
-        odd = self.odd
-        if odd is None or not odd.items:
-            return self.plain
-        one, other = self.plain.head(), odd.head()
-        return odd if one is None or (other is not None and other < one) else self.plain
+        return super().walk() if self.odd is None else merge(super().walk(), self.odd.walk())
 
 
 class QueueState:
@@ -204,7 +197,6 @@ class QueueState:
         "counts",
         "front",
         "newest",
-        "paced",
         "producers",
         "shed_order",
         "spec",
@@ -217,7 +209,7 @@ class QueueState:
         self.producers = Waiters()
         self.newest: dict[str, int] = {}
         self._lanes = lanes
-        self._single = Ready()
+        self._single = PlainRows()
         self._ages: list[Item] = []
         self.front = lanes.fronts[spec.name] = Front(spec.name, lanes)
         self.configure(spec, running)
@@ -230,18 +222,16 @@ class QueueState:
     @property
     def room(self) -> int:
         """How many more jobs fit in."""
-        capacity = self.spec.capacity
-        return capacity.limit - self.depth if isinstance(capacity, Bounded) else MAX_DEPTH
+        return room_in(self.spec, self.depth)
 
     def configure(self, spec: QueueSpec, running: Iterable[Row]) -> None:
         """Ready jobs keep their ranks and lanes; what its running rows use is counted again. `shed_order` is empty."""
         self.spec = spec
         self.stamper = Stamper(spec)
-        self.paced = any(gate.step for gate in self.stamper.whole)
         self.shed_order = None if self.stamper.sheds is None else ShedOrder(self.stamper.sheds)
         weight = None if spec.share is None else self.stamper.weight
         uses = [(row.entry.gates, row.entry.cost) for row in running]
-        self._lanes.configure(self.front, self.stamper.whole, weight, self.stamper.gate, uses)
+        self._lanes.configure(self.front, self.stamper.whole, weight, self.stamper.gates, uses)
         if weight is not None and len(self._single) and _NO_LANE not in self.front.lanes:
             self._lanes.add(self.front, *_NO_LANE, (), self._single)
         self.producers.wake(self.room)
@@ -254,9 +244,9 @@ class QueueState:
         else:
             plain, alone = row.rank == row.due_at, not front.lanes and front.weight is None
             if plain and alone:
-                heappush(self._single.plain.items, (row.rank, entry.id, row))
+                heappush(self._single.items, (row.rank, entry.id, row))
                 return
-            leads = self._single.push(row)
+            leads = self._single.add(row)
             if not alone:
                 self._join(leads)
             if plain:
@@ -272,7 +262,7 @@ class QueueState:
         entry = row.entry
         lane = self.front.lanes.get((entry.cls, entry.gates))
         ready = self._single if lane is None else _ready_of(lane)
-        ready.forget(row)
+        ready.remove(row)
         if lane is not None:
             self._lanes.shrank(self.front, lane)
 
@@ -300,32 +290,30 @@ class QueueState:
         if front.lanes:
             return self._lanes.workable_at(front, now)
         head = self._single.head()
-        closed = None if head is None else closed_of(front.whole, head[2].entry.cost, now)
-        return now if head is None or closed is None else opening(*closed, head[2].entry.cost)
+        return now if head is None else starts_at(front.whole, head[2].entry.cost, now)
 
     def oldest(self, now: Instant) -> int:
         """How long the oldest ready row has been due."""
         ages = self._ages
         while ages and not _is_ready(ages[0]):
             heappop(ages)
-        heads = (ages[0] if ages else None, self._single.plain.head())
+        heads = (ages[0] if ages else None, self._single.oldest())
         return max((now - head[2].due_at for head in heads if head is not None and head[2].due_at < now), default=0)
 
     def ahead(self, row: Row, most: int) -> int:
         """How many ready rows of its lane are ahead of this one, up to `most`."""
-        return self._ready(row).before(row, most)
+        return self._ready(row).before(row.rank, row.entry.id, most)
 
     def walk(self, lane: LaneName) -> Iterator[Item]:
         """The ready rows of a lane, in order; nothing may change meanwhile."""
         return _ready_of(self.front.lanes[lane]).walk()
 
-    def holding(self, row: Row, now: Instant) -> tuple[Numbered, int] | None:
-        """The gate that holds a ready row's lane, with what its first job costs that has not expired."""
+    def hold(self, row: Row, now: Instant) -> Hold | None:
+        """The gate that holds a ready row's lane, by its first job that has not expired."""
         lane = self.front.lanes.get((row.entry.cls, row.entry.gates))
-        alive = (item[2] for item in self._ready(row).walk() if not _expired(item[2], now))
-        cost = next(alive, row).entry.cost
-        closed = closed_of((*self.front.whole, *(() if lane is None else lane.gates)), cost, now)
-        return None if closed is None else (closed, cost)
+        alive = (item[2] for item in self._ready(row).walk() if not item[2].is_expired(now))
+        gates = (*self.front.whole, *(() if lane is None else lane.gates))
+        return gate_hold(gates, next(alive, row).entry.cost, now, lambda: self.ahead(row, MAX_AHEAD))
 
     def held(self, now: Instant) -> int:
         """How many ready rows closed gates hold, as far as claims have met them."""
@@ -340,14 +328,16 @@ class QueueState:
     def _take_single(self, count: int, now: Instant, expiring: bool) -> tuple[list[Row], list[Row]]:
         whole = self.front.whole
         rows = self._single.take(count)
-        late = [row for row in rows if _expired(row, now)] if expiring else []
-        if not whole and not late:
-            return rows, late
-        if late or any(row.entry.cost > 1 for row in rows):
+        late = [row for row in rows if row.is_expired(now)] if expiring else []
+        if late or (whole and any(row.entry.cost > 1 for row in rows)):
             for row in rows:
-                self._single.push(row)
-            return self._take_one_by_one(count, now)
-        self._start(whole, len(rows), now)
+                self._single.add(row)
+            rows, late = self._take_one_by_one(count, now)
+        else:
+            for gate, state in whole:
+                state.take(self.front.queue, gate, len(rows), now)
+        if rows:
+            self._lanes.started |= {state.name: state for gate, state in whole if gate.step}
         return rows, late
 
     def _take_one_by_one(self, count: int, now: Instant) -> tuple[list[Row], list[Row]]:
@@ -356,21 +346,14 @@ class QueueState:
         late: list[Row] = []
         while len(rows) < count and (head := self._single.head()) is not None:
             row = head[2]
-            if _expired(row, now):
+            if row.is_expired(now):
                 late.append(row)
-            elif closed_of(self.front.whole, row.entry.cost, now) is not None:
-                break
-            else:
-                self._start(self.front.whole, row.entry.cost, now)
+            elif start(self.front.whole, self.front.queue, row.entry.cost, now):
                 rows.append(row)
+            else:
+                break
             self._single.pop()
         return rows, late
-
-    def _start(self, whole: Sequence[Numbered], cost: int, now: Instant) -> None:
-        for gate, state in whole:
-            state.take(self.front.queue, gate, cost, now)
-            if gate.step:
-                self._lanes.started[gate.name] = state
 
     def _push_into(self, row: Row, name: LaneName) -> None:
         front, lanes = self.front, self._lanes
@@ -378,11 +361,10 @@ class QueueState:
         if lane is None:
             if not front.lanes and len(self._single):
                 lanes.add(front, *_NO_LANE, (), self._single)
-            ready = Ready()
-            ready.push(row)
-            gates = [gate for each in name[1] if (gate := self.stamper.gate(each)) is not None]
-            lanes.add(front, *name, gates, ready)
-        elif _ready_of(lane).push(row):
+            ready = LaneRows()
+            ready.add(row)
+            lanes.add(front, *name, self.stamper.gates(name[1]), ready)
+        elif _ready_of(lane).add(row):
             lanes.grew(front, lane)
 
     def _join(self, leads: bool) -> None:
@@ -393,21 +375,16 @@ class QueueState:
         elif leads:
             self._lanes.grew(self.front, lane)
 
-    def _ready(self, row: Row) -> Ready:
+    def _ready(self, row: Row) -> LaneRows:
         lane = self.front.lanes.get((row.entry.cls, row.entry.gates))
         return self._single if lane is None else _ready_of(lane)
 
 
-def _ready_of(lane: Lane[Row]) -> Ready:
+def _ready_of(lane: Lane[Row]) -> LaneRows:
     ready = lane.ready
-    assert isinstance(ready, Ready)
+    assert isinstance(ready, LaneRows)
     return ready
 
 
 def _is_ready(item: Item) -> bool:
     return item[2].state is _READY and item[2].due_at == item[0]
-
-
-def _expired(row: Row, now: Instant) -> bool:
-    expires_at = row.entry.expires_at
-    return expires_at is not None and expires_at <= now

@@ -9,7 +9,7 @@ settle) have it in their own text, since a call inside a call costs them a few p
 from collections.abc import Callable, Iterable
 from functools import wraps
 from threading import Event, Lock
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from forebay.core.changeset import PROMOTED, ChangeSet, JobChange, JobChanges, StoredRecord, encode_entry
 from forebay.core.clock import Clock
@@ -17,14 +17,11 @@ from forebay.core.entries import DeadLetterRule
 from forebay.core.errors import Closed, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change
-from forebay.core.limits import MAX_INSTANT
+from forebay.core.limits import MAINTAINED, MAX_INSTANT
 from forebay.core.record_builder import MAINTAIN
 from forebay.store.memory.changes import Topic, apply, topics
 from forebay.store.memory.facts import Facts, Row
 from forebay.store.memory.index import Index
-
-MAINTAIN_LIMIT: Final = 256
-"""How many jobs that fell due a verb takes care of in passing."""
 
 
 class Recorder(Protocol):
@@ -120,7 +117,7 @@ class Session:
             del self.idle[waiter]
             waiter.set()
 
-    def maintain(self, now: Instant, limit: int = MAINTAIN_LIMIT) -> int:
+    def maintain(self, now: Instant, limit: int = MAINTAINED) -> int:
         """Expire, promote, open and forget what is due, up to a bound; how many jobs became ready."""
         index, rows = self.index, self.facts.rows
         if not index.needs_maintenance:

@@ -11,9 +11,10 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Unsupported
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule
+from forebay.core.limits import SETTLE_MEMORY
 from forebay.store.clock import SystemClock
 from forebay.store.memory.control import Control
-from forebay.store.memory.facts import SETTLE_MEMORY, Facts
+from forebay.store.memory.facts import Facts
 from forebay.store.memory.jobs import Intake, Jobs
 from forebay.store.memory.logs import Logs
 from forebay.store.memory.observing import Observing

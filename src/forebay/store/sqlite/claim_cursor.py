@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.limits import LANES_MET, MAX_INSTANT, MIN_INTEGER
-from forebay.engine.lanes import Class, Front, GateState, Lane, Lanes, Taken, closed_of, opening
+from forebay.engine.lanes import Class, Front, GateState, Lane, Lanes, Taken, opening, starts_at
 from forebay.engine.order import Key, More, Order
 from forebay.store.sqlite.gates import Gates, LaneTable
 from forebay.store.sqlite.tables import QueueCounters, lane_name, statement
@@ -177,12 +177,11 @@ class ClaimCursor:
         empty: list[str] = []
         for name, lane in self._lanes.items():
             if name:
-                head = lane.ready.head()
-                if head is None:
+                if lane.head is None:
                     empty.append(name)
                     continue
                 turn = lane.cls.turn if lane.at is not None else 0
-                row = LaneRow(head[0], head[1], turn, None if lane.at is None else lane.at.name)
+                row = LaneRow(lane.head[0], lane.head[1], turn, None if lane.at is None else lane.at.name)
                 if row != self._rows[name]:
                     lanes.append((queue.name, name, *row))
         self._connection.executemany(_PUT_LANE, lanes)
@@ -223,7 +222,7 @@ class ClaimCursor:
         front, queue, stamper = self._front, self._queue, self._queue.known.stamper
         self._rules.table.load(gate.name for gate in stamper.whole)
         self._rules.fronts[queue.name] = front
-        self._rules.configure(front, stamper.whole, stamper.weight if self._shares else None, stamper.gate)
+        self._rules.configure(front, stamper.whole, stamper.weight if self._shares else None, stamper.gates)
         front.clear(
             self._pager(_BY_TURN, (queue.name,), (MIN_INTEGER, ""), self._add_classes) if self._shares else None
         )
@@ -234,7 +233,7 @@ class ClaimCursor:
         for cls in classes:
             front.order.put(self._class(cls))
         woken = [name for (name,) in self._connection.execute(_WOKEN, (queue.name, LANES_MET))]
-        gates = [gate for name in woken if (gate := stamper.gate(name)) is not None]
+        gates = stamper.gates(woken)
         self._load_gates(gates)
         self._woken = set(woken)
         for gate in gates:
@@ -352,7 +351,7 @@ class ClaimCursor:
         if not spent:
             return
         for lane in list(self._lanes.values()):
-            if lane.at is None and not spent.isdisjoint(lane.names) and lane.head() is not None:
+            if lane.at is None and not spent.isdisjoint(lane.names) and lane.head is not None:
                 closed = self._rules.closed_gate(self._front, lane)
                 if closed is not None:
                     self._rules.park(self._front, lane, closed)
@@ -403,5 +402,4 @@ def workable_at(connection: sqlite3.Connection, gates: Gates, queue: QueueCounte
         return now
     found = connection.execute(_NEXT, (queue.name, "", MIN_INTEGER, 0, 1)).fetchone()
     _, _, cost = found or (None, None, 1)
-    closed = closed_of([(gate, gates.state(gate.name)) for gate in whole], cost, now)
-    return now if closed is None else opening(*closed, cost)
+    return starts_at([(gate, gates.state(gate.name)) for gate in whole], cost, now)

@@ -30,7 +30,7 @@ from forebay.engine.settle import (
 )
 from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.intake import Tables, accept
-from forebay.store.sqlite.session import Session
+from forebay.store.sqlite.session import Session, verb
 from forebay.store.sqlite.tables import (
     JobRow,
     KnownSpec,
@@ -41,8 +41,8 @@ from forebay.store.sqlite.tables import (
     statement,
     text_of,
 )
-from forebay.store.sqlite.unit_of_work import LineHead, UnitOfWork, maintain, remove_finished
-from forebay.store.states import CANCELLED, DEAD, READY, RUNNING, STATES, WAITING
+from forebay.store.sqlite.unit_of_work import UnitOfWork, maintain, remove_finished
+from forebay.store.states import CANCELLED, DEAD, READY, STATES, WAITING
 
 _SPECS: Final = statement("specs")
 _ADD_PARTITION: Final = statement("add_partition")
@@ -82,86 +82,185 @@ class Control:
     """Configuration, jobs without a holder, and announcements."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
 
-    def put_spec(self, spec: QueueSpec) -> None:
-        self._session.write(lambda unit: _put_spec(unit, spec))
+    @verb
+    def put_spec(self, unit: UnitOfWork, spec: QueueSpec) -> None:
+        queue = unit.queue(spec.name)
+        known = queue.spec if queue.known.text is not None else None
+        for number in new_partitions(known, spec, lambda: any(queue.counts), lambda: _specs(unit)):
+            unit.connection.execute(_ADD_PARTITION, (spec.name, number))
+        if Stamper(spec).sheds and not queue.known.stamper.sheds and any(queue.counts):
+            unit.connection.execute(_MARK_ALL_SHEDS, (spec.name,))
+        text = spec.to_json().decode()
+        if unit.builder is not None and text != queue.known.text:
+            unit.builder.set_verb("put_spec", name=spec.name)
+        before = queue.known
+        unit.queues.configure(spec.name, text)
+        if before.stamper.spec.eligibility != spec.eligibility:
+            _count_again(unit, queue, before)
+            unit.lanes.open_all(queue)
+        elif before.stamper.spec.share is not None or spec.share is not None:
+            unit.lanes.open_all(queue)
+        unit.queues.with_room[spec.name] = None
 
-    def pause(self, queue: str, until: Instant | None) -> None:
-        self._session.write(lambda unit: _pause(unit, "resume" if until is None else "pause", queue, until))
+    @verb
+    def pause(self, unit: UnitOfWork, queue: str, until: Instant | None) -> None:
+        counters = unit.queue(queue)
+        if counters.paused_until != until:
+            counters.paused_until, counters.changed = until, True
+            if unit.builder is not None:
+                unit.builder.set_verb("resume" if until is None else "pause", name=queue)
+        if until is None and counters.counts[READY]:
+            unit.queues.with_work[queue] = counters.counts[READY]
 
-    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        return self._session.write(lambda unit: _cancel(unit, ids))
+    @verb
+    def cancel(self, unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
+        found = _found(unit, ids)
+        plan = plan_cancel(ids, {row.id: STATES[row.state] for row in found.values()})
+        ended = {job_id: _dismiss(unit, found[job_id]) for job_id in plan.ended}
+        requested = [job_id for job_id in plan.requested if not found[job_id].cancel_requested]
+        unit.topics.update(ended)
+        lines = {row.line: None for job_id in ended if (row := found[job_id]).line is not None and not row.behind}
+        if lines:
+            unit.expose(lines)
+        if requested:
+            unit.topics.update(owner for (owner,) in unit.connection.execute(_REQUEST_CANCEL, (id_list(requested),)))
+        if ended or requested:
+            _record_cancelled(unit, found, ended, requested)
+        return plan.answers
 
-    def redrive(self, ids: Sequence[int]) -> list[int]:
-        return self._session.write(lambda unit: _redrive(unit, ids))
+    @verb
+    def redrive(self, unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
+        found = _found(unit, ids)
+        dead = {job_id: found[job_id] for job_id in ids if job_id in found and found[job_id].state == DEAD}
+        check_capacity(Tables(unit), Counter(row.home for row in dead.values()))
+        for row in dead.values():
+            unit.connection.execute(_REDRIVE, (row.id, unit.now))
+            unit.queues.moved(row.queue, "", DEAD, None)
+            unit.queues.moved(row.home, row.lane, None, WAITING)
+            if unit.builder is not None:
+                unit.builder.job(Change.REDRIVEN, row.id, row.home, row.kind, 0, 0, 0, 0, 0, 0, unit.now)
+        unit.expose({row.line: None for row in dead.values() if row.line is not None}, vacant=False)
+        if dead:
+            if unit.builder is not None:
+                unit.builder.set_verb("redrive")
+            maintain(unit)
+        return list(dead)
 
-    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
-        return self._session.write(lambda unit: _purge(unit, STATES.index(state), before, limit, queue))
+    @verb
+    def purge(self, unit: UnitOfWork, state: State, before: Instant, limit: int, queue: str | None) -> int:
+        if queue is None:
+            found = unit.connection.execute(_FINISHED, (STATES.index(state), before, limit))
+        else:
+            found = unit.connection.execute(_FINISHED_IN, (STATES.index(state), before, limit, queue))
+        finished = rows_of(found)
+        if finished:
+            remove_finished(unit, finished)
+            if unit.builder is not None:
+                unit.builder.set_verb("purge")
+        return len(finished)
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
-        return self._session.write(lambda unit: _discard(unit, ids))
+    @verb
+    def discard(self, unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
+        dead = {row.id: row for row in rows_of(unit.connection.execute(_DEAD_OF, (id_list(ids),)))}
+        if dead:
+            remove_finished(unit, list(dead.values()))
+            if unit.builder is not None:
+                unit.builder.set_verb("purge")
+        return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]
 
-    def put_schedule(self, schedule: Schedule) -> None:
-        self._session.write(lambda unit: _put_schedule(unit, schedule))
+    @verb
+    def put_schedule(self, unit: UnitOfWork, schedule: Schedule) -> None:
+        body, last_at = unit.connection.execute(_SCHEDULE, (schedule.name,)).fetchone() or (None, None)
+        known = None if body is None else _decode_schedule(body)
+        text = text_of(replace(edited(known, schedule, last_at), last_at=None))
+        unit.connection.execute(_PUT_SCHEDULE, (schedule.name, text))
+        if unit.builder is not None and text != body:
+            unit.builder.set_verb("put_schedule", name=schedule.name)
 
-    def drop_schedule(self, name: str) -> bool:
-        return self._session.write(lambda unit: _drop_schedule(unit, name))
+    @verb
+    def drop_schedule(self, unit: UnitOfWork, name: str) -> bool:
+        dropped = unit.connection.execute(_DROP_SCHEDULE, (name,)).rowcount > 0
+        if dropped and unit.builder is not None:
+            unit.builder.set_verb("drop_schedule", name=name)
+        return dropped
 
     def schedules(self) -> list[Schedule]:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in reader.execute(_SCHEDULES)]
 
-    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-        return self._session.write(lambda unit: _fire(unit, name, tick, next_at, draft))
+    @verb
+    def fire(self, unit: UnitOfWork, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        body, last_at = unit.connection.execute(_SCHEDULE, (name,)).fetchone() or (None, None)
+        if body is None:
+            return False
+        schedule = _decode_schedule(body)
+        if not is_due(schedule, tick, last_at):
+            return False
+        receipts = [] if draft is None else accept(unit, copies(unit.queue(draft.queue).spec, draft))
+        unit.connection.execute(_TICK, (name, text_of(fired(schedule, next_at, receipts)), tick))
+        if unit.builder is not None:
+            unit.builder.set_verb("fire", name=name, tick=tick)
+        return True
 
-    def set_gate(self, name: str, limit: int | None) -> None:
-        self._session.write(lambda unit: _set_gate(unit, name, limit))
+    @verb
+    def set_gate(self, unit: UnitOfWork, name: str, limit: int | None) -> None:
+        state = unit.gates.state(name)
+        if unit.builder is not None and state.given != limit:
+            unit.builder.set_verb("set_gate", name=name)
+        state.given = limit
+        maintain(unit)
+        unit.lanes.wake(name, MAX_SLOTS if limit is None else limit)
 
-    def release(self, name: str, count: int) -> int:
-        return self._session.write(lambda unit: _release(unit, name, count))
+    @verb
+    def release(self, unit: UnitOfWork, name: str, count: int) -> int:
+        maintain(unit)
+        unit.write_lanes()
+        lanes = [((rank, job_id), lane) for rank, job_id, *lane in unit.connection.execute(_LANES_UNTIL, (name,))]
+        # No walk is open any more when jobs begin to move: with thousands of them every write takes long.
+        passed = list(islice(merged(lanes, lambda lane: unit.connection.execute(_UNEXPIRED, (*lane, unit.now))), count))
+        for rank, job_id, queue, lane in passed:
+            cls, gates = lane_name(lane)
+            free = lane_key(cls, tuple(gate for gate in gates if gate != name))
+            unit.connection.execute(_MOVE_TO_LANE, (job_id, free))
+            unit.queues.moved(queue, lane, READY, None)
+            unit.queues.moved(queue, free, None, READY)
+            unit.lanes.left(queue, lane)
+            unit.lanes.arrived(queue, free, rank, job_id)
+        if passed and unit.builder is not None:
+            unit.builder.set_verb("release", name=name)
+        return len(passed)
 
-    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
-        known = self._session.write(lambda unit: _report(unit, newest)) if newest else set()
-        return {fence: fence in known for fence in newest}
+    @verb
+    def report_progress(self, unit: UnitOfWork, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
+        """Whether each of these fences is the current one of its job."""
+        run = unit.connection.execute
+        return {
+            fence: bool(run(_REPORT, (*fence, progress.portion, progress.note, unit.now)).fetchall())
+            for fence, progress in newest.items()
+        }
 
     def sweep_progress(self) -> None:
         """Forget what was reported of deliveries that have ended."""
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             (reported,) = reader.execute(_REPORTED).fetchone()
         if reported:
-            self._session.write(lambda unit: unit.connection.execute(_DROP_REPORTS))
+            self.session.write(lambda unit: unit.connection.execute(_DROP_REPORTS))
 
-    def announce(self, presence: Presence, span: Duration) -> None:
-        self._session.write(lambda unit: _announce(unit, presence, span))
+    @verb
+    def announce(self, unit: UnitOfWork, presence: Presence, span: Duration) -> None:
+        unit.connection.execute(_SWEEP_WORKERS, (unit.now,))
+        unit.connection.execute(_ANNOUNCE, (presence.owner, unit.now, unit.now + span, text_of(presence)))
 
-    def withdraw(self, owner: str) -> bool:
-        return self._session.write(lambda unit: _withdraw(unit, owner))
+    @verb
+    def withdraw(self, unit: UnitOfWork, owner: str) -> bool:
+        return any(until > unit.now for (until,) in unit.connection.execute(_WITHDRAW, (owner,)).fetchall())
 
     def workers(self, after: str, limit: int) -> list[Presence]:
-        with self._session.read() as (reader, now):
+        with self.session.read() as (reader, now):
             rows = reader.execute(_WORKERS, (after, now, limit)).fetchall()
         return [replace(_decode_presence(body), since=since, seen_at=seen_at) for body, since, seen_at in rows]
-
-
-def _put_spec(unit: UnitOfWork, spec: QueueSpec) -> None:
-    queue = unit.queue(spec.name)
-    known = queue.spec if queue.known.text is not None else None
-    for number in new_partitions(known, spec, lambda: any(queue.counts), lambda: _specs(unit)):
-        unit.connection.execute(_ADD_PARTITION, (spec.name, number))
-    if Stamper(spec).sheds and not queue.known.stamper.sheds and any(queue.counts):
-        unit.connection.execute(_MARK_ALL_SHEDS, (spec.name,))
-    text = spec.to_json().decode()
-    if unit.builder is not None and text != queue.known.text:
-        unit.builder.set_verb("put_spec", name=spec.name)
-    before = queue.known
-    unit.queues.configure(spec.name, text)
-    if before.stamper.spec.eligibility != spec.eligibility:
-        _count_again(unit, queue, before)
-        unit.lanes.open_all(queue)
-    elif before.stamper.spec.share is not None or spec.share is not None:
-        unit.lanes.open_all(queue)
-    unit.queues.with_room[spec.name] = None
 
 
 def _count_again(unit: UnitOfWork, queue: QueueCounters, before: KnownSpec) -> None:
@@ -178,110 +277,8 @@ def _specs(unit: UnitOfWork) -> list[QueueSpec]:
     return [QueueSpec.from_json(text) for (text,) in unit.connection.execute(_SPECS)]
 
 
-def _pause(unit: UnitOfWork, verb: str, queue: str, until: Instant | None) -> None:
-    counters = unit.queue(queue)
-    if counters.paused_until != until:
-        counters.paused_until, counters.changed = until, True
-        if unit.builder is not None:
-            unit.builder.set_verb(verb, name=queue)
-    if until is None and counters.counts[READY]:
-        unit.queues.with_work[queue] = counters.counts[READY]
-
-
-def _put_schedule(unit: UnitOfWork, schedule: Schedule) -> None:
-    body, last_at = unit.connection.execute(_SCHEDULE, (schedule.name,)).fetchone() or (None, None)
-    known = None if body is None else _decode_schedule(body)
-    text = text_of(replace(edited(known, schedule, last_at), last_at=None))
-    unit.connection.execute(_PUT_SCHEDULE, (schedule.name, text))
-    if unit.builder is not None and text != body:
-        unit.builder.set_verb("put_schedule", name=schedule.name)
-
-
-def _drop_schedule(unit: UnitOfWork, name: str) -> bool:
-    dropped = unit.connection.execute(_DROP_SCHEDULE, (name,)).rowcount > 0
-    if dropped and unit.builder is not None:
-        unit.builder.set_verb("drop_schedule", name=name)
-    return dropped
-
-
-def _fire(unit: UnitOfWork, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-    body, last_at = unit.connection.execute(_SCHEDULE, (name,)).fetchone() or (None, None)
-    if body is None:
-        return False
-    schedule = _decode_schedule(body)
-    if not is_due(schedule, tick, last_at):
-        return False
-    receipts = [] if draft is None else accept(unit, copies(unit.queue(draft.queue).spec, draft))
-    unit.connection.execute(_TICK, (name, text_of(fired(schedule, next_at, receipts)), tick))
-    if unit.builder is not None:
-        unit.builder.set_verb("fire", name=name, tick=tick)
-    return True
-
-
-def _set_gate(unit: UnitOfWork, name: str, limit: int | None) -> None:
-    state = unit.gates.state(name)
-    if unit.builder is not None and state.given != limit:
-        unit.builder.set_verb("set_gate", name=name)
-    state.given = limit
-    maintain(unit)
-    unit.lanes.wake(name, MAX_SLOTS if limit is None else limit)
-
-
-def _release(unit: UnitOfWork, name: str, count: int) -> int:
-    maintain(unit)
-    unit.write_lanes()
-    lanes = [((rank, job_id), lane) for rank, job_id, *lane in unit.connection.execute(_LANES_UNTIL, (name,))]
-    # No walk is open any more when jobs begin to move: with thousands of them every write takes long.
-    passed = list(islice(merged(lanes, lambda lane: unit.connection.execute(_UNEXPIRED, (*lane, unit.now))), count))
-    for rank, job_id, queue, lane in passed:
-        cls, gates = lane_name(lane)
-        free = lane_key(cls, tuple(gate for gate in gates if gate != name))
-        unit.connection.execute(_MOVE_TO_LANE, (job_id, free))
-        unit.queues.moved(queue, lane, READY, None)
-        unit.queues.moved(queue, free, None, READY)
-        unit.lanes.left(queue, lane)
-        unit.lanes.arrived(queue, free, rank, job_id)
-    if passed and unit.builder is not None:
-        unit.builder.set_verb("release", name=name)
-    return len(passed)
-
-
-def _report(unit: UnitOfWork, newest: Mapping[Fence, Progress]) -> set[Fence]:
-    """The fences that are current."""
-    return {
-        fence
-        for fence, progress in newest.items()
-        if unit.connection.execute(_REPORT, (*fence, progress.portion, progress.note, unit.now)).fetchall()
-    }
-
-
-def _announce(unit: UnitOfWork, presence: Presence, span: Duration) -> None:
-    unit.connection.execute(_SWEEP_WORKERS, (unit.now,))
-    unit.connection.execute(_ANNOUNCE, (presence.owner, unit.now, unit.now + span, text_of(presence)))
-
-
-def _withdraw(unit: UnitOfWork, owner: str) -> bool:
-    return any(until > unit.now for (until,) in unit.connection.execute(_WITHDRAW, (owner,)).fetchall())
-
-
 def _found(unit: UnitOfWork, ids: Sequence[int]) -> Mapping[int, JobRow]:
     return {row.id: row for row in rows_of(unit.connection.execute(_MOVE, (id_list(ids),)))}
-
-
-def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
-    found = _found(unit, ids)
-    plan = plan_cancel(ids, {row.id: STATES[row.state] for row in found.values()})
-    ended = {job_id: _dismiss(unit, found[job_id]) for job_id in plan.ended}
-    requested = [job_id for job_id in plan.requested if not found[job_id].cancel_requested]
-    unit.topics.update(ended)
-    lines = {row.line: None for job_id in ended if (row := found[job_id]).line is not None and not row.behind}
-    if lines:
-        unit.expose(lines)
-    if requested:
-        unit.topics.update(owner for (owner,) in unit.connection.execute(_REQUEST_CANCEL, (id_list(requested),)))
-    if ended or requested:
-        _record_cancelled(unit, found, ended, requested)
-    return plan.answers
 
 
 def _record_cancelled(
@@ -308,58 +305,3 @@ def _dismiss(unit: UnitOfWork, row: JobRow) -> Instant:
     if row.state == READY:
         unit.lanes.left(row.queue, row.lane)
     return kept_until
-
-
-def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
-    found = _found(unit, ids)
-    dead = {job_id: found[job_id] for job_id in ids if job_id in found and found[job_id].state == DEAD}
-    check_capacity(Tables(unit), Counter(row.home for row in dead.values()))
-    first: dict[str, int] = {}
-    for row in dead.values():
-        if row.line is not None:
-            first[row.line] = min(first.get(row.line, row.id), row.id)
-    heads = unit.heads(first)
-    for row in dead.values():
-        unit.connection.execute(_REDRIVE, (row.id, unit.now))
-        unit.queues.moved(row.queue, "", DEAD, None)
-        unit.queues.moved(row.home, row.lane, None, WAITING)
-        if unit.builder is not None:
-            unit.builder.job(Change.REDRIVEN, row.id, row.home, row.kind, 0, 0, 0, 0, 0, 0, unit.now)
-    for line, job_id in first.items():
-        _lead_again(unit, line, job_id, heads.get(line))
-    if dead:
-        if unit.builder is not None:
-            unit.builder.set_verb("redrive")
-        maintain(unit)
-    return list(dead)
-
-
-def _lead_again(unit: UnitOfWork, line: str, job_id: int, head: LineHead | None) -> None:
-    """A job came back to life in a line that had this head; if it is first now, it is exposed instead."""
-    if head is None or head.state == DEAD:
-        unit.expose_if_free([line])
-    elif head.state < RUNNING and not head.behind and job_id < head.id:
-        unit.step_back(head)
-        unit.expose([line])
-
-
-def _purge(unit: UnitOfWork, state: int, before: Instant, limit: int, queue: str | None) -> int:
-    if queue is None:
-        found = unit.connection.execute(_FINISHED, (state, before, limit))
-    else:
-        found = unit.connection.execute(_FINISHED_IN, (state, before, limit, queue))
-    finished = rows_of(found)
-    if finished:
-        remove_finished(unit, finished)
-        if unit.builder is not None:
-            unit.builder.set_verb("purge")
-    return len(finished)
-
-
-def _discard(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
-    dead = {row.id: row for row in rows_of(unit.connection.execute(_DEAD_OF, (id_list(ids),)))}
-    if dead:
-        remove_finished(unit, list(dead.values()))
-        if unit.builder is not None:
-            unit.builder.set_verb("purge")
-    return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]

@@ -1,9 +1,9 @@
 """Gates and lanes of one unit of work: gates are read once and written back together, lanes row by row.
 
-A gate has a row while running jobs use it, while starts are owed to it, while lanes wait for it to open, and while it
-has an operator's number. A unit says which lanes got a ready job and which lost one by something other than a claim;
-`write` brings the rows up to date. What may start is decided by the next claim (`fronts`). A gate is woken, for each
-queue with lanes that are parked there, when it may have room for them.
+A gate has a row while running jobs use it, while some of its starts are unpaid, while lanes wait for it to open, and
+while it has an operator's number. A unit says which lanes got a ready job and which lost one other than by a claim;
+`write` brings the rows up to date. What may start is decided by the next claim (`claim_cursor`). A gate is woken, for
+each queue with lanes that are parked there, when it may have room for them.
 """
 
 import json
@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from forebay.core.gate import Gate, is_open, opens_at
+from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.limits import MAX_INSTANT, MIN_INTEGER
-from forebay.engine.lanes import GateState
-from forebay.store.sqlite.tables import QueueCounters, QueueTable, lane_name, statement
+from forebay.engine.lanes import GateState, closed_of, opening
+from forebay.store.sqlite.tables import LaneName, QueueCounters, QueueTable, lane_name, statement
 from forebay.store.states import READY
 
 _STATES: Final = statement("gate_states")
@@ -95,6 +95,7 @@ class Gates:
 
 
 _ADD: Final = statement("add_lane")
+_LANES: Final = statement("lanes_named")
 _PUT_LANE: Final = statement("put_lane")
 _DROP_LANE: Final = statement("drop_lane")
 _LEAD: Final = statement("lead_lane")
@@ -142,9 +143,12 @@ class LaneTable:
     def write(self) -> None:
         """Bring the rows up to date; a claim begins with it, and a unit of work ends with it."""
         if self._arrived:
-            arrived, self._arrived = self._arrived, {}
-            for (queue, lane), head in arrived.items():
-                self._add(self._queues.queue(queue), lane, head)
+            by_queue: dict[str, dict[str, tuple[int, int]]] = {}
+            for (queue, lane), head in self._arrived.items():
+                by_queue.setdefault(queue, {})[lane] = head
+            self._arrived = {}
+            for queue, heads in by_queue.items():
+                self._add(self._queues.queue(queue), heads)
         if self._left:
             left, self._left = self._left, {}
             self._update_heads(list(left))
@@ -182,7 +186,7 @@ class LaneTable:
         start = (MIN_INTEGER, MIN_INTEGER, 0)
         *_, lane, _ = self._connection.execute(_PARKED, (gate.name, queue, *start, 1)).fetchone()
         found = self._connection.execute(_HEAD_COST, (queue, lane, self._now)).fetchone()
-        return opens_at(gate, state.tat, 1 if found is None else found[0], state.given)
+        return opening(gate, state, 1 if found is None else found[0])
 
     def _wake_queues(self, gate: str, units: int) -> None:
         for queue in self._queues.specs.held_by(gate):
@@ -216,38 +220,48 @@ class LaneTable:
         if gates:
             self._connection.executemany(_DROP_UNTIL, gates)
 
-    def _add(self, queue: QueueCounters, lane: str, head: tuple[int, int]) -> None:
-        cls, gates = lane_name(lane)
-        if lane:
-            found = self._connection.execute(_ADD, (queue.name, lane, cls, *head)).fetchone()
-            if found is None:
-                return
-            if found[0] is not None:
-                self.wake(found[0], 1)
-                return
-            for gate in gates:
-                if gate.startswith("until/"):
-                    self._connection.execute(_ADD_UNTIL, (gate, queue.name, lane))
-            if any(gate.step for gate in queue.known.gates(lane)) and self._parks(queue, lane, cls, head):
-                return
+    def _add(self, queue: QueueCounters, heads: dict[str, tuple[int, int]]) -> None:
+        """Jobs became ready in these lanes; of each, the first of them."""
+        named = {lane: lane_name(lane) for lane in heads}
+        rows = [(queue.name, lane, named[lane].cls, *head) for lane, head in heads.items() if lane]
+        self._connection.executemany(_ADD, rows)
+        gated = [lane for lane, name in named.items() if name.gates]
+        if gated:
+            for lane, rank, job_id, at in self._connection.execute(_LANES, (queue.name, json.dumps(gated))).fetchall():
+                if (rank, job_id) == heads[lane]:
+                    self._add_gated(queue, lane, named[lane], heads[lane], at)
         if queue.spec.share is not None:
-            self._connection.execute(_OPEN_CLASS, (queue.name, cls, queue.turn))
+            for text, has_gates in ((_OPEN_CLASS, False), (_REOPEN_CLASS, True)):
+                classes = {name.cls: None for name in named.values() if bool(name.gates) is has_gates}
+                self._connection.executemany(text, [(queue.name, cls, queue.turn) for cls in classes])
 
-    def _parks(self, queue: QueueCounters, lane: str, cls: str, head: tuple[int, int]) -> bool:
-        """Whether a new lane with a rate is held: then it is known when that opens, before any claim meets it."""
+    def _add_gated(
+        self, queue: QueueCounters, lane: str, name: LaneName, head: tuple[int, int], at: str | None
+    ) -> None:
+        """A lane with gates has a new head. `at`: where it is parked."""
+        if at is not None:
+            self.wake(at, 1)
+            return
+        for gate in name.gates:
+            if gate.startswith("until/"):
+                self._connection.execute(_ADD_UNTIL, (gate, queue.name, lane))
+        if any(gate.step for gate in queue.known.gates(lane)):
+            self._park_if_closed(queue, lane, name.cls, head)
+
+    def _park_if_closed(self, queue: QueueCounters, lane: str, cls: str, head: tuple[int, int]) -> None:
+        """Park a new lane with a rate where it is held: so it is known when that opens, before any claim meets it."""
         gates = queue.known.gates(lane)
         self._gates.load(gate.name for gate in gates)
         found = self._connection.execute(_HEAD_COST, (queue.name, lane, self._now)).fetchone()
         cost = 1 if found is None else found[0]
-        for gate in gates:
-            state = self._gates.state(gate.name)
-            if not is_open(gate, state.used, state.tat, cost, self._now, state.given):
-                turn = self._connection.execute(_CLASS, (queue.name, cls)).fetchone() or (0, 0)
-                self._connection.execute(_PUT_LANE, (queue.name, lane, *head, turn[0], gate.name))
-                if gate.step and (at := opens_at(gate, state.tat, cost, state.given)) < MAX_INSTANT:
-                    self._gates.wake_at[gate.name] = min(at, self._gates.wake_at[gate.name] or at)
-                return True
-        return False
+        closed = closed_of([(gate, self._gates.state(gate.name)) for gate in gates], cost, self._now)
+        if closed is None:
+            return
+        name, at = closed[0].name, opening(*closed, cost)
+        turn = self._connection.execute(_CLASS, (queue.name, cls)).fetchone() or (0, 0)
+        self._connection.execute(_PUT_LANE, (queue.name, lane, *head, turn[0], name))
+        if at < MAX_INSTANT:
+            self._gates.wake_at[name] = min(at, self._gates.wake_at[name] or at)
 
     def _update_heads(self, lanes: list[tuple[str, str]]) -> None:
         """Lanes that lost jobs have other heads, or are empty: gates may have free slots for these, or for others."""

@@ -28,7 +28,7 @@ from forebay.engine.intake import (
     plan_intake,
 )
 from forebay.store.protocol import Checkpoint, Receipt, Tally
-from forebay.store.sqlite.session import Session
+from forebay.store.sqlite.session import Session, verb
 from forebay.store.sqlite.tables import JobRow, id_list, rows_of, statement, text_of
 from forebay.store.sqlite.unit_of_work import UnitOfWork, dead_letter, remove_finished, sweep_keys
 from forebay.store.states import READY, STATES, WAITING
@@ -57,26 +57,33 @@ class Intake:
     """Enqueue, and drafts from sources."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        return self._session.write(lambda unit: accept(unit, drafts))
+        return self.session.write(lambda unit: accept(unit, drafts))
 
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
-        self._session.waiters.until_room(full, until, partial(_room_at, full))
+        self.session.waiters.until_room(full, until, partial(_room_at, full))
 
     def ingested(self, source: str) -> Checkpoint | None:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             found = reader.execute(_SOURCE, (source,)).fetchone()
         return None if found is None else Checkpoint(*found)
 
     def ingest(
         self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
     ) -> Tally | None:
-        return self._session.write(lambda unit: _ingest(unit, source, before, after, drafts))
+        return self.session.write(lambda unit: _ingest(unit, source, before, after, drafts))
 
-    def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
-        return self._session.write(lambda unit: _replace_dead(unit, drafts))
+    @verb
+    def replace_dead(self, unit: UnitOfWork, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+        dead = rows_of(unit.connection.execute(_DEAD, (id_list(drafts),)))
+        remove_finished(unit, dead)
+        ids = [row.id for row in dead]
+        receipts = dict(zip(ids, accept(unit, [drafts[job_id] for job_id in ids]), strict=True))
+        if ids and unit.builder is not None:
+            unit.builder.set_verb("replace_dead")
+        return receipts
 
 
 def accept(unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -258,13 +265,3 @@ def _ingest(
     unit.connection.execute(_MOVE_SOURCE, (source, after.batch, after.taken, after.digest, unit.now))
     unit.connection.execute(_SWEEP_SOURCES, (unit.now - micros(SOURCE_KEPT), _MAX_SWEEP_SOURCES))
     return Tally.of(receipts)
-
-
-def _replace_dead(unit: UnitOfWork, drafts: dict[int, Draft]) -> dict[int, Receipt]:
-    dead = rows_of(unit.connection.execute(_DEAD, (id_list(drafts),)))
-    remove_finished(unit, dead)
-    ids = [row.id for row in dead]
-    receipts = dict(zip(ids, accept(unit, [drafts[job_id] for job_id in ids]), strict=True))
-    if ids and unit.builder is not None:
-        unit.builder.set_verb("replace_dead")
-    return receipts

@@ -70,11 +70,8 @@ UPDATE job SET state = 1 WHERE id IN (
 RETURNING queue, lane, rank, id;
 
 -- name: expose
--- The heads of these lines wait for nothing but their time, and are ready if it has come.
-UPDATE job SET behind = 0, state = due_at <= ?2
-WHERE state = 0 AND id IN (
-    SELECT (SELECT min(id) FROM job INDEXED BY job_line WHERE line = l.value AND {in_line}) FROM json_each(?1) AS l
-)
+-- Jobs that are not behind others any more wait for nothing but their time, and are ready if it has come.
+UPDATE job SET behind = 0, state = due_at <= ?2 WHERE id IN (SELECT value FROM json_each(?1))
 RETURNING queue, lane, rank, id, state;
 
 -- name: taken_lines
@@ -88,17 +85,18 @@ SELECT line, id, state, behind, queue, lane FROM job WHERE id IN (
     SELECT (SELECT min(id) FROM job INDEXED BY job_line WHERE line = l.value AND {in_line}) FROM json_each(?1) AS l
 );
 
--- name: running_in_line
--- Whether one of a line runs.
-SELECT EXISTS (SELECT 1 FROM job INDEXED BY job_line WHERE line = ?1 AND {in_line} AND state = 2);
+-- name: exposed
+-- The job of a line that is exposed.
+SELECT line, id, state, behind, queue, lane FROM job INDEXED BY job_line
+WHERE line = ?1 AND {in_line} AND behind = 0 AND state < 3 LIMIT 1;
 
 -- name: step_back
--- A job that was exposed waits behind the head of its line.
-UPDATE job SET behind = 1, state = 0 WHERE id = ?1;
+-- Jobs that were exposed wait behind the heads of their lines.
+UPDATE job SET behind = 1, state = 0 WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: between
--- What a line still has between its head and a job, up to a limit.
-SELECT id FROM job INDEXED BY job_line WHERE line = ?1 AND {in_line} AND id > ?2 AND id < ?3 LIMIT ?4;
+-- Unfinished jobs of a line between two of it, up to a limit.
+SELECT id FROM job INDEXED BY job_line WHERE line = ?1 AND {in_line} AND state < 3 AND id > ?2 AND id < ?3 LIMIT ?4;
 
 -- name: next_due
 -- When the next waiting job falls due.
@@ -123,29 +121,29 @@ WHERE state > 2 AND state = ?1 AND finished_at < ?2
 ORDER BY finished_at LIMIT ?3;
 
 -- name: finished_in
--- The same, of those that lie in one queue.
+-- The same, of those in one queue.
 SELECT {row} FROM job INDEXED BY job_ended
 WHERE state > 2 AND queue = ?4 AND state = ?1 AND finished_at < ?2
 ORDER BY finished_at LIMIT ?3;
 
 -- name: queues_over_dead_limit
--- Queues where more dead lie than they keep.
+-- Queues with more dead letters than they keep.
 SELECT name FROM queue INDEXED BY queue_crowded WHERE dead > max_dead;
 
 -- name: oldest_dead
--- The oldest of the dead that lie in a queue.
+-- The oldest dead letters of a queue.
 SELECT {row} FROM job INDEXED BY job_ended
 WHERE state > 2 AND queue = ?1 AND state = 4
 ORDER BY finished_at, id LIMIT ?2;
 
 -- name: overdue
--- Leases past their time, oldest first.
+-- Leases that have ended, oldest first.
 SELECT {job} FROM job INDEXED BY job_lease
 WHERE state = 2 AND lease_until <= ?1
 ORDER BY lease_until LIMIT ?2;
 
 -- name: next_lease
--- When the next lease runs out.
+-- When the next lease ends.
 SELECT min(lease_until) FROM job INDEXED BY job_lease WHERE state = 2;
 
 -- name: one
@@ -167,13 +165,13 @@ WHERE id = ?1
 RETURNING queue, lane, state;
 
 -- name: oldest
--- Who gives way first where the oldest do; as `expired` has them.
+-- The oldest jobs of a queue that sheds these first; the columns of `expired`.
 SELECT {row}, errors FROM job INDEXED BY job_oldest
 WHERE sheds = 1 AND state < 2 AND queue = ?1
 ORDER BY id LIMIT ?2;
 
 -- name: lowest
--- The same where the last in rank do.
+-- The same of a queue that sheds the last in rank first.
 SELECT {row}, errors FROM job INDEXED BY job_lowest
 WHERE sheds = 1 AND state < 2 AND queue = ?1
 ORDER BY rank DESC, id DESC LIMIT ?2;
@@ -195,7 +193,7 @@ SELECT {row} FROM job WHERE id IN (SELECT value FROM json_each(?1));
 SELECT {row} FROM job WHERE id IN (SELECT value FROM json_each(?1)) AND state = 4;
 
 -- name: ack
--- Jobs whose leases are held are done and go.
+-- Jobs whose leases are held are done, and deleted.
 DELETE FROM job
 WHERE id IN (SELECT value FROM json_each(?1)) AND delivery = ?2 AND queue = ?3 AND state = 2
 RETURNING id, queue, kind, delivery, attempt, enqueued_at, due_at, claimed_at, lane, cost, line;
@@ -209,7 +207,7 @@ SELECT {row}, errors FROM job WHERE id IN (SELECT value FROM json_each(?1));
 SELECT id, delivery FROM job WHERE state = 2 AND id IN (SELECT value FROM json_each(?1));
 
 -- name: extend
--- New time for running jobs.
+-- The leases of running jobs end later.
 UPDATE job SET lease_until = ?2 WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: jobs_by_id
@@ -217,7 +215,7 @@ UPDATE job SET lease_until = ?2 WHERE id IN (SELECT value FROM json_each(?1));
 SELECT {job} FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: delete
--- Jobs are gone.
+-- Jobs are deleted.
 DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: keep
@@ -243,11 +241,11 @@ SET state = 0, due_at = ?2, rank = ?3, attempt = ?4, errors = ?5, settled_delive
 WHERE id = ?1;
 
 -- name: request_cancel
--- Their holders are notified.
+-- The cancellation of running jobs is requested; their owners are to be notified.
 UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING owner;
 
 -- name: cancel_requested
--- Running jobs of an owner whose end is requested.
+-- Running jobs of an owner whose cancellation is requested.
 SELECT id, delivery FROM job INDEXED BY job_cancel_requested WHERE cancel_requested = 1 AND state = 2 AND owner = ?1;
 
 -- name: report
@@ -280,23 +278,23 @@ SET state = 0, queue = coalesce(home, queue), home = NULL, kept_until = NULL, at
 WHERE id = ?1;
 
 -- name: remember_0
--- The last settle of a job that is gone.
+-- The last settle of a job that is deleted.
 INSERT OR REPLACE INTO removed_0 VALUES (?, ?, ?);
 
 -- name: remember_1
--- The last settle of a job that is gone.
+-- The last settle of a job that is deleted.
 INSERT OR REPLACE INTO removed_1 VALUES (?, ?, ?);
 
 -- name: forget_0
--- The older half is given up.
+-- The older half is deleted.
 DELETE FROM removed_0;
 
 -- name: forget_1
--- The older half is given up.
+-- The older half is deleted.
 DELETE FROM removed_1;
 
 -- name: removed
--- What is remembered of jobs that are gone.
+-- The last settles of jobs that are deleted.
 SELECT id, delivery, code FROM removed_0 WHERE id IN (SELECT value FROM json_each(?1))
 UNION ALL
 SELECT id, delivery, code FROM removed_1 WHERE id IN (SELECT value FROM json_each(?1));

@@ -10,6 +10,7 @@ remembered, on the row or, once the job is gone, in the tables of removed jobs: 
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -18,9 +19,9 @@ from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, State
 from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.core.ledger import Change
-from forebay.core.limits import MAX_INSTANT, MIN_INTEGER
+from forebay.core.limits import MAINTAINED, MAX_INSTANT, MIN_INTEGER
 from forebay.core.outcome import Ack, Verdict
-from forebay.engine.lanes import closed_of
+from forebay.engine.lanes import start
 from forebay.engine.settle import (
     VERDICT_CODES,
     Mark,
@@ -31,10 +32,9 @@ from forebay.engine.settle import (
 )
 from forebay.store.protocol import Promotion, Want
 from forebay.store.sqlite.claim_cursor import ClaimCursor, LoadedLanes, workable_at
-from forebay.store.sqlite.session import Session
+from forebay.store.sqlite.session import Session, verb
 from forebay.store.sqlite.tables import JobRow, QueueCounters, failed, id_list, job_of, lease_of, rows_of, statement
 from forebay.store.sqlite.unit_of_work import (
-    MAINTAINED,
     UnitOfWork,
     count_dead,
     maintain,
@@ -54,7 +54,7 @@ _EXTEND: Final = statement("extend")
 _JOBS_BY_ID: Final = statement("jobs_by_id")
 _PACED: Final = statement("paced")
 _NEXT_OF_LANE: Final = statement("next_of_lane")
-_place: Final = itemgetter(Job.__struct_fields__.index("progress"), 0)
+_rank_and_id: Final = itemgetter(Job.__struct_fields__.index("progress"), 0)
 Columns = tuple[Any, ...]
 _ACK: Final = statement("ack")
 _HELD: Final = statement("held")
@@ -83,26 +83,49 @@ class Leases:
     """From waiting to running, and how that ends."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
 
-    def promote(self, limit: int) -> Promotion:
-        return self._session.write(lambda unit: _promote(unit, limit))
+    @verb
+    def promote(self, unit: UnitOfWork, limit: int) -> Promotion:
+        maintain(unit, limit, limit)
+        sweep_keys(unit, limit)
+        sweep_idle(unit, limit)
+        unit.trim_ledger(limit)
+        unit.write_lanes()
+        instants = [unit.connection.execute(each).fetchone() for each in (_NEXT_DUE, _NEXT_OPENING)]
+        opens = [_opens_at(unit, name) for (name,) in unit.connection.execute(_PACED, (limit,)).fetchall()]
+        due = [found[0] for found in instants if found is not None and found[0] is not None]
+        return Promotion(unit.exposed, min([*due, *(at for at in opens if unit.now < at < MAX_INSTANT)], default=None))
 
     def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
         total = sum(want.count for want in wants)
-        return self._session.write(lambda unit: _claim(unit, wants, owner, unit.now + span, total))
+        return self.session.write(lambda unit: _claim(unit, wants, owner, unit.now + span, total))
 
-    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
-        return self._session.write(lambda unit: _extend(unit, leases, unit.now + span))
+    @verb
+    def extend(self, unit: UnitOfWork, leases: Sequence[Lease], span: Duration) -> list[Lease]:
+        until = unit.now + span
+        deliveries = {lease.job.id: lease.job.delivery for lease in leases}
+        fences = dict(unit.connection.execute(_FENCES, (id_list(deliveries),)).fetchall())
+        held = {lease.job.id: None for lease in leases if fences.get(lease.job.id) == lease.job.delivery}
+        if not held:
+            return []
+        ids = id_list(held)
+        unit.connection.execute(_EXTEND, (ids, until))
+        found = {columns[0]: lease_of(columns) for columns in unit.connection.execute(_JOBS_BY_ID, (ids,))}
+        survivors = [found[job_id] for job_id in held]
+        if unit.builder is not None:
+            unit.builder.set_verb("extend")
+            unit.builder.leased(Change.EXTENDED, [lease.job for lease in survivors], until)
+        return survivors
 
     def overdue(self, limit: int) -> list[Lease]:
-        with self._session.read() as (reader, now):
+        with self.session.read() as (reader, now):
             return [lease_of(columns) for columns in reader.execute(_OVERDUE, (now, limit))]
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         if not settlements:
             return []
-        return self._session.write(lambda unit: _settle(unit, settlements))
+        return self.session.write(lambda unit: _settle(unit, settlements))
 
     def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
@@ -115,19 +138,7 @@ class Leases:
             unit.next_record()
             return answers, _claim(unit, wants, owner, unit.now + span, total)
 
-        return self._session.write(work)
-
-
-def _promote(unit: UnitOfWork, limit: int) -> Promotion:
-    maintain(unit, limit, limit)
-    sweep_keys(unit, limit)
-    sweep_idle(unit, limit)
-    unit.trim_ledger(limit)
-    unit.write_lanes()
-    instants = [unit.connection.execute(each).fetchone() for each in (_NEXT_DUE, _NEXT_OPENING)]
-    opens = [_opens_at(unit, name) for (name,) in unit.connection.execute(_PACED, (limit,)).fetchall()]
-    due = [found[0] for found in instants if found is not None and found[0] is not None]
-    return Promotion(unit.exposed, min([*due, *(at for at in opens if unit.now < at < MAX_INSTANT)], default=None))
+        return self.session.write(work)
 
 
 def _opens_at(unit: UnitOfWork, name: str) -> Instant:
@@ -164,11 +175,11 @@ class _Claim:
         """The next jobs of a queue that its gates admit, in order."""
         if queue.spec.share is None and not queue.laned and want.queue not in self._cursors:
             return self._take_plain(queue, want.count) if not want.cls else []
-        front = self._cursors.get(want.queue)
-        if front is None:
+        cursor = self._cursors.get(want.queue)
+        if cursor is None:
             rules = self._rules = self._rules or LoadedLanes(self._unit.gates, self._unit.now)
-            front = self._cursors[want.queue] = ClaimCursor(self._unit.connection, rules, queue, want.count)
-        jobs = front.take(want.count, want.cls).jobs
+            cursor = self._cursors[want.queue] = ClaimCursor(self._unit.connection, rules, queue, want.count)
+        jobs = cursor.take(want.count, want.cls).jobs
         if not jobs:
             return []
         found = self._unit.connection.execute(_CLAIM_THESE, (*self._lease, id_list(job.id for job in jobs)))
@@ -178,8 +189,8 @@ class _Claim:
         return [rows[job.id] for job in jobs]
 
     def write(self) -> None:
-        for front in self._cursors.values():
-            front.write(self._unit.lanes)
+        for cursor in self._cursors.values():
+            cursor.write(self._unit.lanes)
 
     def _take_plain(self, queue: QueueCounters, count: int) -> list[Columns]:
         whole = queue.known.stamper.whole
@@ -190,7 +201,7 @@ class _Claim:
         execute = self._unit.connection.execute
         rows: list[Columns] = execute(_CLAIM, (*self._lease, queue.name, "", count)).fetchall()
         if rows:
-            rows.sort(key=_place)
+            rows.sort(key=_rank_and_id)
             self._unit.queues.moved(queue.name, "", READY, RUNNING, len(rows))
         return rows
 
@@ -200,28 +211,7 @@ class _Claim:
         unit.gates.load(gate.name for gate in whole)
         states = [(gate, unit.gates.state(gate.name)) for gate in whole]
         found = unit.connection.execute(_NEXT_OF_LANE, (queue.name, "", MIN_INTEGER, 0, count)).fetchall()
-        for number, (_, _, cost) in enumerate(found):
-            if closed_of(states, cost, unit.now) is not None:
-                return number
-            for gate, state in states:
-                state.take(queue.name, gate, cost, unit.now)
-        return len(found)
-
-
-def _extend(unit: UnitOfWork, leases: Sequence[Lease], until: Instant) -> list[Lease]:
-    deliveries = {lease.job.id: lease.job.delivery for lease in leases}
-    fences = dict(unit.connection.execute(_FENCES, (id_list(deliveries),)).fetchall())
-    held = {lease.job.id: None for lease in leases if fences.get(lease.job.id) == lease.job.delivery}
-    if not held:
-        return []
-    ids = id_list(held)
-    unit.connection.execute(_EXTEND, (ids, until))
-    found = {columns[0]: lease_of(columns) for columns in unit.connection.execute(_JOBS_BY_ID, (ids,))}
-    survivors = [found[job_id] for job_id in held]
-    if unit.builder is not None:
-        unit.builder.set_verb("extend")
-        unit.builder.leased(Change.EXTENDED, [lease.job for lease in survivors], until)
-    return survivors
+        return sum(1 for _ in takewhile(lambda job: start(states, queue.name, job[2], unit.now), found))
 
 
 def _settle(unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Settled]:

@@ -16,7 +16,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.core.record_builder import RecordBuilder
 from forebay.store.log import Owned, Standing
 from forebay.store.sql_logs import SqlLogs
-from forebay.store.sqlite.session import Session
+from forebay.store.sqlite.session import Session, verb
 from forebay.store.sqlite.tables import statement
 from forebay.store.sqlite.unit_of_work import Head, UnitOfWork
 
@@ -29,10 +29,10 @@ class Ledger:
     """What happened."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             first = _head(reader).ledger_first
             if after + 1 < first:
                 raise OffsetGone("ledger", 0, after + 1, first)
@@ -40,77 +40,79 @@ class Ledger:
         return [LedgerEntry(entry, decode_record(record)) for entry, record in rows]
 
     def ledger_extent(self) -> tuple[int, int]:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             head = _head(reader)
         return head.ledger_first, head.ledger_next
 
     def ledger_rule(self) -> LedgerRule:
-        with self._session.read() as (reader, _):
-            head = _head(reader)
-        return LedgerRule(head.ledger_on == 1, head.ledger_keep, head.ledger_keep_bytes)
+        with self.session.read() as (reader, _):
+            return _head(reader).ledger_rule
 
-    def put_ledger_rule(self, rule: LedgerRule) -> None:
-        self._session.write(lambda unit: _put_rule(unit, rule))
+    @verb
+    def put_ledger_rule(self, unit: UnitOfWork, rule: LedgerRule) -> None:
+        """The switch itself is recorded: the last record before the ledger is off, and the first one after."""
+        head = unit.head
+        if rule.on != head.ledger_on:
+            unit.builder = unit.builder or RecordBuilder(unit.now)
+            unit.builder.set_verb("put_ledger_rule", name="on" if rule.on else "off")
+        head.ledger_on, head.ledger_keep, head.ledger_keep_bytes = int(rule.on), rule.keep, rule.keep_bytes
 
     def trim_ledger(self, limit: int) -> int:
-        return self._session.write(lambda unit: unit.trim_ledger(limit))
+        return self.session.write(lambda unit: unit.trim_ledger(limit))
 
 
 class Logs:
     """Retained logs (`store.sql_logs`)."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
 
-    def append(self, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
-        return self._session.write(lambda unit: _append(unit, log, pairs))
+    @verb
+    def append(self, unit: UnitOfWork, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
+        entries = _logs(unit.connection).append(log, pairs, unit.now)
+        if entries:
+            unit.queues.with_work[log] = MAX_BATCH
+        return entries
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             return _logs(reader).read(log, partition, after, limit)
 
     def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
         where = (log, group, partition, offset, rewind, epoch)
-        return self._session.write(lambda unit: _logs(unit.connection).commit(*where, unit.now))
+        return self.session.write(lambda unit: _logs(unit.connection).commit(*where, unit.now))
 
     def position(self, log: str, group: str, partition: int) -> int:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             return _logs(reader).position(log, group, partition)
 
     def extent(self, log: str) -> list[tuple[int, int]]:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             return _logs(reader).extent(log)
 
     def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             return _logs(reader).offset_at(log, partition, instant)
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
-        return self._session.write(lambda unit: _logs(unit.connection).trim(log, before, limit))
+        return self.session.write(lambda unit: _logs(unit.connection).trim(log, before, limit))
 
     def keep_windows(self, limit: int) -> None:
         """Drop what has left the windows of logs."""
-        with self._session.read() as (reader, now):
+        with self.session.read() as (reader, now):
             due = _logs(reader).due(now)
         if due:
-            self._session.write(lambda unit: _logs(unit.connection).keep_windows(due, unit.now, limit))
+            self.session.write(lambda unit: _logs(unit.connection).keep_windows(due, unit.now, limit))
 
     def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
-        return self._session.write(lambda unit: _logs(unit.connection).own(log, group, member, span, unit.now))
+        return self.session.write(lambda unit: _logs(unit.connection).own(log, group, member, span, unit.now))
 
     def disown(self, log: str, group: str, member: str) -> int:
-        return self._session.write(lambda unit: _logs(unit.connection).disown(log, group, member))
+        return self.session.write(lambda unit: _logs(unit.connection).disown(log, group, member))
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        with self._session.read() as (reader, _):
+        with self.session.read() as (reader, _):
             return _logs(reader).groups(log, after, limit)
-
-
-def _append(unit: UnitOfWork, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
-    entries = _logs(unit.connection).append(log, pairs, unit.now)
-    if entries:
-        unit.queues.with_work[log] = MAX_BATCH
-    return entries
 
 
 def _logs(connection: sqlite3.Connection) -> SqlLogs:
@@ -119,12 +121,3 @@ def _logs(connection: sqlite3.Connection) -> SqlLogs:
 
 def _head(reader: sqlite3.Connection) -> Head:
     return Head(*reader.execute(_HEAD).fetchone())
-
-
-def _put_rule(unit: UnitOfWork, rule: LedgerRule) -> None:
-    """The switch itself is recorded: the last record before the ledger is off, and the first one after."""
-    head = unit.head
-    if rule.on != head.ledger_on:
-        unit.builder = unit.builder or RecordBuilder(unit.now)
-        unit.builder.set_verb("put_ledger_rule", name="on" if rule.on else "off")
-    head.ledger_on, head.ledger_keep, head.ledger_keep_bytes = int(rule.on), rule.keep, rule.keep_bytes

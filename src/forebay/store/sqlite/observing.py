@@ -3,12 +3,10 @@
 Looking reads one durable state on a connection of its own: it waits for no writer, and no writer waits for it.
 """
 
-import json
 import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from forebay.core.gate import is_open, opens_at
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, Progress, State, with_progress
 from forebay.core.lease import Fence
@@ -16,11 +14,13 @@ from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED, MAX_ID, MAX_INSTANT
 from forebay.core.policy import While
 from forebay.core.spec import QueueSpec
 from forebay.engine.control import PAGE_PROBES
-from forebay.engine.lanes import closed_of
+from forebay.engine.lanes import closed_of, gate_hold
+from forebay.engine.lines import line_hold
 from forebay.store.checks import LAST
 from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
 from forebay.store.sqlite.claim_cursor import workable_at
 from forebay.store.sqlite.gates import Gates
+from forebay.store.sqlite.lines import line_heads
 from forebay.store.sqlite.search import lookup_for
 from forebay.store.sqlite.session import Session
 from forebay.store.sqlite.tables import (
@@ -33,8 +33,7 @@ from forebay.store.sqlite.tables import (
     statement,
     text_of,
 )
-from forebay.store.sqlite.unit_of_work import LineHead
-from forebay.store.states import READY, RUNNING, STATES, WAITING
+from forebay.store.states import READY, STATES, WAITING
 
 _JOBS_BY_ID: Final = statement("jobs_by_id")
 _PAGE: Final = statement("page")
@@ -61,7 +60,6 @@ _GROWN: Final = statement("grown")
 _ONE: Final = statement("one")
 _GATES: Final = statement("gates")
 _HEAD_COST: Final = statement("head_cost")
-_HEADS: Final = statement("heads")
 _BETWEEN: Final = statement("between")
 _READY_BEFORE: Final = statement("ready_before")
 _REPORTS: Final = statement("reports")
@@ -276,28 +274,20 @@ def _gate_hold(reader: sqlite3.Connection, now: Instant, row: JobRow, known: Kno
     states.load(gate.name for gate in gates)
     found = reader.execute(_HEAD_COST, (row.queue, row.lane, now)).fetchone()
     cost = row.cost if found is None else found[0]
-    for gate in gates:
-        state = states.state(gate.name)
-        if not is_open(gate, state.used, state.tat, cost, now, state.given):
-            opens = opens_at(gate, state.tat, cost, state.given) if gate.step else MAX_INSTANT
-            slots = gate.limit if state.given is None else state.given
-            opens_then = opens if opens < MAX_INSTANT else None
-            return Hold(gate.name, slots, state.used, _before(reader, row), opens_at=opens_then)
-    return None
+    numbered = [(gate, states.state(gate.name)) for gate in gates]
+    return gate_hold(numbered, cost, now, lambda: _before(reader, row))
 
 
 def _line_hold(reader: sqlite3.Connection, row: JobRow) -> Hold | None:
-    head = LineHead(*reader.execute(_HEADS, (json.dumps([row.line]),)).fetchone())
-    if head.id == row.id or row.line is None:
-        return None
-    before = len(reader.execute(_BETWEEN, (row.line, head.id, row.id, MAX_AHEAD)).fetchall())
-    return Hold(row.line, 1, int(head.state == RUNNING), before, head.id)
+    assert row.line is not None
+    (head,) = line_heads(reader, [row.line])
+    between = (row.line, head.id, row.id, MAX_AHEAD)
+    return line_hold(row.line, head, row.id, lambda: len(reader.execute(_BETWEEN, between).fetchall()))
 
 
 def _spec_slots(table: QueueTable, queue: str | None, name: str) -> int:
     """What the spec of the queue that used a gate last says of it."""
     if queue is None:
         return 0
-    stamper = table.queue(queue).known.stamper
-    gate = next((gate for gate in stamper.whole if gate.name == name), None) or stamper.gate(name)
+    gate = table.queue(queue).known.stamper.gate_named(name)
     return 0 if gate is None else gate.limit

@@ -18,7 +18,7 @@ WHERE one = 1;
 INSERT INTO ledger VALUES (?, ?, ?);
 
 -- name: records
--- The ledger behind an entry.
+-- The records of the ledger after an entry.
 SELECT entry, record FROM ledger WHERE entry > ?1 ORDER BY entry LIMIT ?2;
 
 -- name: record_sizes
@@ -26,7 +26,7 @@ SELECT entry, record FROM ledger WHERE entry > ?1 ORDER BY entry LIMIT ?2;
 SELECT at, length(record) FROM ledger WHERE entry >= ?1 ORDER BY entry LIMIT ?2;
 
 -- name: drop_records
--- The front of the ledger is given up.
+-- The oldest records of the ledger are deleted.
 DELETE FROM ledger WHERE entry < ?;
 
 -- name: last_at
@@ -66,7 +66,7 @@ FROM queue
 WHERE spec IS NOT NULL OR paused_until IS NOT NULL OR waiting + ready + running + done + dead + cancelled > 0;
 
 -- name: deepest
--- Queues that hold most.
+-- The queues with the most unfinished jobs.
 SELECT name FROM queue
 WHERE spec IS NOT NULL OR paused_until IS NOT NULL OR waiting + ready + running + done + dead + cancelled > 0
 ORDER BY waiting + ready + running DESC, dead DESC, name LIMIT ?;
@@ -106,14 +106,15 @@ SELECT name, used, tat, queue, given, wake_at FROM gate WHERE name IN (SELECT va
 
 -- name: put_gate
 -- A gate after a call.
-INSERT OR REPLACE INTO gate (name, used, tat, queue, given, wake_at) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO gate (name, used, tat, queue, given, wake_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (name) DO UPDATE SET used = ?2, tat = ?3, queue = ?4, given = ?5, wake_at = ?6;
 
 -- name: drop_gate
 -- A gate that nothing uses: a million subjects leave nothing behind.
 DELETE FROM gate WHERE name = ?;
 
 -- name: drop_paid
--- Rates that owe nothing any more.
+-- Rates whose starts are all paid.
 DELETE FROM gate WHERE name IN (
     SELECT name FROM gate INDEXED BY gate_owed WHERE used = 0 AND given IS NULL AND wake_at IS NULL AND tat <= ?1 LIMIT ?2
 );
@@ -129,10 +130,13 @@ WHERE wake_at IS NOT NULL AND EXISTS (SELECT 1 FROM lane INDEXED BY lane_parked 
 ORDER BY wake_at LIMIT 1;
 
 -- name: add_lane
--- A lane has a ready job; nothing is returned unless it is the first of it now.
+-- A lane has a ready job, which may be the first of it.
 INSERT INTO lane (queue, lane, cls, rank, id, turn, at) VALUES (?1, ?2, ?3, ?4, ?5, 0, NULL)
-ON CONFLICT (queue, lane) DO UPDATE SET rank = ?4, id = ?5 WHERE (?4, ?5) < (rank, id)
-RETURNING at;
+ON CONFLICT (queue, lane) DO UPDATE SET rank = ?4, id = ?5 WHERE (?4, ?5) < (rank, id);
+
+-- name: lanes_named
+-- The first jobs of these lanes of a queue, and where they are parked.
+SELECT lane, rank, id, at FROM lane WHERE queue = ?1 AND lane IN (SELECT value FROM json_each(?2));
 
 -- name: lead_lane
 -- A lane has another head.
@@ -210,7 +214,7 @@ SELECT count(*) FROM (
 INSERT OR IGNORE INTO woken (queue, gate) VALUES (?, ?);
 
 -- name: woken
--- Gates that may have room for parked lanes of a queue.
+-- Gates that may have room for lanes of a queue that are parked there.
 SELECT gate FROM woken WHERE queue = ?1 LIMIT ?2;
 
 -- name: sleep_again
@@ -224,7 +228,7 @@ DELETE FROM woken WHERE queue = ?1 AND gate = ?2 AND NOT EXISTS (
 );
 
 -- name: sleep_all
--- Lanes of a queue are parked nowhere.
+-- No lane of a queue is parked.
 DELETE FROM woken WHERE queue = ?;
 
 -- name: add_lane_until
@@ -251,7 +255,7 @@ ORDER BY rank, id;
 UPDATE job SET lane = ?2 WHERE id = ?1;
 
 -- name: open_class
--- A class has an open lane. If it had none, it saved no turns up.
+-- A class has an open lane. If it had none, it has not saved up turns.
 INSERT INTO class (queue, cls, turn, open) VALUES (?1, ?2, ?3, 1)
 ON CONFLICT (queue, cls) DO UPDATE SET turn = max(turn, ?3), open = 1 WHERE open = 0;
 
@@ -264,7 +268,8 @@ ON CONFLICT (queue, cls) DO UPDATE SET turn = max(turn, ?3), open = 1 WHERE open
 
 -- name: put_class
 -- A class after a claim.
-INSERT OR REPLACE INTO class (queue, cls, turn, open) VALUES (?, ?, ?, ?);
+INSERT INTO class (queue, cls, turn, open) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (queue, cls) DO UPDATE SET turn = ?3, open = ?4;
 
 -- name: close_class
 -- A class that lost a lane has none that is open any more.

@@ -4,16 +4,18 @@ A verb is one read, or one unit of work of the writer.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from forebay.core.clock import Clock
 from forebay.core.instant import Instant
 from forebay.store.sqlite.database import Database, Time
 from forebay.store.sqlite.migrate import migrate
 from forebay.store.sqlite.tables import SpecCache
-from forebay.store.sqlite.unit_of_work import Writer
-from forebay.store.sqlite.waiting import Waiters
+from forebay.store.sqlite.unit_of_work import UnitOfWork, Writer
+from forebay.store.sqlite.waiting import StoreWaiters
 
 
 class Session:
@@ -29,7 +31,7 @@ class Session:
             connection.close()
             raise
         self.specs = SpecCache()
-        self.waiters = Waiters(self.database, clock, self._time)
+        self.waiters = StoreWaiters(self.database, clock, self._time)
         self.writer = Writer(self.database, connection, self._time, self.waiters)
         self.write = self.writer.run
         with self.database.reading() as (_, last_at):
@@ -50,3 +52,24 @@ class Session:
         """One durable state, and now."""
         with self.database.reading() as (reader, last_at):
             yield reader, self._time.after(last_at)
+
+
+class BackendPart(Protocol):
+    """A group of verbs."""
+
+    session: Session
+
+
+S = TypeVar("S", bound=BackendPart)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def verb(work: Callable[Concatenate[S, UnitOfWork, P], T]) -> Callable[Concatenate[S, P], T]:
+    """The work in a unit of its own; the answer once it is durable."""
+
+    @wraps(work)
+    def call(self: S, /, *args: P.args, **options: P.kwargs) -> T:
+        return self.session.write(lambda unit: work(self, unit, *args, **options))
+
+    return call

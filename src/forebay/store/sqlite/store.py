@@ -4,6 +4,7 @@ Durable before every answer. Two machines must never share the file: SQLite's lo
 """
 
 from forebay.core.clock import Clock
+from forebay.core.limits import SETTLE_MEMORY
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Capabilities, Promotion
 from forebay.store.shell import PipeliningShell
@@ -13,7 +14,6 @@ from forebay.store.sqlite.leases import Leases
 from forebay.store.sqlite.logs import Ledger, Logs
 from forebay.store.sqlite.observing import Observing
 from forebay.store.sqlite.session import Session
-from forebay.store.sqlite.unit_of_work import SETTLE_MEMORY
 
 
 class SqliteBackend:

@@ -1,7 +1,7 @@
 """The rows of jobs and queues, and every statement by its name. Lists travel as one JSON text.
 
 `{job}` in a statement stands for the columns of `Job`, in its order; `{row}` for those of a `JobRow`; `{in_line}` for
-the jobs that a line still has: unfinished ones, and dead ones that keep it shut.
+the jobs that a line has (`engine.lines`): unfinished ones, and dead ones that block it.
 
 A unit of work loads the queues that it touches (`QueueTable`), moves jobs between their numbers, and writes them back
 in the same transaction: counters and rows cannot disagree. `SpecCache` is what a process remembers between calls: what
@@ -20,11 +20,10 @@ from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.lease import Lease
-from forebay.core.limits import MAX_DEPTH
 from forebay.core.outcome import Failure
-from forebay.core.policy import Bounded
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
+from forebay.engine.intake import room_in
 from forebay.engine.settle import Mark, errors_after
 from forebay.store.sql_files import read_statements
 from forebay.store.states import DEAD, READY, RUNNING, STATES, WAITING
@@ -33,6 +32,9 @@ _FIELDS: Final = Job.__struct_fields__.index("progress")
 """Those that a row has; progress is kept elsewhere."""
 
 _MAX_INTEGER: Final = 2**63 - 1
+
+_LANES_KNOWN: Final = 16_384
+"""Lanes whose names and gates a process remembers."""
 
 _META, _ERRORS, _STATE, _CANCEL = (
     Job.__struct_fields__.index(name) for name in ("meta", "errors", "state", "cancel_requested")
@@ -100,7 +102,7 @@ class LaneName(NamedTuple):
     gates: tuple[str, ...]
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=_LANES_KNOWN)
 def lane_name(lane: str) -> LaneName:
     """No class has a name that begins like a JSON array."""
     if not lane.startswith("["):
@@ -152,7 +154,6 @@ def statement(name: str) -> str:
     return statements()[name]
 
 
-_LANES_KNOWN: Final = 4_096
 _QUEUE: Final = statement("queue")
 _PUT_QUEUE: Final = statement("put_queue")
 
@@ -160,14 +161,11 @@ _PUT_QUEUE: Final = statement("put_queue")
 class KnownSpec:
     """What follows from one stored spec."""
 
-    __slots__ = ("_gates", "max_dead", "paced", "stamper", "text", "whole_caps")
+    __slots__ = ("_gates", "stamper", "text", "whole_caps")
 
     def __init__(self, name: str, text: str | None) -> None:
-        spec = QueueSpec(name=name) if text is None else QueueSpec.from_json(text)
         self.text = text
-        self.stamper = Stamper(spec)
-        self.max_dead = None if spec.routing.dead is None else spec.routing.dead.limit
-        self.paced = any(gate.step for gate in self.stamper.whole)
+        self.stamper = Stamper(QueueSpec(name=name) if text is None else QueueSpec.from_json(text))
         self.whole_caps = tuple(gate.name for gate in self.stamper.whole if not gate.step)
         self._gates: dict[str, tuple[Gate, ...]] = {}
 
@@ -177,8 +175,7 @@ class KnownSpec:
             return ()
         found = self._gates.get(lane)
         if found is None:
-            named = (self.stamper.gate(name) for name in lane_name(lane).gates)
-            found = tuple(gate for gate in named if gate is not None)
+            found = self.stamper.gates(lane_name(lane).gates)
             if len(self._gates) >= _LANES_KNOWN:
                 self._gates.clear()
             self._gates[lane] = found
@@ -190,7 +187,7 @@ class KnownSpec:
 
 
 class SpecCache:
-    """Specs by queue. `walked`: how far the keys that are taken by state were looked through."""
+    """Specs by queue. `walked`: the last key examined of those that are taken by the state of their job."""
 
     def __init__(self) -> None:
         self._known: dict[str, KnownSpec] = {}
@@ -244,8 +241,7 @@ class QueueCounters:
     @property
     def room(self) -> int:
         """How many more jobs fit in."""
-        capacity = self.spec.capacity
-        return capacity.limit - self.depth if isinstance(capacity, Bounded) else MAX_DEPTH
+        return room_in(self.spec, self.depth)
 
     @property
     def spec(self) -> QueueSpec:
@@ -253,7 +249,7 @@ class QueueCounters:
 
 
 class QueueTable:
-    """The queues of one unit of work. `news`: jobs that became ready; `eased`: queues that may have room again."""
+    """The queues of one unit of work. `with_work`: how many jobs became ready; `with_room`: where producers may fit."""
 
     def __init__(self, connection: sqlite3.Connection, specs: SpecCache) -> None:
         self._connection = connection
@@ -277,7 +273,7 @@ class QueueTable:
         queue.changed = True
 
     def moved(self, name: str, lane: str, was: int | None, to: int | None, count: int = 1) -> None:
-        """Jobs went from one state to another; None: they were not there before, or are gone."""
+        """Jobs changed their state; None: they are new, or gone."""
         queue = self.queue(name)
         queue.changed = True
         if was is not None:
@@ -294,14 +290,14 @@ class QueueTable:
                     queue.laned += count
 
     def crowded(self) -> list[str]:
-        """The queues of this unit in which more dead lie than they keep."""
+        """The queues of this unit that have more dead letters than they keep."""
         queues = self._queues.values()
-        return [each.name for each in queues if each.known.max_dead and each.counts[DEAD] > each.known.max_dead]
+        return [each.name for each in queues if 0 < (each.known.stamper.max_dead or 0) < each.counts[DEAD]]
 
     def write(self) -> None:
         for queue in self._queues.values():
             if queue.changed:
-                known = queue.known
-                spec = (known.text, queue.paused_until, known.max_dead, known.paced)
+                text, stamper = queue.known.text, queue.known.stamper
+                spec = (text, queue.paused_until, stamper.max_dead, stamper.paced)
                 row = (queue.name, *spec, queue.laned, queue.turn, queue.keys, *queue.counts)
                 self._connection.execute(_PUT_QUEUE, row)

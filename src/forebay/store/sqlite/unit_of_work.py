@@ -11,36 +11,30 @@ anything to do; an idle store pays for nothing else. An expired job is never cla
 returns whether all are dead. A dead job is in the queue for dead letters, which limits their number and their time.
 """
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from threading import Lock
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from forebay.core.errors import Closed
 from forebay.core.instant import Duration, Instant
-from forebay.core.ledger import Change, encode_record
-from forebay.core.limits import MAX_BATCH, MAX_INSTANT
+from forebay.core.ledger import RECORDS_PER_TRIM, TRIMMED_AT_ONCE, Change, LedgerRule, encode_record
+from forebay.core.limits import MAINTAINED, MAX_BATCH, MAX_INSTANT, SETTLE_MEMORY
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.core.record_builder import RecordBuilder
+from forebay.engine.lines import expose
 from forebay.engine.settle import Mark
 from forebay.store.group_commit import GroupCommit, PendingCall
 from forebay.store.sqlite.database import Database, Time
 from forebay.store.sqlite.gates import Gates, LaneTable
+from forebay.store.sqlite.lines import exposed_in_line, line_heads
 from forebay.store.sqlite.tables import JobRow, QueueTable, SpecCache, failed, id_list, rows_of, statement
 from forebay.store.states import DEAD, READY, WAITING
-
-SETTLE_MEMORY: Final = 65_536
-_RECORDS_PER_TRIM: Final = 64
-_TRIMMED_AT_ONCE: Final = 256
-
-MAINTAINED: Final = 256
-"""How many due jobs a verb promotes as part of its maintenance."""
 
 EXPIRE_LIMIT: Final = 4 * MAX_BATCH
 """How many expired jobs a verb removes: a claim waits for them, so they are more."""
@@ -64,8 +58,6 @@ _REMEMBER: Final = (statement("remember_0"), statement("remember_1"))
 _FORGET: Final = (statement("forget_0"), statement("forget_1"))
 _FALL_DUE: Final = statement("make_ready")
 _EXPOSE: Final = statement("expose")
-_HEADS: Final = statement("heads")
-_RUNNING_IN_LINE: Final = statement("running_in_line")
 _STEP_BACK: Final = statement("step_back")
 _KEEP_RECORD: Final = statement("keep_record")
 _RECORD_SIZES: Final = statement("record_sizes")
@@ -86,16 +78,9 @@ class Head(Struct):
     ledger_keep: Duration
     ledger_keep_bytes: int
 
-
-class LineHead(NamedTuple):
-    """The first job of a line."""
-
-    line: str
-    id: int
-    state: int
-    behind: int
-    queue: str
-    lane: str
+    @property
+    def ledger_rule(self) -> LedgerRule:
+        return LedgerRule(self.ledger_on == 1, self.ledger_keep, self.ledger_keep_bytes)
 
 
 class UnitOfWork:
@@ -150,29 +135,24 @@ class UnitOfWork:
             self._became_ready(queue, lane, rank, job_id)
         return len(rows)
 
-    def expose(self, lines: Iterable[str]) -> None:
-        """The jobs that were exposed in these lines have ended or went back: their heads are exposed."""
-        found = self.connection.execute(_EXPOSE, (json.dumps(list(lines)), self.now)).fetchall()
-        for queue, lane, rank, job_id, state in found:
-            if state == READY:
-                self._became_ready(queue, lane, rank, job_id)
-
-    def expose_if_free(self, lines: Iterable[str]) -> None:
-        """The same where a job of the line may still run, which finishes first."""
-        running = self.connection.execute
-        self.expose([line for line in lines if not running(_RUNNING_IN_LINE, (line,)).fetchone()[0]])
-
-    def heads(self, lines: Iterable[str]) -> dict[str, LineHead]:
-        """The first job of each of these lines that has not finished, or is dead and blocks it."""
-        found = (LineHead(*row) for row in self.connection.execute(_HEADS, (json.dumps(list(lines)),)))
-        return {head.line: head for head in found}
-
-    def step_back(self, head: LineHead) -> None:
-        """A job that was exposed waits again behind one that came back to life."""
-        self.connection.execute(_STEP_BACK, (head.id,))
-        if head.state == READY:
-            self.queues.moved(head.queue, head.lane, READY, WAITING)
-            self.lanes.left(head.queue, head.lane)
+    def expose(self, lines: Iterable[str], *, vacant: bool = True) -> None:
+        """Expose the heads of these lines. `vacant`: the jobs that were exposed in them have ended or wait again."""
+        hidden, shown = [], []
+        for head in line_heads(self.connection, lines):
+            hide, show = expose(head, exposed_in_line(self.connection, head, vacant))
+            hidden += [] if hide is None else [hide]
+            shown += [] if show is None else [show.id]
+        if hidden:
+            self.connection.execute(_STEP_BACK, (id_list(job.id for job in hidden),))
+        for job in hidden:
+            if job.state == READY:
+                self.queues.moved(job.queue, job.lane, READY, WAITING)
+                self.lanes.left(job.queue, job.lane)
+        if shown:
+            rows = self.connection.execute(_EXPOSE, (id_list(shown), self.now)).fetchall()
+            for queue, lane, rank, job_id, state in rows:
+                if state == READY:
+                    self._became_ready(queue, lane, rank, job_id)
 
     def give_back(self, queue: str, lane: str, cost: int) -> None:
         """A job of this lane runs no longer: its slots are free."""
@@ -197,21 +177,19 @@ class UnitOfWork:
             self.connection.execute(_KEEP_RECORD, (head.ledger_next, self.now, kept))
             head.ledger_next += 1
             head.ledger_bytes += len(kept)
-            if head.ledger_next % _RECORDS_PER_TRIM == 0:
-                self.trim_ledger(_TRIMMED_AT_ONCE)
+            if head.ledger_next % RECORDS_PER_TRIM == 0:
+                self.trim_ledger(TRIMMED_AT_ONCE)
 
     def trim_ledger(self, limit: int) -> int:
         """Give up what the rule no longer keeps at the front of the ledger; returns how many records."""
-        head, before, dropped = self.head, self.now - self.head.ledger_keep, 0
+        head = self.head
         if head.ledger_first == head.ledger_next:
             return 0
-        for at, size in self.connection.execute(_RECORD_SIZES, (head.ledger_first, limit)):
-            if at >= before and head.ledger_bytes <= head.ledger_keep_bytes:
-                break
-            head.ledger_bytes -= size
-            dropped += 1
+        oldest = self.connection.execute(_RECORD_SIZES, (head.ledger_first, limit))
+        dropped, freed = head.ledger_rule.dropped(oldest, head.ledger_bytes, self.now)
         if dropped:
             head.ledger_first += dropped
+            head.ledger_bytes -= freed
             self.connection.execute(_DROP_RECORDS, (head.ledger_first,))
         return dropped
 
@@ -270,7 +248,7 @@ def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[JobRow]]:
     found = unit.connection.execute(_CROWDED).fetchall()
     for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(unit.queues.crowded())}:
         queue = unit.queue(name)
-        excess = min(limit, queue.counts[DEAD] - (queue.known.max_dead or queue.counts[DEAD]))
+        excess = min(limit, queue.counts[DEAD] - (queue.known.stamper.max_dead or queue.counts[DEAD]))
         if excess > 0:
             limit -= excess
             yield rows_of(unit.connection.execute(_OLDEST_DEAD, (name, excess)))
@@ -317,7 +295,7 @@ def remove_finished(unit: UnitOfWork, finished: Sequence[JobRow]) -> None:
     settled = [(row.id, row.settled_delivery, row.settled_code) for row in finished if row.settled_delivery]
     unit.remove([row.id for row in finished], settled)
     if lines:
-        unit.expose_if_free(lines)
+        unit.expose(lines, vacant=False)
 
 
 def sweep_idle(unit: UnitOfWork, limit: int) -> None:

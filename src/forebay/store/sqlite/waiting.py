@@ -13,6 +13,7 @@ from typing import Final
 from forebay.core.clock import Clock
 from forebay.core.errors import QueueFull
 from forebay.core.instant import Duration, Instant
+from forebay.engine.waiters import Waiters
 from forebay.store.sqlite.database import Database, Time
 from forebay.store.sqlite.unit_of_work import UnitOfWork
 
@@ -27,8 +28,8 @@ Ready = Callable[[sqlite3.Connection], Instant]
 """When there may be something, as the tables say now."""
 
 
-class Waiters:
-    """Waiters of this process by queue: claimers for work, producers for room. `registered`: how many there are."""
+class StoreWaiters:
+    """All waiters of this process; those for work and for room by queue. `registered`: how many there are."""
 
     def __init__(self, database: Database, clock: Clock, time: Time) -> None:
         self._database = database
@@ -38,17 +39,19 @@ class Waiters:
         self._guard = Lock()
         self._closed = False
         self.registered = 0
-        self._claimers: dict[str, dict[Event, int]] = {}
-        self._producers: dict[str, dict[Event, int]] = {}
+        self._claimers: dict[str, Waiters] = {}
+        self._producers: dict[str, Waiters] = {}
         self._watchers: dict[Topic, set[Event]] = {}
 
     def notify(self, unit: UnitOfWork) -> None:
         """A unit of work was committed."""
         with self._guard:
             for queue, count in unit.queues.with_work.items():
-                _wake(self._claimers.get(queue, {}), count)
+                if (claimers := self._claimers.get(queue)) is not None:
+                    claimers.wake(count)
             for queue in unit.queues.with_room:
-                _wake(self._producers.get(queue, {}), unit.queue(queue).room)
+                if (producers := self._producers.get(queue)) is not None:
+                    producers.wake(unit.queue(queue).room)
             for topic in unit.topics & self._watchers.keys():
                 for watcher in self._watchers[topic]:
                     watcher.set()
@@ -57,9 +60,11 @@ class Waiters:
         """Wake all waiters."""
         self._closed = True
         with self._guard:
-            for waiters in (*self._claimers.values(), *self._producers.values(), *self._watchers.values()):
-                for waiter in waiters:
-                    waiter.set()
+            for waiters in (*self._claimers.values(), *self._producers.values()):
+                waiters.wake_all()
+            for watchers in self._watchers.values():
+                for watcher in watchers:
+                    watcher.set()
 
     def until_work(self, queues: Sequence[str], end: Instant, ready: Ready) -> bool:
         return self._sleep(self._claimers, queues, 1, end, ready)
@@ -90,7 +95,7 @@ class Waiters:
 
     def _sleep(
         self,
-        rooms: dict[str, dict[Event, int]],
+        waiters: dict[str, Waiters],
         queues: Sequence[str],
         need: int,
         end: Instant,
@@ -110,7 +115,7 @@ class Waiters:
             signal.clear()
             with self._guard:
                 for queue in queues:
-                    rooms.setdefault(queue, {})[signal] = need
+                    waiters.setdefault(queue, Waiters()).add(signal, need)
             return False
 
         with self._guard:
@@ -123,10 +128,10 @@ class Waiters:
             with self._guard:
                 self.registered -= 1
                 for queue in queues:
-                    waiters = rooms.get(queue, {})
-                    waiters.pop(signal, None)
-                    if not waiters:
-                        rooms.pop(queue, None)
+                    if (known := waiters.get(queue)) is not None:
+                        known.drop(signal)
+                        if not known.waiting:
+                            del waiters[queue]
 
     def _poll(
         self,
@@ -157,14 +162,3 @@ class Waiters:
 def _version(connection: sqlite3.Connection) -> int:
     version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     return version
-
-
-def _wake(waiters: dict[Event, int], count: int) -> None:
-    """One that needs more than there is does not hold up those behind it."""
-    for waiter, need in list(waiters.items()):
-        if need <= count:
-            del waiters[waiter]
-            # A waiter may wait at several queues; if it is notified already, the next one is.
-            if not waiter.is_set():
-                waiter.set()
-                count -= need

@@ -1,0 +1,44 @@
+"""The heads of lines as the rules see them (`engine.lines`). A job of a line is exposed while it is not `behind`."""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from forebay.store.sqlite.tables import statement
+from forebay.store.states import DONE, RUNNING
+
+_HEADS: Final = statement("heads")
+_EXPOSED: Final = statement("exposed")
+
+
+class JobInLine(NamedTuple):
+    """What the rules, and a unit that moves the job, need to know of it."""
+
+    line: str
+    id: int
+    state: int
+    behind: int
+    queue: str
+    lane: str
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == RUNNING
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state >= DONE
+
+
+def line_heads(connection: sqlite3.Connection, lines: Iterable[str]) -> list[JobInLine]:
+    """The heads of those of these lines that have jobs."""
+    return [JobInLine._make(found) for found in connection.execute(_HEADS, (json.dumps(list(lines)),))]
+
+
+def exposed_in_line(connection: sqlite3.Connection, head: JobInLine, vacant: bool) -> JobInLine | None:
+    """The exposed job of the line with this head; `vacant`: it is the head, or there is none."""
+    if not (head.behind or head.has_ended):
+        return head
+    found = None if vacant else connection.execute(_EXPOSED, (head.line,)).fetchone()
+    return None if found is None else JobInLine._make(found)
