@@ -53,7 +53,7 @@ SEARCHES = {
     "parked_lanes": ["lane USING INDEX lane_parked (at=? AND queue=? AND (turn,rank,id)>(?,?,?))"],
     "parked_of_class": ["lane USING INDEX lane_held (queue=? AND cls=?)"],
     "gates_with_parked": ["lane USING COVERING INDEX lane_parked (at=? AND queue=?)"],
-    "classes_by_turn": ["class USING INDEX class_turn (queue=? AND (turn,cls)>(?,?))"],
+    "classes_by_turn": ["class USING INDEX class_turn (queue=? AND turn>?)"],
     "opened_rates": ["gate USING COVERING INDEX gate_waking (wake_at>? AND wake_at<?)"],
     "page": ["job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
     "page_dead": ["job USING INDEX job_dead (state=? AND rowid>? AND rowid<?)"],
@@ -66,9 +66,10 @@ SMALL_TABLES = {"queue", "schedule", "log_partition", "progress"}
 FOUND = {"half", "page", "idle", "held", "parked", "named", "fallen"}
 """What another part of the statement has found."""
 
-SORTED = {"page_held", "deepest"}
+SORTED = {"page_held", "deepest", "classes_of_turn"}
 """For people: of what runs, as few as workers hold, wherever their ids are; and the deepest of all queues, a few names
-that are kept while the queues are read once: an index by depth would be written with every job."""
+that are kept while the queues are read once: an index by depth would be written with every job. Classes with the same
+turn are ordered by their first jobs: a claim keeps a page of them while it reads them."""
 
 
 SCANNING = {"mark_all_sheds"}

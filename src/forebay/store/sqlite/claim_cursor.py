@@ -39,6 +39,7 @@ _SLEEP: Final = statement("sleep_again")
 _WAKE: Final = statement("wake")
 _CLASS: Final = statement("class")
 _BY_TURN: Final = statement("classes_by_turn")
+_OF_TURN: Final = statement("classes_of_turn")
 _CLASSES: Final = statement("classes_of_lanes")
 _PUT_LANE: Final = statement("put_lane")
 _PUT_CLASS: Final = statement("put_class")
@@ -135,7 +136,10 @@ class LoadedLanes(Lanes[ReadyHead]):
 
 
 class ClaimCursor:
-    """The cursor over one queue. `count`: how many jobs are wanted of it."""
+    """The cursor over one queue. `count`: how many jobs are wanted of it.
+
+    `_turn`: all classes before it are loaded; `_tied`: of those with this turn, all whose first job is not after it.
+    """
 
     def __init__(
         self, connection: sqlite3.Connection, rules: LoadedLanes, queue: QueueCounters, count: int = 1
@@ -146,6 +150,8 @@ class ClaimCursor:
         self._page = count
         self._size = min(max(count, _MIN_PAGE), _MAX_PAGE)
         self._shares = queue.spec.share is not None
+        self._turn = MIN_INTEGER
+        self._tied: tuple[int, int] | None = None
         self._rows: dict[str, LaneRow] = {}
         self._lanes: dict[str, _Lane] = {}
         self._classes: dict[str, tuple[int, bool]] = {}
@@ -223,9 +229,7 @@ class ClaimCursor:
         self._rules.table.load(gate.name for gate in stamper.whole)
         self._rules.fronts[queue.name] = front
         self._rules.configure(front, stamper.whole, stamper.weight if self._shares else None, stamper.gates)
-        front.clear(
-            self._pager(_BY_TURN, (queue.name,), (MIN_INTEGER, ""), self._add_classes) if self._shares else None
-        )
+        front.clear(self._more_classes if self._shares else None)
         front.turn = queue.turn
         classes = [] if self._shares else [cls for (cls,) in self._connection.execute(_CLASSES, (queue.name,))]
         if queue.counts[READY] > queue.laned and "" not in classes:
@@ -270,7 +274,28 @@ class ClaimCursor:
             of.open.put(self._lane("", of, LaneRow(0, 0, 0, None)))
         return of
 
-    def _add_classes(self, found: Sequence[Any]) -> Key:
+    def _more_classes(self) -> Key | None:
+        """The next classes by their turns; of more than a page with the same turn, those with the first jobs."""
+        execute, queue, size = self._connection.execute, self._queue.name, self._size
+        if self._tied is None:
+            found = execute(_BY_TURN, (queue, self._turn, size)).fetchall()
+            whole = found if len(found) < size else [each for each in found if each[0] < found[-1][0]]
+            self._add_classes(whole)
+            if len(found) < size:
+                return None
+            self._turn = found[-1][0]
+            if whole:
+                return (self._turn,)
+            self._tied = (MIN_INTEGER, -1)
+        found = execute(_OF_TURN, (queue, self._turn, *self._tied, size)).fetchall()
+        self._add_classes([each[:2] for each in found])
+        if len(found) == size:
+            self._tied = found[-1][2:]
+            return self._turn, *self._tied
+        self._tied, self._turn = None, self._turn + 1
+        return (self._turn,)
+
+    def _add_classes(self, found: Sequence[Any]) -> None:
         """Classes come with their first lanes, and these with their first jobs."""
         self._share_page(len(found))
         names = [name for _, name in found if name not in self._front.classes]
@@ -284,7 +309,6 @@ class ClaimCursor:
                 self._classes[name] = (turn, True)
                 of = self._new_class(name, turn, sorted(first[name]))
             self._front.order.put(of)
-        return found[-1][:1] if found else ()
 
     def _add_open(self, of: _Class, found: Sequence[Any]) -> Key:
         if not self._shares:

@@ -282,10 +282,20 @@ UPDATE class SET open = 0 WHERE queue = ?1 AND cls = ?2 AND NOT EXISTS (
 SELECT turn, open FROM class WHERE queue = ?1 AND cls = ?2;
 
 -- name: classes_by_turn
--- Classes with open lanes behind a place, smallest turn first.
-SELECT turn, cls FROM class INDEXED BY class_turn
-WHERE open = 1 AND queue = ?1 AND (turn, cls) > (?2, ?3)
-ORDER BY turn, cls LIMIT ?4;
+-- Classes with open lanes from a turn on, smallest turn first.
+SELECT turn, cls FROM class INDEXED BY class_turn WHERE open = 1 AND queue = ?1 AND turn >= ?2 ORDER BY turn, cls LIMIT ?3;
+
+-- name: classes_of_turn
+-- Classes with open lanes and the same turn behind a place, first jobs first; before them the class that has no name.
+SELECT turn, cls, rank, id FROM (
+    SELECT c.turn, c.cls, coalesce(l.rank, -9223372036854775808) AS rank, coalesce(l.id, 0) AS id
+    FROM class AS c INDEXED BY class_turn LEFT JOIN lane AS l ON c.cls <> '' AND l.queue = ?1 AND l.lane = (
+        SELECT lane FROM lane INDEXED BY lane_open WHERE at IS NULL AND queue = ?1 AND cls = c.cls
+        ORDER BY rank, id LIMIT 1
+    )
+    WHERE c.open = 1 AND c.queue = ?1 AND c.turn = ?2
+) AS heads
+WHERE (rank, id) > (?3, ?4) ORDER BY rank, id LIMIT ?5;
 
 -- name: classes_of_lanes
 -- The classes of open lanes.
