@@ -16,7 +16,6 @@ from forebay.core.gate import (
     gate_names,
     gate_of,
     has_gate,
-    has_room,
     is_open,
     lane_gates,
     lane_key,
@@ -153,7 +152,6 @@ def test_a_lane_has_a_name_of_its_own(cls: str, gates: list[str]) -> None:
 @given(st.integers(0, 12), st.integers(1, 9), st.integers(0, 9))
 def test_room_is_for_the_cost_and_what_costs_more_than_there_is_runs_alone(used: int, cost: int, slots: int) -> None:
     expected = slots > 0 and (used + cost <= slots or (cost > slots and used == 0))
-    assert has_room(used, cost, slots) is expected
     assert is_open(Gate("cap/q", slots), used, NOW + SECOND, cost, NOW) is expected
     assert is_open(Gate("cap/q", 5), used, 0, cost, NOW, given=slots) is expected
 

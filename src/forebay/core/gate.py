@@ -84,16 +84,12 @@ def tat_after(gate: Gate, tat: Instant, cost: int, now: Instant) -> Instant:
     return max(tat, now) + cost * gate.step
 
 
-def has_room(used: int, cost: int, slots: int) -> bool:
-    """Whether this many free slots admit the cost; a job that costs more than all slots runs alone."""
-    return used + min(cost, max(slots, 1)) <= slots
-
-
 def is_open(gate: Gate, used: int, tat: Instant, cost: int, now: Instant, given: int | None = None) -> bool:
-    """Whether a job of this cost may start now."""
+    """Whether a job of this cost may start now; one that costs more than all slots of a cap runs alone."""
     if gate.step:
         return opens_at(gate, tat, cost, given) <= now
-    return has_room(used, cost, gate.limit if given is None else given)
+    slots = gate.limit if given is None else given
+    return used + min(cost, max(slots, 1)) <= slots
 
 
 def whole_gates(spec: QueueSpec) -> tuple[Gate, ...]:

@@ -200,7 +200,7 @@ class Stamper:
 
     def gates(self, names: Iterable[str]) -> tuple[Gate, ...]:
         """Those of these gates that still hold jobs."""
-        return tuple(gate for name in names if (gate := self.gate(name)) is not None)
+        return tuple([gate for name in names if (gate := self.gate(name)) is not None])
 
     def gate_named(self, name: str) -> Gate | None:
         """The same, or a gate of the whole queue."""

@@ -497,10 +497,10 @@ class Lanes(Generic[J]):
                 self._set_timer(state)
 
     def _numbered(self, front: Front[J], gates: Iterable[Gate]) -> tuple[Numbered, ...]:
-        found = tuple((gate, self.state(gate.name)) for gate in gates)
+        found = [(gate, self.state(gate.name)) for gate in gates]
         for gate, state in found:
             state.numbers[front.queue] = gate
-        return found
+        return tuple(found)
 
     def _set_timer(self, state: GateState) -> None:
         at = MAX_INSTANT

@@ -4,9 +4,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
-from forebay.core.entries import Entry
 from forebay.core.errors import QueueFull
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft, State
@@ -51,6 +51,15 @@ _MOVE_SOURCE: Final = "INSERT OR REPLACE INTO source (source, batch, taken, dige
 _SWEEP_SOURCES: Final = (
     "DELETE FROM source WHERE source IN (SELECT source FROM source WHERE at < ? ORDER BY at LIMIT ?)"
 )
+
+_WORK: Final = attrgetter("rank_timed", "kind", "tenant", "body")
+_ORDER: Final = attrgetter("expires_at", "priority", "rank_base", "merges", "line", "blocks")
+_NAMES: Final = attrgetter("cost", "subject", "key", "deadline")
+_TRAITS: Final = attrgetter(
+    "gates", "line", "priority", "rank_base", "expires_at", "deadline", "subject", "key", "meta", "cost"
+)
+_PLAIN: Final = ((), None, 0, 0, None, None, None, None, None, 1)
+"""The traits of most jobs."""
 
 
 class Intake:
@@ -165,7 +174,7 @@ def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:
     plain, rows, born = [], [], dict[tuple[str, str, int], int]()
     for birth in births(plan.entries, unit.now, taken):
         queue, state = birth.entry.queue, READY if birth.ready else WAITING
-        if _is_plain(birth.entry):
+        if _TRAITS(birth.entry) == _PLAIN:
             plain.append(_plain_row(birth, state, unit.now))
         else:
             rows.append(_row(birth, state, unit.now))
@@ -187,39 +196,14 @@ def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:
 
 def _plain_row(birth: Birth, state: int, now: Instant) -> tuple[Any, ...]:
     entry = birth.entry
-    return (
-        entry.id,
-        state,
-        entry.queue,
-        birth.lane,
-        birth.rank,
-        entry.due_at,
-        entry.max_attempts,
-        now,
-        entry.rank_timed,
-        entry.kind,
-        entry.tenant,
-        entry.body,
-    )
+    first = (entry.id, state, entry.queue, birth.lane, birth.rank, entry.due_at, entry.max_attempts, now)
+    return *first, *_WORK(entry)
 
 
 def _row(birth: Birth, state: int, now: Instant) -> tuple[Any, ...]:
     entry = birth.entry
-    return (
-        *_plain_row(birth, state, now),
-        entry.expires_at,
-        entry.priority,
-        entry.rank_base,
-        entry.merges,
-        entry.line,
-        entry.blocks,
-        birth.behind,
-        entry.cost,
-        entry.subject,
-        entry.key,
-        entry.deadline,
-        None if entry.meta is None else text_of(entry.meta),
-    )
+    meta = None if entry.meta is None else text_of(entry.meta)
+    return *_plain_row(birth, state, now), *_ORDER(entry), birth.behind, *_NAMES(entry), meta
 
 
 def _merge(unit: UnitOfWork, merge: MergedDraft) -> None:
@@ -230,22 +214,6 @@ def _merge(unit: UnitOfWork, merge: MergedDraft) -> None:
     for queue, lane, state in unit.connection.execute(_MERGE, work).fetchall():
         if state == READY:
             unit.lanes.left(queue, lane)
-
-
-def _is_plain(entry: Entry) -> bool:
-    """Nothing in it that most jobs do not have."""
-    return not (
-        entry.gates
-        or entry.line is not None
-        or entry.priority
-        or entry.rank_base
-        or entry.expires_at is not None
-        or entry.deadline is not None
-        or entry.subject is not None
-        or entry.key is not None
-        or entry.meta is not None
-        or entry.cost != 1
-    )
 
 
 def _room_at(full: QueueFull, reader: sqlite3.Connection) -> Instant:
