@@ -30,7 +30,7 @@ class _Postgres:
     def residue(self) -> Mapping[str, int]:
         """Rows that are left, and what a process holds on to."""
         # `promote` sweeps what is no longer needed, now and then.
-        self.store.backend.claims.swept_at = 0
+        self.store.backend.claims.swept_at = self.store.backend.claims.trimmed_at = 0
         self.store.promote(1_000)
         names = ("run", "ended", "key", "gate", "lane", "inbox")
         left = {name: self.tables.value(f"SELECT count(*) FROM forebay.{name}") for name in names}

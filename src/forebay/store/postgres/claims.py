@@ -52,6 +52,7 @@ _CLAIM: Final = Prepared(f"SELECT * FROM {CLAIM_CALL}")
 _PROMOTE: Final = Prepared("SELECT p.*, forebay.has_dead_limits() FROM forebay.promote(%s::bigint, %s, %s) AS p")
 _OVER_DEAD_LIMIT: Final = "SELECT forebay.is_over_dead_limit(%s)"
 _TRIM: Final = "SELECT forebay.trim_ledger(%s, %s) FROM forebay.number_ledger()"
+_SWEEP_CALLS: Final = statement("sweep_calls")
 _HOLDER: Final = (
     "INSERT INTO forebay.holder (owner, seen_at) VALUES (%s, coalesce(%s::bigint, forebay.clock())) RETURNING id"
 )
@@ -72,6 +73,9 @@ _MAX_HOLDERS: Final = 1_000
 _SWEEP_EVERY: Final = 30_000_000
 _TRIM_EVERY: Final = 5_000_000
 _TRIM_LIMIT: Final = 10 * MAX_BATCH
+"""Records and calls that a promotion removes. If there were as many, the next promotion goes on."""
+
+_CALL_MEMORY: Final = 600_000_000
 
 
 class ClaimCursor:
@@ -224,7 +228,7 @@ class Claims:
         self.cursors: dict[str, ClaimCursor] = {}
         self.lease_cursor = LeaseCursor()
         self.swept_at: Instant | None = None
-        self._trimmed_at: Instant = 0
+        self.trimmed_at: Instant = 0
 
     def promote(self, limit: int) -> Promotion:
         ready, next_due, maintain, stamp, laned, limited = self._session.server.query(
@@ -244,9 +248,11 @@ class Claims:
             _, next_due, *_ = self._session.server.query(_PROMOTE, (self._session.at, 0, True))[0]
         if limited and self._session.server.query(_OVER_DEAD_LIMIT, (stamp,))[0][0]:
             self._session.write(lambda unit: purge_excess_dead(unit, limit))
-        if abs(stamp - self._trimmed_at) > _TRIM_EVERY:
-            self._trimmed_at = stamp
-            self._session.server.query(_TRIM, (stamp, _TRIM_LIMIT))
+        if abs(stamp - self.trimmed_at) > _TRIM_EVERY:
+            trimmed = self._session.server.query(_TRIM, (stamp, _TRIM_LIMIT))[0][0]
+            swept = self._session.server.query(_SWEEP_CALLS, (stamp - _CALL_MEMORY, _TRIM_LIMIT))[0][0]
+            if max(trimmed, swept) < _TRIM_LIMIT:
+                self.trimmed_at = stamp
         return Promotion(ready, next_due)
 
     def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:

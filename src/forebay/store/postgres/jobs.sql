@@ -385,10 +385,14 @@ DELETE FROM forebay.key AS k USING unnest(%s::text[], %s::text[]) AS u (queue, k
 WHERE k.queue = u.queue AND k.key = u.key AND k.until >= 7258118400000000 AND NOT forebay.in_states(k.job_id, 63);
 
 -- name: sweep_calls
--- Remove calls that will not be repeated any more.
-DELETE FROM forebay.call WHERE token = ANY (ARRAY(
-    SELECT token FROM forebay.call WHERE at < %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
-));
+-- Remove calls that will not be repeated any more; returns how many.
+WITH swept AS (
+    DELETE FROM forebay.call WHERE token = ANY (ARRAY(
+        SELECT token FROM forebay.call WHERE at < %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING 1
+)
+SELECT count(*) FROM swept;
 
 -- name: sweep_settled
 -- Remove the oldest settles beyond the number that is kept.

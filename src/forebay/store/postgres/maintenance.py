@@ -1,4 +1,4 @@
-"""Maintenance: expiry of jobs, removal of finished jobs, keys, calls and holders that are past their time. Bounded.
+"""Maintenance: expiry of jobs, removal of finished jobs, keys and holders that are past their time. Bounded.
 
 Due jobs need no maintenance: a claim makes them ready.
 """
@@ -22,7 +22,6 @@ END_SINGLES: Final = statement("end_singles")
 EXTRACT: Final = "SELECT forebay.extract(%s, %s)"
 _RECOUNT_DEAD: Final = statement("recount_dead")
 SETTLE_MEMORY: Final = 65_536
-_CALL_MEMORY: Final = 600_000_000
 _HOLDER_MEMORY: Final = 3 * 86_400_000_000
 EXPIRE_LIMIT: Final = 4 * MAX_BATCH
 """How many expired jobs a verb removes as part of its maintenance."""
@@ -40,7 +39,6 @@ _SWEEP_KEYS: Final = statement("sweep_keys")
 _KEYS_BY_STATE: Final = statement("keys_by_state")
 _DROP_KEYS: Final = statement("drop_keys")
 _DROP_RATES: Final = statement("drop_rates")
-_SWEEP_CALLS: Final = statement("sweep_calls")
 _SWEEP_SETTLED: Final = statement("sweep_settled")
 _SWEEP_HOLDERS: Final = statement("sweep_holders")
 _DROP_PROGRESS: Final = statement("drop_progress")
@@ -91,7 +89,6 @@ def sweep(unit: UnitOfWork, limit: int) -> None:
     forget(unit, unit.fetch(_PURGE_KEPT, (unit.now, limit)))
     sweep_keys(unit, limit)
     unit.execute(_DROP_RATES, (unit.now, limit))
-    unit.execute(_SWEEP_CALLS, (unit.now - _CALL_MEMORY, limit))
     unit.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
     unit.execute(_SWEEP_HOLDERS, (unit.now - _HOLDER_MEMORY,))
     unit.execute(_DROP_PROGRESS)
