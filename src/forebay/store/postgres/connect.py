@@ -150,6 +150,11 @@ def array_literal(values: Iterable[int | bool | str | None]) -> str:
     return "{" + ",".join(["NULL" if value is None else _element(value) for value in values]) + "}"
 
 
+def row_literal(values: Iterable[int | bool | str | None]) -> str:
+    """The text of a row, which may be an element of an array."""
+    return "(" + ",".join(["" if value is None else _element(value) for value in values]) + ")"
+
+
 def _element(value: int | bool | str) -> str:
     if not isinstance(value, str):
         return str(value)

@@ -39,7 +39,7 @@ from forebay.engine.intake import (
 )
 from forebay.store.brokers import Spread
 from forebay.store.group_commit import GroupCommit, PendingCall
-from forebay.store.postgres.connect import Json, Prepared, array_literal
+from forebay.store.postgres.connect import Json, Prepared, array_literal, row_literal
 from forebay.store.postgres.maintenance import EXTRACT, dead_letter, sweep_keys
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import (
@@ -59,10 +59,8 @@ from forebay.store.postgres.session import KnownSpec, Restart, Session, UnitOfWo
 from forebay.store.protocol import Receipt
 
 _INSERT_RUNS: Final = (
-    "SELECT * FROM forebay.insert_runs(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], %s::integer[], "
-    "%s::integer[], "
-    "%s::text[], %s::text[], %s::text[], %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[], "
-    "%s::bigint[], %s::smallint[], %s::integer[], %s::bigint[], "
+    "SELECT * FROM forebay.insert_runs(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], "
+    "%s::forebay.draft_run[], "
 )
 _MANY: Final = Prepared(_INSERT_RUNS + "%b::json[], %b::json[])")
 _ONE: Final = Prepared(_INSERT_RUNS + "ARRAY[%b::json], ARRAY[%b::json])")
@@ -186,12 +184,12 @@ class BatchInserter:
             return queue.stamp(draft)
 
         counts, *columns, facts, bodies = zip(*[run.columns() for run in group(drafts, stamp)], strict=True)
+        rows = array_literal(map(row_literal, zip(accumulate(counts), counts, *columns, strict=True)))
         one = len(bodies) == 1
         payloads = (facts[0], bodies[0]) if one else (list(facts), list(bodies))
         versions = array_literal([queue.version for queue in known.values()])
         fixed = (self._session.at, uuid4(), array_literal(sorted(exclusive)), array_literal(known), versions)
-        parameters = (*fixed, array_literal(accumulate(counts)), *map(array_literal, (counts, *columns)), *payloads)
-        first = int(self._session.server.query(_ONE if one else _MANY, parameters, certain=True)[0][0])
+        first = int(self._session.server.query(_ONE if one else _MANY, (*fixed, rows, *payloads), certain=True)[0][0])
         return None if first == _STALE else first
 
 
@@ -308,7 +306,7 @@ class BatchPlan:
 
         Claims take no such lock: a job that is being claimed at this moment counts as running.
         """
-        found = self._unit.fetch(_UNCLAIMED[shed.victim], (queue, queue, queue, limit + _SPARE))
+        found = self._unit.fetch(_UNCLAIMED[shed.victim], (queue, queue, limit + _SPARE))
         columns = [list(column) for column in zip(*found, strict=True)][:2]
         locked = set(self._unit.fetch(_LOCK_UNCLAIMED, columns)) if found else set()
         ranked: list[RankedId] = []

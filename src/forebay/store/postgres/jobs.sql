@@ -12,8 +12,7 @@ SELECT name, max_depth FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FO
 SELECT coalesce(sum(r.n), 0)::bigint
 FROM (
     SELECT n, queue FROM forebay.run WHERE state = 1
-    UNION ALL SELECT n, queue FROM forebay.run WHERE state = 3
-    UNION ALL SELECT n, queue FROM forebay.run WHERE state = 0
+    UNION ALL SELECT n, queue FROM forebay.run WHERE state <> 1
     UNION ALL SELECT n - coalesce(bit_count(settled), 0), queue FROM forebay.pack
 ) AS r
 WHERE r.queue = %s;
@@ -226,8 +225,7 @@ ORDER BY e.id LIMIT %s;
 -- Runs of a bounded queue, in the order in which the oldest are shed.
 SELECT r.single, r.last_id, r.n, r.rank FROM (
     SELECT single, last_id, n, rank FROM forebay.run WHERE state = 1 AND queue = %s
-    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 3 AND queue = %s
-    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state <> 1 AND queue = %s
 ) AS r
 ORDER BY r.last_id LIMIT %s;
 
@@ -235,8 +233,7 @@ ORDER BY r.last_id LIMIT %s;
 -- The same where the lowest in rank are shed.
 SELECT r.single, r.last_id, r.n, r.rank FROM (
     SELECT single, last_id, n, rank FROM forebay.run WHERE state = 1 AND queue = %s
-    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 3 AND queue = %s
-    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state <> 1 AND queue = %s
 ) AS r
 ORDER BY r.rank DESC, r.last_id DESC LIMIT %s;
 

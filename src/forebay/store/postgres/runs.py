@@ -73,7 +73,7 @@ class DraftRun(Struct):
     drafts: list[Draft]
 
     def columns(self) -> tuple[Any, ...]:
-        """The arguments of `forebay.insert_runs`; facts and payloads come last."""
+        """The columns of `forebay.draft_run` from `n` on, then facts and payloads."""
         stamp, draft = self.stamp, self.drafts[0]
         return (
             len(self.drafts),

@@ -99,12 +99,11 @@ CREATE TABLE forebay.run (
 ALTER TABLE forebay.run ALTER COLUMN queue SET STORAGE MAIN, ALTER COLUMN lane SET STORAGE MAIN,
     ALTER COLUMN line SET STORAGE MAIN, ALTER COLUMN gates SET STORAGE MAIN;
 CREATE INDEX run_ready ON forebay.run (queue, lane, rank, last_id) WHERE state = 1;
-CREATE INDEX run_later ON forebay.run (queue, due_at, last_id) WHERE state = 3;
+CREATE INDEX run_waiting ON forebay.run (queue, state, due_at, last_id) WHERE state <> 1;
 CREATE INDEX run_due ON forebay.run (due_at) WHERE state = 3;
 CREATE INDEX run_expiring ON forebay.run (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX run_merges ON forebay.run (queue, subject) WHERE merges;
 CREATE INDEX run_line ON forebay.run (line, least(state, 1), last_id) WHERE line IS NOT NULL;
-CREATE INDEX run_behind ON forebay.run (queue) WHERE state = 0;
 
 -- A run, or the first jobs of one, that is claimed; with the attempt and the delivery of the claim.
 CREATE TYPE forebay.member AS (

@@ -1,12 +1,18 @@
 -- Enqueue: the function of the store, keys that are taken by the state of their job, and the functions for SQL users.
 
--- Insert runs. Gates come as the JSON of their names; `uptos`: how many jobs of the call there are up to the end of each run.
--- `first` -1: a spec has changed. A repeated call gets the answer of the first. It is one statement, since for a single job
--- most of the time is the start of statements.
+-- Alike neighbours of one call of enqueue, as far as all of them have a value in common. `upto`: how many jobs of the call
+-- there are up to the last of them; `gates`: the JSON of their names.
+CREATE TYPE forebay.draft_run AS (
+    upto integer, n integer, queue text, cls text, lane text, gates text, cost integer, kind text, delay bigint, run_at bigint,
+    base bigint, timed smallint, max_attempts integer, expires_at bigint
+);
+
+-- Insert runs. `first` -1: a spec has changed. A repeated call gets the answer of the first. It is one statement, since for a
+-- single job most of the time is the start of statements, and the runs are one list: a list for each column would be unnested
+-- by a function of its own.
 CREATE FUNCTION forebay.insert_runs(
-    at bigint, token uuid, exclusive_keys integer[], names text[], versions integer[], uptos integer[],
-    counts integer[], queues text[], classes text[], lanes text[], gates text[], costs integer[], kinds text[], delays bigint[], run_ats bigint[],
-    bases bigint[], timed smallint[], max_attempts integer[], expiries bigint[], facts json[], bodies json[]
+    at bigint, token uuid, exclusive_keys integer[], names text[], versions integer[], runs forebay.draft_run[], facts json[],
+    bodies json[]
 ) RETURNS TABLE (first bigint, stamp bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -33,16 +39,13 @@ BEGIN
             CASE WHEN r.gates IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(r.gates::jsonb)) END, r.facts, r.bodies
         FROM (
             SELECT u.*, CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
-            FROM unnest(
-                uptos, counts, queues, classes, lanes, gates, costs, kinds, delays, run_ats, bases, timed, max_attempts, expiries, facts,
-                bodies
-            ) AS u (
+            FROM unnest(runs, facts, bodies) AS u (
                 upto, n, queue, cls, lane, gates, cost, kind, delay, run_at, base, timed, max_attempts, expires_at, facts, bodies
             )
         ) AS r
         WHERE EXISTS (SELECT FROM call) AND NOT EXISTS (
-            SELECT FROM unnest(names, versions) AS u (name, version) LEFT JOIN forebay.queue AS q ON q.name = u.name
-            WHERE coalesce(q.version, 0) <> u.version
+            SELECT FROM unnest(names, versions) AS u (name, version)
+            WHERE coalesce((SELECT q.version FROM forebay.queue AS q WHERE q.name = u.name), 0) <> u.version
         )
         RETURNING last_id, n, queue, kind, max_attempts, due_at, facts
     ), recorded AS (
@@ -64,7 +67,7 @@ BEGIN
     END IF;
     IF exclusive_keys <> '{}' THEN
         FOR v_lane IN
-            SELECT u.queue, array_agg(DISTINCT u.lane) AS lanes FROM unnest(queues, lanes) AS u (queue, lane)
+            SELECT u.queue, array_agg(DISTINCT u.lane) AS lanes FROM unnest(runs) AS u
             JOIN forebay.queue AS q ON q.name = u.queue AND q.laned GROUP BY u.queue
         LOOP
             PERFORM forebay.refresh(v_now, v_lane.queue, v_lane.lanes);
