@@ -28,6 +28,18 @@ CLAIM = (
     "SELECT c.n FROM forebay.claim(NULL, false, 0, 1000000, '{}', '{7}', '{f}', '{plain}', '{0}', '{NULL}', '{1}', "
     "'{1}', '{NULL}', '{NULL}') AS c"
 )
+QUEUES = 20
+CLAIM_OF_MANY = (
+    "SELECT count(*) FROM (SELECT array_agg('q' || i) AS names, array_agg(0) AS zeros, array_agg(1) AS ones, "
+    "array_agg(NULL::text) AS none, array_agg(false) AS no FROM generate_series(1, %s) AS i) AS q, LATERAL "
+    "forebay.claim(NULL, false, 0, 1000000, '{}', '{7}', q.no, q.names, q.zeros, q.none, q.ones, q.ones, "
+    "q.none::bigint[], q.none::bigint[])"
+)
+INSERT = (
+    "SELECT first FROM forebay.insert_runs(NULL, gen_random_uuid(), '{}', '{plain}', '{0}', "
+    "ARRAY[ROW(1, 1, 'plain', '', '', NULL, 1, 'k', 0, NULL, 0, 2, 25, NULL)::forebay.draft_run], "
+    "ARRAY[NULL::json], ARRAY['[1]'::json])"
+)
 TAKE = "SELECT cardinality(members) FROM forebay.take(%s, %s, NULL, %s)"
 REFRESH = "SELECT forebay.refresh(%s, %s, %s)"
 SPECS = {
@@ -50,6 +62,9 @@ def url() -> Iterator[str]:
                     store.enqueue([Draft("k", queue=queue, subject=each, tenant=each) for each in names])
             store.enqueue([Draft("k", queue="plain")])
         with psycopg.connect(name) as connection:
+            connection.execute(
+                "INSERT INTO forebay.queue (name) SELECT 'known' || i FROM generate_series(1, 1000) AS i"
+            )
             connection.execute(
                 "INSERT INTO forebay.gate SELECT r.gates[1], 1, 1 FROM forebay.run AS r WHERE r.queue = 'shut'"
             )
@@ -119,11 +134,26 @@ def test_lanes_are_refreshed_one_by_one(url: str, queue: str) -> None:
         assert large < 12 * small
 
 
-def test_a_claim_of_one_plain_job_is_two_statements(url: str) -> None:
-    """Besides the call itself: a statement that takes the job and one that packs it."""
+def test_a_claim_of_one_plain_job_is_one_statement(url: str) -> None:
+    """Besides the call itself."""
     answer, plans = explained(url, CLAIM)
     assert answer == 1
-    assert len(plans) == 3
+    assert len(plans) == 2
+
+
+def test_an_enqueue_of_one_plain_job_is_one_statement(url: str) -> None:
+    """Besides the call itself."""
+    answer, plans = explained(url, INSERT)
+    assert answer > 0
+    assert len(plans) == 2
+
+
+def test_a_claim_reads_all_of_its_queues_in_one_statement_and_no_others(url: str) -> None:
+    """Besides the call itself, one for maintenance, and one for each queue that may have jobs."""
+    answer, plans = explained(url, CLAIM_OF_MANY, QUEUES)
+    assert answer == 0
+    assert len(plans) == 3 + QUEUES
+    assert sum(map(steps_of, plans)) < 20 * QUEUES
 
 
 def test_failures_of_alike_jobs_read_each_payload_once(url: str) -> None:

@@ -34,9 +34,10 @@ CREATE FUNCTION forebay.is_current(names text[], versions integer[]) RETURNS boo
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
 BEGIN
+    -- Not a join: under the settings of its callers all queues would be read.
     RETURN NOT EXISTS (
-        SELECT FROM unnest(names, versions) AS u (name, version) LEFT JOIN forebay.queue AS q ON q.name = u.name
-        WHERE coalesce(q.version, 0) <> u.version
+        SELECT FROM unnest(names, versions) AS u (name, version)
+        WHERE coalesce((SELECT q.version FROM forebay.queue AS q WHERE q.name = u.name), 0) <> u.version
     );
 END
 $$;
@@ -161,7 +162,7 @@ END
 $$;
 
 -- The first of a queue's lanes that are parked at a gate, and what their first jobs cost.
-CREATE FUNCTION forebay.parked(v_gate text, v_queue text, v_fair boolean, most bigint)
+CREATE FUNCTION forebay.parked(v_gate text, v_queue text, v_fair boolean, max_lanes bigint)
 RETURNS TABLE (turn bigint, lane text, cls text, rank bigint, id bigint, cost integer)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
@@ -178,11 +179,11 @@ BEGIN
             SELECT c.turn, l.lane, l.cls, l.rank, l.id FROM forebay.lane AS l CROSS JOIN LATERAL (
                 SELECT c.turn FROM forebay.class AS c WHERE c.queue = v_queue AND c.cls = l.cls OFFSET 0
             ) AS c
-            WHERE v_fair AND l.at = v_gate AND l.queue = v_queue ORDER BY c.turn, l.rank, l.id LIMIT most
+            WHERE v_fair AND l.at = v_gate AND l.queue = v_queue ORDER BY c.turn, l.rank, l.id LIMIT max_lanes
         )
         UNION ALL (
             SELECT 0, l.lane, l.cls, l.rank, l.id FROM forebay.lane AS l
-            WHERE NOT v_fair AND l.at = v_gate AND l.queue = v_queue ORDER BY l.rank, l.id LIMIT most
+            WHERE NOT v_fair AND l.at = v_gate AND l.queue = v_queue ORDER BY l.rank, l.id LIMIT max_lanes
         )
     ) AS p;
 END

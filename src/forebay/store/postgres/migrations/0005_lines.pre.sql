@@ -160,8 +160,8 @@ AS $$
     ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, used = excluded.used
 $$;
 
--- How many lines of a queue a dead head blocks, of the first `most` lines that have dead jobs.
-CREATE FUNCTION forebay.blocked_lines(v_queue text, most integer) RETURNS bigint
+-- How many lines of a queue a dead head blocks, of the first `max_lines` lines that have dead jobs.
+CREATE FUNCTION forebay.blocked_lines(v_queue text, max_lines integer) RETURNS bigint
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
@@ -171,7 +171,7 @@ BEGIN
             SELECT e.line, min(e.id) AS id FROM forebay.ended AS e
             WHERE e.state = 4 AND e.blocks AND e.line >= 'order/' || v_queue || '/'
                 AND e.line < 'order/' || v_queue || '0'
-            GROUP BY e.line ORDER BY e.line LIMIT most
+            GROUP BY e.line ORDER BY e.line LIMIT max_lines
         ) AS d
         WHERE NOT EXISTS (
             SELECT FROM forebay.run AS r WHERE r.line = d.line AND least(r.state, 1) = 0 AND r.last_id < d.id
@@ -184,36 +184,36 @@ BEGIN
 END
 $$;
 
--- Ready jobs of a queue behind a closed gate, as far as claims have met it; `most` at most.
-CREATE FUNCTION forebay.held_jobs(v_now bigint, v_queue text, most integer) RETURNS bigint
+-- Ready jobs of a queue behind a closed gate, as far as claims have met it; at most `max_jobs`.
+CREATE FUNCTION forebay.held_jobs(v_now bigint, v_queue text, max_jobs integer) RETURNS bigint
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 BEGIN
     IF EXISTS (SELECT FROM forebay.whole_gates(v_now, v_queue) AS g WHERE g.room < 1) THEN
         RETURN (
-            SELECT least(most, coalesce(sum(f.n), 0)) FROM (
-                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue LIMIT most
+            SELECT least(max_jobs, coalesce(sum(f.n), 0)) FROM (
+                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue LIMIT max_jobs
             ) AS f
         );
     END IF;
     RETURN (
         -- A lane may still be parked where there is room again: room for one opens one lane.
         WITH parked AS MATERIALIZED (
-            SELECT l.lane, l.at FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT most
+            SELECT l.lane, l.at FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT max_jobs
         ), closed AS MATERIALIZED (
             SELECT g.name, g.room
             FROM forebay.lane_gates(v_now, v_queue, (SELECT array_agg(DISTINCT p.at) FROM parked AS p)) AS g
         )
-        SELECT least(most, coalesce(sum(f.n), 0)) FROM (
+        SELECT least(max_jobs, coalesce(sum(f.n), 0)) FROM (
             SELECT r.n FROM parked AS p JOIN closed AS c ON c.name = p.at CROSS JOIN LATERAL (
-                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane LIMIT most
+                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane LIMIT max_jobs
             ) AS r
             WHERE c.room < (
                 SELECT r.cost FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane
                 ORDER BY r.rank, r.last_id LIMIT 1
             )
-            LIMIT most
+            LIMIT max_jobs
         ) AS f
     );
 END

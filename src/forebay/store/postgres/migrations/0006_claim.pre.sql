@@ -6,38 +6,14 @@
 -- that is full one minute and empty the next. Without them a plan may scan the whole index, dead entries included. A
 -- function that is called from such a function runs under its settings, unless it sets its own.
 
--- Whether a claim has to wait for maintenance: expired jobs, jobs in the inbox.
-CREATE FUNCTION forebay.needs_maintenance(v_now bigint) RETURNS boolean
-LANGUAGE plpgsql STABLE SET enable_seqscan = off
-AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN (
-        SELECT EXISTS (SELECT FROM forebay.run WHERE expires_at IS NOT NULL AND expires_at <= v_now)
-            OR EXISTS (SELECT FROM forebay.inbox)
-    );
-END
-$$;
-
 -- A pack as its holder reads it, in lists of JSON whose brackets are left out, an element a member: `spans` as the ledger has
 -- them; `extents` with the attempts that are allowed, the size, the expiry and whether a cancellation was requested; `bodies`.
 -- `traits`: of the few members that have any, the number, facts and errors; NULL: there are none. `lead`, `floor`: the smallest
--- ranks below zero and above; `places`: those of the jobs in the claim, where lanes gave them, else NULL: they are in order.
+-- ranks below zero and above; `positions`: those of the jobs in the claim, where lanes gave them, else NULL: they are in order.
 CREATE TYPE forebay.claimed AS (
     flag integer, stamp bigint, want integer, pack bigint, n integer, by_heartbeat boolean, lead bigint, floor bigint, spans text,
     extents text, traits text, bodies text, positions text
 );
-
-CREATE FUNCTION forebay.nothing(flag integer, stamp bigint) RETURNS forebay.claimed LANGUAGE plpgsql IMMUTABLE
-AS $$
-DECLARE
-    v_row forebay.claimed;
-BEGIN
-    v_row.flag := flag;
-    v_row.stamp := stamp;
-    RETURN v_row;
-END
-$$;
 
 -- A lane that a claim may take from: the turn of its class and what a start costs it, how many jobs of the class and how many
 -- runs of the lane are read. `many`: its class has others. Behind the turn `upto`, classes that were not read may come before;
@@ -347,50 +323,72 @@ BEGIN
 END
 $$;
 
--- Take the next job of a plain queue, if that is all there is to do: the version is current, nothing is to be looked after, and
--- the next job is a run by itself. Else NULL: the long way finds out. One statement, since for a single job starting
--- statements costs most of the time; the settings are the caller's.
-CREATE FUNCTION forebay.take_one(v_now bigint, v_queue text, v_version integer, v_lead bigint, v_floor bigint)
-RETURNS forebay.member[]
+-- Claim the next job of a plain queue, if that is all there is to do: the version is current, nothing needs maintenance, and
+-- the next job is a run by itself. Else the row has no pack: the long way finds out. One statement, since for a single job
+-- starting statements costs most of the time; the settings are the caller's.
+CREATE FUNCTION forebay.claim_one(
+    v_now bigint, v_until bigint, v_holder integer, v_queue text, v_version integer, v_lead bigint, v_floor bigint
+) RETURNS forebay.claimed
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_members forebay.member[];
+    v_claimed forebay.claimed;
 BEGIN
-    WITH ordinary AS MATERIALIZED (
-        SELECT FROM (SELECT) AS one LEFT JOIN forebay.queue AS q ON q.name = v_queue
-        WHERE coalesce(q.version, 0) = v_version AND coalesce(q.paused_until, 0) <= v_now AND coalesce(q.whole, '[]') = '[]'
-            AND NOT coalesce(q.laned, false) AND (SELECT true FROM forebay.lane AS l WHERE l.queue = v_queue LIMIT 1) IS NULL
-            AND (SELECT true FROM forebay.run AS r WHERE r.expires_at IS NOT NULL AND r.expires_at <= v_now LIMIT 1) IS NULL
-            AND (SELECT true FROM forebay.inbox LIMIT 1) IS NULL AND (
-                SELECT true FROM forebay.run AS r WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now LIMIT 1
-            ) IS NULL
-    ), first AS MATERIALIZED (
-        SELECT r.ctid, r.n, r.line FROM forebay.run AS r
-        WHERE EXISTS (SELECT FROM ordinary) AND r.state = 1 AND r.queue = v_queue AND r.lane = ''
-            AND r.rank >= coalesce(v_lead, -9223372036854775808)
-            AND r.rank < CASE WHEN v_floor IS NULL THEN 9223372036854775807 ELSE 0 END
-            AND (r.expires_at IS NULL OR r.expires_at > v_now)
-        ORDER BY r.rank, r.last_id LIMIT 1 FOR UPDATE SKIP LOCKED
-    ), later AS MATERIALIZED (
-        SELECT r.ctid, r.n, r.line FROM forebay.run AS r
-        WHERE v_floor IS NOT NULL AND EXISTS (SELECT FROM ordinary) AND NOT EXISTS (SELECT FROM first) AND r.state = 1
-            AND r.queue = v_queue AND r.lane = '' AND r.rank >= v_floor AND (r.expires_at IS NULL OR r.expires_at > v_now)
-        ORDER BY r.rank, r.last_id LIMIT 1 FOR UPDATE SKIP LOCKED
+    WITH taken AS (
+        DELETE FROM forebay.run AS r WHERE r.n = 1 AND r.line IS NULL AND r.ctid = CASE WHEN (
+            SELECT coalesce(q.version, 0) = v_version AND coalesce(q.paused_until, 0) <= v_now AND coalesce(q.whole, '[]') = '[]'
+                AND NOT coalesce(q.laned, false) AND (SELECT true FROM forebay.lane AS l WHERE l.queue = v_queue LIMIT 1) IS NULL
+                AND (SELECT true FROM forebay.run AS r WHERE r.expires_at IS NOT NULL AND r.expires_at <= v_now LIMIT 1) IS NULL
+                AND (SELECT true FROM forebay.inbox LIMIT 1) IS NULL AND (
+                    SELECT true FROM forebay.run AS r WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now LIMIT 1
+                ) IS NULL
+            FROM (SELECT) AS one LEFT JOIN forebay.queue AS q ON q.name = v_queue
+        ) THEN coalesce((
+            SELECT r.ctid FROM forebay.run AS r
+            WHERE r.state = 1 AND r.queue = v_queue AND r.lane = '' AND r.rank >= coalesce(v_lead, -9223372036854775808)
+                AND r.rank < CASE WHEN v_floor IS NULL THEN 9223372036854775807 ELSE 0 END
+                AND (r.expires_at IS NULL OR r.expires_at > v_now)
+            ORDER BY r.rank, r.last_id LIMIT 1 FOR UPDATE SKIP LOCKED
+        ), (
+            SELECT r.ctid FROM forebay.run AS r
+            WHERE r.state = 1 AND r.queue = v_queue AND r.lane = '' AND r.rank >= v_floor
+                AND (r.expires_at IS NULL OR r.expires_at > v_now)
+            ORDER BY r.rank, r.last_id LIMIT 1 FOR UPDATE SKIP LOCKED
+        )) END
+        RETURNING r.rank, r.last_id, r.due_at, r.cancel_requested, r.facts, r.errors, r.bodies, forebay.member_of(r) AS member,
+            '[' || r.max_attempts || ',' || r.size || ',' || coalesce(r.expires_at::text, 'null')
+                || CASE WHEN r.cancel_requested THEN ',true]' ELSE ',false]' END AS extent,
+            forebay.ledger_span(
+                'claimed', r.last_id, 1, r.queue, r.kind, r.delivery + 1, r.attempt + 1, 0, r.enqueued_at, r.due_at,
+                greatest(v_now, r.due_at), v_until,
+                CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - 1, 1) ELSE '' END
+            ) AS span
+    ), pack AS (
+        INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, by_heartbeat, plain, queue, ids, cancel_requested, members)
+        SELECT v_until, v_now, 1, v_holder,
+            coalesce((SELECT h.until FROM forebay.holder AS h WHERE h.id = v_holder) <= v_until, false), true, v_queue,
+            int8range(t.last_id, t.last_id, '[]'), CASE WHEN t.cancel_requested THEN B'1' END, ARRAY[t.member]
+        FROM taken AS t
+        RETURNING id, by_heartbeat
+    ), recorded AS (
+        INSERT INTO forebay.ledger (at, verb, owner, spans)
+        SELECT greatest(v_now, t.due_at), 'claim', (SELECT h.owner FROM forebay.holder AS h WHERE h.id = v_holder),
+            ('[' || t.span || ']')::json
+        FROM taken AS t, forebay.ledger_rule AS l WHERE l.recording
     )
-    DELETE FROM forebay.run AS r WHERE r.ctid = (
-        SELECT h.ctid FROM (SELECT * FROM first UNION ALL SELECT * FROM later) AS h WHERE h.n = 1 AND h.line IS NULL
-    )
-    RETURNING ARRAY[forebay.member_of(r)] INTO v_members;
-    RETURN v_members;
+    SELECT 0, v_now, 1, p.id, 1, p.by_heartbeat, CASE WHEN t.rank < 0 THEN t.rank END, CASE WHEN t.rank >= 0 THEN t.rank END,
+        t.span, t.extent, CASE WHEN t.facts IS NOT NULL OR t.errors IS NOT NULL THEN
+            '[1,' || coalesce(t.facts::text, 'null') || ',' || coalesce(t.errors, '[]') || ']' END, t.bodies::text, NULL
+    INTO v_claimed FROM taken AS t, pack AS p;
+    RETURN v_claimed;
 END
 $$;
 
 -- Take the next jobs of a queue without lanes, as many as its gates let through. `v_rows`: how many runs the caller expects to
 -- need, so that no more are locked than are taken. `v_lead`, `v_floor`: where to begin among jobs that lead (ranks below zero)
--- and among the others; NULL: at the front. An old snapshot keeps dead entries in the index, and walking over all of them
--- would take longer and longer. The settings are the caller's.
+-- and among the others; NULL: at the start. An old snapshot keeps dead entries in the index, and a scan of all of them would
+-- take longer and longer. The settings are the caller's.
 CREATE FUNCTION forebay.take_plain(
     v_now bigint, v_queue text, v_gated boolean, v_need integer, v_rows integer, v_lead bigint, v_floor bigint
 ) RETURNS forebay.member[]
@@ -471,9 +469,10 @@ BEGIN
 END
 $$;
 
--- Hand out. A row may say instead: 1, something is to be looked after first; 2, a spec has changed; 3, a queue has lanes of
--- an older spec, so that its lock is needed alone. Nothing has been handed out then.
--- `alone`: by want, whether the lock of its queue is. `rows`, `leads`, `floors`: as in `take_plain`. What is taken for a want becomes a pack.
+-- Hand out. `flag` of the only row may say why nothing was handed out: 1, maintenance comes first; 2, a spec has changed; 3, a
+-- queue has lanes of an older spec, so that its lock is needed exclusively.
+-- `serial`: by want, whether the lock of its queue is held exclusively. `rows`, `leads`, `floors`: as in `take_plain`. What is
+-- taken for a want becomes a pack.
 CREATE FUNCTION forebay.claim(
     at bigint, maintained boolean, holder_id integer, lease_for bigint, exclusive_keys integer[], shared_keys integer[], serial boolean[],
     names text[], versions integer[], classes text[], counts integer[], rows integer[], leads bigint[], floors bigint[]
@@ -486,60 +485,68 @@ DECLARE
     v_locked boolean := forebay.lock_queues(exclusive_keys, shared_keys);
     v_now bigint := coalesce(at, forebay.clock());
     v_until bigint := v_now + lease_for;
-    v_queue record;
+    v_one forebay.claimed;
+    v_queues record;
     v_members forebay.member[];
     v_places text[];
     -- All that was taken, the wants, and the places of the jobs of each; `t_firsts`: the numbers of its first
     -- member and of that of the next.
     t_members forebay.member[];
-    t_wants integer[] := '{1}';
-    t_firsts integer[] := '{1,2}';
-    t_places text[] := '{NULL}';
+    t_wants integer[] := '{}';
+    t_firsts integer[] := '{1}';
+    t_places text[] := '{}';
 BEGIN
     IF counts = '{1}' AND NOT maintained AND NOT serial[1] AND classes[1] IS NULL THEN
-        t_members := forebay.take_one(v_now, names[1], versions[1], leads[1], floors[1]);
+        v_one := forebay.claim_one(v_now, v_until, holder_id, names[1], versions[1], leads[1], floors[1]);
+        IF v_one.pack IS NOT NULL THEN
+            RETURN NEXT v_one;
+            RETURN;
+        END IF;
     END IF;
+    v_one.stamp := v_now;
+    IF NOT maintained AND forebay.needs_maintenance(v_now) THEN
+        v_one.flag := 1;
+        RETURN NEXT v_one;
+        RETURN;
+    END IF;
+    SELECT bool_or(u.changed) AS changed, bool_or(u.has_lanes AND NOT u.serial) AS unlocked, array_agg(u.paused) AS paused,
+        array_agg(u.gated) AS gated, array_agg(u.laned OR u.has_lanes) AS laned, array_agg(u.due) AS due INTO v_queues
+    FROM (
+        SELECT u.serial, coalesce(q.version, 0) <> u.version AS changed, coalesce(q.paused_until > v_now, false) AS paused,
+            coalesce(q.whole <> '[]', false) AS gated, coalesce(q.laned, false) AS laned,
+            (SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1) IS NOT NULL AS has_lanes,
+            (
+                SELECT true FROM forebay.run AS r WHERE r.state = 3 AND r.queue = u.name AND r.due_at <= v_now LIMIT 1
+            ) IS NOT NULL AS due
+        FROM unnest(names, versions, serial) WITH ORDINALITY AS u (name, version, serial, number)
+        LEFT JOIN LATERAL (SELECT * FROM forebay.queue AS q WHERE q.name = u.name OFFSET 0) AS q ON true
+        ORDER BY u.number
+    ) AS u;
+    IF v_queues.changed OR v_queues.unlocked THEN
+        v_one.flag := CASE WHEN v_queues.changed THEN 2 ELSE 3 END;
+        RETURN NEXT v_one;
+        RETURN;
+    END IF;
+    FOR i IN 1 .. cardinality(names) LOOP
+        CONTINUE WHEN counts[i] = 0 OR v_queues.paused[i];
+        IF v_queues.due[i] THEN
+            PERFORM forebay.promote_due(v_now, names[i], 1000);
+        END IF;
+        v_places := NULL;
+        IF v_queues.laned[i] THEN
+            SELECT t.members, t.places INTO v_members, v_places FROM forebay.take(v_now, names[i], classes[i], counts[i]) AS t;
+        ELSE
+            CONTINUE WHEN classes[i] <> '';
+            v_members := forebay.take_plain(v_now, names[i], v_queues.gated[i], counts[i], rows[i], leads[i], floors[i]);
+        END IF;
+        CONTINUE WHEN v_members IS NULL;
+        t_wants := t_wants || i;
+        t_places := t_places || translate(array_to_string(v_places, ','), '{}', '[]');
+        t_members := t_members || v_members;
+        t_firsts := t_firsts || cardinality(t_members) + 1;
+    END LOOP;
     IF t_members IS NULL THEN
-        IF NOT maintained AND forebay.needs_maintenance(v_now) THEN
-            RETURN NEXT forebay.nothing(1, v_now);
-            RETURN;
-        END IF;
-        SELECT bool_or(coalesce(q.version, 0) <> u.version) AS changed, bool_or(NOT u.serial AND (
-            SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1
-        )) AS laned INTO v_queue
-        FROM unnest(names, versions, serial) AS u (name, version, serial) LEFT JOIN forebay.queue AS q ON q.name = u.name;
-        IF v_queue.changed OR v_queue.laned THEN
-            RETURN NEXT forebay.nothing(CASE WHEN v_queue.changed THEN 2 ELSE 3 END, v_now);
-            RETURN;
-        END IF;
-        t_wants := '{}';
-        t_firsts := '{1}';
-        t_places := '{}';
-        FOR i IN 1 .. cardinality(names) LOOP
-            CONTINUE WHEN counts[i] = 0;
-            SELECT q.paused_until, q.whole <> '[]' AS gated, q.laned OR serial[i] AND (
-                SELECT true FROM forebay.lane AS l WHERE l.queue = names[i] LIMIT 1
-            ) AS laned INTO v_queue FROM forebay.queue AS q WHERE q.name = names[i];
-            CONTINUE WHEN v_queue.paused_until > v_now;
-            IF EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 3 AND r.queue = names[i] AND r.due_at <= v_now) THEN
-                PERFORM forebay.promote_due(v_now, names[i], 1000);
-            END IF;
-            v_places := NULL;
-            IF v_queue.laned THEN
-                SELECT t.members, t.places INTO v_members, v_places FROM forebay.take(v_now, names[i], classes[i], counts[i]) AS t;
-            ELSE
-                CONTINUE WHEN classes[i] <> '';
-                v_members := forebay.take_plain(v_now, names[i], v_queue.gated, counts[i], rows[i], leads[i], floors[i]);
-            END IF;
-            CONTINUE WHEN v_members IS NULL;
-            t_wants := t_wants || i;
-            t_places := t_places || translate(array_to_string(v_places, ','), '{}', '[]');
-            t_members := t_members || v_members;
-            t_firsts := t_firsts || cardinality(t_members) + 1;
-        END LOOP;
-        IF t_members IS NULL THEN
-            RETURN;
-        END IF;
+        RETURN;
     END IF;
     -- A heartbeat that reaches beyond the new leases must not make them last longer than they say. What fell due and was made
     -- ready by others after this call began is taken no earlier than it was due.

@@ -1,23 +1,36 @@
 -- Maintenance: promotion of due jobs, and limits of dead letters.
 
+-- Whether a claim has to wait for maintenance: expired jobs, jobs in the inbox.
+CREATE FUNCTION forebay.needs_maintenance(v_now bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT EXISTS (SELECT FROM forebay.run WHERE expires_at IS NOT NULL AND expires_at <= v_now)
+            OR EXISTS (SELECT FROM forebay.inbox)
+    );
+END
+$$;
+
 -- Make all due jobs ready in one statement, except those of queues with lanes, which are returned; and when the next rate
 -- opens that holds ready jobs. If maintenance is needed and was not done (`maintained`), nothing is promoted.
-CREATE FUNCTION forebay.promote(at bigint, most integer, maintained boolean)
+CREATE FUNCTION forebay.promote(at bigint, max_jobs integer, maintained boolean)
 RETURNS TABLE (ready bigint, next_due bigint, needs_maintenance boolean, stamp bigint, laned text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(at, forebay.clock());
-    v_stirs boolean;
+    v_needed boolean;
     v_left integer;
     v_whole tid[];
     v_part tid;
 BEGIN
-    v_stirs := forebay.needs_maintenance(v_now)
+    v_needed := forebay.needs_maintenance(v_now)
         OR EXISTS (SELECT FROM forebay.ended AS e WHERE e.kept_until IS NOT NULL AND e.kept_until <= v_now)
         OR EXISTS (SELECT FROM forebay.key AS k WHERE k.until <= v_now - 10000000);
-    IF v_stirs AND NOT maintained THEN
+    IF v_needed AND NOT maintained THEN
         RETURN QUERY SELECT 0::bigint, NULL::bigint, true, v_now, NULL::text[];
         RETURN;
     END IF;
@@ -25,13 +38,13 @@ BEGIN
         SELECT r.ctid AS place, r.n, r.due_at, r.last_id FROM forebay.run AS r
         WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now) AND r.lane = ''
             AND NOT coalesce((SELECT q.laned FROM forebay.queue AS q WHERE q.name = r.queue), false)
-        ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
+        ORDER BY r.due_at, r.last_id LIMIT max_jobs FOR UPDATE SKIP LOCKED
     ), counted AS (
         SELECT d.place, d.n, sum(d.n) OVER (ORDER BY d.due_at, d.last_id) AS so_far FROM due AS d
     )
-    SELECT array_agg(c.place) FILTER (WHERE c.so_far <= most),
-        most - coalesce(sum(c.n) FILTER (WHERE c.so_far <= most), 0),
-        (array_agg(c.place) FILTER (WHERE c.so_far > most AND c.so_far - c.n < most))[1]
+    SELECT array_agg(c.place) FILTER (WHERE c.so_far <= max_jobs),
+        max_jobs - coalesce(sum(c.n) FILTER (WHERE c.so_far <= max_jobs), 0),
+        (array_agg(c.place) FILTER (WHERE c.so_far > max_jobs AND c.so_far - c.n < max_jobs))[1]
     INTO v_whole, v_left, v_part FROM counted AS c;
     UPDATE forebay.run AS r SET state = 1 WHERE r.ctid = ANY (v_whole);
     IF v_part IS NOT NULL THEN
@@ -49,7 +62,7 @@ BEGIN
         FROM rest AS r;
         v_left := 0;
     END IF;
-    RETURN QUERY SELECT (most - v_left)::bigint,
+    RETURN QUERY SELECT (max_jobs - v_left)::bigint,
         least(
             (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
             (SELECT min(l.opens_at) FROM forebay.lane AS l WHERE l.opens_at > v_now),
@@ -58,13 +71,13 @@ BEGIN
                 WHERE q.whole <> '[]' AND q.whole @? '$[*] ? (@.step > 0)' AND w.at > v_now
             )
         ),
-        v_stirs,
+        v_needed,
         v_now,
         ARRAY(
             SELECT DISTINCT d.queue FROM (
                 SELECT r.queue FROM forebay.run AS r
                 WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
-                ORDER BY r.due_at LIMIT most
+                ORDER BY r.due_at LIMIT max_jobs
             ) AS d
         );
 END
@@ -122,8 +135,8 @@ BEGIN
 END
 $$;
 
--- Remove the oldest dead letters beyond the limits of their queues, `most` at a time.
-CREATE FUNCTION forebay.purge_excess_dead(v_now bigint, most integer) RETURNS SETOF forebay.ended
+-- Remove the oldest dead letters beyond the limits of their queues, `max_jobs` at a time.
+CREATE FUNCTION forebay.purge_excess_dead(v_now bigint, max_jobs integer) RETURNS SETOF forebay.ended
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
@@ -131,7 +144,7 @@ DECLARE
     v_queue text;
     v_excess bigint;
     v_gone integer;
-    v_left integer := most;
+    v_left integer := max_jobs;
 BEGIN
     FOR v_queue IN
         SELECT q.name FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,limit}' IS NOT NULL
@@ -154,7 +167,7 @@ END
 $$;
 
 -- Make due runs of a queue with lanes ready.
-CREATE FUNCTION forebay.promote_due(v_now bigint, v_queue text, most integer) RETURNS integer
+CREATE FUNCTION forebay.promote_due(v_now bigint, v_queue text, max_jobs integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
 AS $$
 #variable_conflict use_column
@@ -165,7 +178,7 @@ BEGIN
     WITH due AS MATERIALIZED (
         SELECT r.single, r.last_id FROM forebay.run AS r
         WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
-        ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
+        ORDER BY r.due_at, r.last_id LIMIT max_jobs FOR UPDATE SKIP LOCKED
     ), ready AS (
         UPDATE forebay.run AS r SET state = 1 FROM due WHERE r.single = due.single AND r.last_id = due.last_id
         RETURNING r.lane, r.n

@@ -74,14 +74,14 @@ CREATE FUNCTION forebay.ledger_size(record forebay.ledger) RETURNS bigint LANGUA
 AS $$ SELECT 64 + coalesce(pg_column_size(record.spans), 0)::bigint $$;
 
 -- Records after an offset, without a gap.
-CREATE FUNCTION forebay.read_ledger(v_after bigint, most integer)
+CREATE FUNCTION forebay.read_ledger(v_after bigint, max_records integer)
 RETURNS TABLE (entry bigint, at bigint, verb text, owner text, name text, tick bigint, spans json)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_page forebay.ledger_page;
-    v_left bigint := most;
+    v_left bigint := max_records;
 BEGIN
     FOR v_page IN
         (SELECT * FROM forebay.ledger_page AS p WHERE p.first <= v_after + 1 ORDER BY p.first DESC LIMIT 1)
@@ -101,8 +101,8 @@ BEGIN
 END
 $$;
 
--- Remove up to `most` of the oldest records, as far as the rule does not keep them; returns how many.
-CREATE FUNCTION forebay.trim_ledger(v_now bigint, most integer) RETURNS integer
+-- Remove up to `max_records` of the oldest records, as far as the rule does not keep them; returns how many.
+CREATE FUNCTION forebay.trim_ledger(v_now bigint, max_records integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
@@ -110,7 +110,7 @@ DECLARE
     v_page forebay.ledger_page;
     v_rule forebay.ledger_rule;
     v_bytes bigint;
-    v_left integer := most;
+    v_left integer := max_records;
     v_gone integer;
     v_freed bigint;
     v_last bigint;
@@ -145,9 +145,9 @@ BEGIN
         v_left := v_left - v_gone;
         EXIT WHEN v_gone < v_page.n;
     END LOOP;
-    IF v_left < most THEN
+    IF v_left < max_records THEN
         UPDATE forebay.ledger_mark SET bytes = v_bytes;
     END IF;
-    RETURN most - v_left;
+    RETURN max_records - v_left;
 END
 $$;
