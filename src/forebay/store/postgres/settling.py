@@ -151,7 +151,8 @@ class SettleCall:
         packs = [array_literal(column) for column in zip(*self._packs, strict=True)]
         memo = [array_literal(column) for column in zip(*self._memo, strict=True)] if self._memo else ["{}"] * 5
         outs = text_of({"jobs": self._outs, "errors": self._error_texts}) if self._outs else None
-        return (*self._fixed, *packs, *memo, outs, b"\n".join(self._spans).decode())
+        spans = b"\n".join(self._spans).decode() if any(self._spans) else ""
+        return (*self._fixed, *packs, *memo, outs, spans)
 
     def _add(self, number: int, group: Group) -> None:
         """Of a whole pack, the server handles members whose jobs are all deleted; all other jobs are listed."""
