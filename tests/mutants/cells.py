@@ -66,6 +66,20 @@ CELL_MUTANTS = [
         (*_TESTS, "-k", "differs or older_map"),
     ),
     Mutant(
+        "another store is used in place of a cell",
+        f"{_HOME}/agreement.py",
+        "            _check_stores(logs)\n",
+        "",
+        (*_TESTS, "-k", "place_of_a_cell"),
+    ),
+    Mutant(
+        "two processes that agree at once use two stores as one cell",
+        f"{_HOME}/agreement.py",
+        "        if behind:\n            _check_stores(self._read())\n",
+        "",
+        (*_TESTS, "-k", "agree_at_once"),
+    ),
+    Mutant(
         "a new version loses jobs from sight",
         f"{_HOME}/agreement.py",
         "        if _same(before, after) or not (queue in logs or _holds_jobs(log.backend, queue)):\n",

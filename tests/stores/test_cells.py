@@ -317,9 +317,51 @@ def test_a_twin_is_refused(homes: Homes) -> None:
         open_cells(*read_cells(text, "cells.toml"), same)
 
 
+@pytest.mark.parametrize("cell", "ab")
+def test_another_store_in_place_of_a_cell_is_refused_until_the_file_has_its_next_version(
+    cell: str, homes: Homes
+) -> None:
+    with opened(homes, file()) as store:
+        store.enqueue(drafts())
+    for other in ("memory://empty", "memory://elsewhere"):
+        elsewhere = file().replace("memory://", "memory://other-").replace(f"memory://other-{cell}", other)
+        if other == "memory://elsewhere":
+            open_cells(*read_cells(elsewhere, "cells.toml"), homes.open).close()
+        wrong = file().replace(f"memory://{cell}", other)
+        with pytest.raises(
+            Invalid, match=r"cell \w: cell \w has agreed with another store as \w, and its jobs are there"
+        ):
+            open_cells(*read_cells(wrong, "cells.toml"), homes.open)
+    assert homes.backends["memory://empty"].specs() == [], "nothing is agreed with it"
+    with opened(homes, file().replace("memory://b", "memory://new").replace("version = 1", "version = 2")) as store:
+        assert store.totals(1).ready < len(TENANTS)
+    with opened(homes, file(version=2).replace("memory://b", "memory://new")) as store:
+        assert len(store.enqueue(drafts())) == len(TENANTS)
+    with pytest.raises(Invalid, match="cell b: cell a has agreed with another store as b"):
+        open_cells(*read_cells(file(), "cells.toml"), homes.open)
+
+
+def test_of_two_that_agree_at_once_with_different_stores_the_second_is_refused(homes: Homes) -> None:
+    first: list[CellsStore] = []
+
+    class Slow(Proxy):
+        def append(self, *args: Any) -> Any:
+            if not first:
+                first.append(open_cells(*read_cells(file(), "cells.toml"), homes.open))
+            return homes.backends["memory://x"].append(*args)
+
+    def open_slowly(url: str) -> Backend:
+        backend = homes.open(url)
+        return cast(Backend, Slow(homes, url)) if url == "memory://x" else backend
+
+    with pytest.raises(Invalid, match="has agreed with another store as b"):
+        open_cells(*read_cells(file().replace("memory://b", "memory://x"), "cells.toml"), open_slowly)
+    first[0].close()
+
+
 def test_a_cell_that_does_not_answer_at_the_start_is_refused_and_nothing_is_agreed(homes: Homes) -> None:
     homes.failing.add("memory://b")
-    with pytest.raises(StoreFailed, match="cell b failed: the server failed: connection refused"):
+    with pytest.raises(StoreFailed, match="cell b failed: connection refused; every cell has to answer"):
         open_cells(*read_cells(file(), "cells.toml"), homes.open)
     assert homes.backends["memory://a"].specs() == []
 
@@ -328,7 +370,7 @@ def test_jobs_that_would_be_lost_from_sight_refuse_a_new_version(homes: Homes) -
     with opened(homes, file()) as store:
         store.enqueue(drafts())
     for changed in (file(SPREAD.replace("8", "16"), version=2), file("", version=2), file(SPREAD, 2, cells="a")):
-        with pytest.raises(Invalid, match=r"without a move|there is no cell 'b'"):
+        with pytest.raises(Invalid, match=r"without a move; partitions and by stay|there is no cell 'b'"):
             open_cells(*read_cells(changed, "cells.toml"), homes.open)
     with opened(homes, file(SPREAD + '\nmail = "c"', version=2, cells="abc")) as store:
         assert store.get([store.enqueue([Draft("work", queue="mail")])[0].id])[0] is not None

@@ -566,6 +566,9 @@ class Cellular(Protocol):
     def home(self, job_id: int) -> Store | None:
         """The cell of a job; None: no cell has such ids."""
 
+    def held_by(self, job: Job) -> str | None:
+        """The cell whose jobs of this queue have to finish before this one starts; None: there is none."""
+
 
 OPTIONAL: Final = (Streaming, Pipelining, Inspecting, Transacting, Exporting, Beating, Cellular)
 """The optional parts of the contract. Their callers work without them, too."""

@@ -4,9 +4,12 @@ A file that differs is refused before anything is routed. A file with a newer ve
 exists still lives where it lived; its map is then appended in every cell. Moves and added cells are newer versions too:
 a process follows those as soon as it notices them, as long as its file has the addresses of all cells in use. Versions
 are appended to the cell with the lowest number first, so of two that are made at once the first one counts everywhere.
+
+URLs are not part of the map, so a process could have another store, or an empty one, as a cell. Each log therefore also
+has the instants at which the logs of all cells began, and a cell whose own log began at another one is refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
@@ -15,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.instant import Instant
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
@@ -23,13 +27,27 @@ from forebay.store.cells.cell_map import MAP_LOG, CellMap, Placement
 from forebay.store.cells.promises import check_promises
 
 _RESTART: Final = "give this process the file that the others have"
+_MOVE: Final = "keep its entry as it was, and use `forebay cells move`"
 
 
-class AgreedMap(Struct, frozen=True):
-    """What a cell keeps: its own name, and the map."""
+class AgreedMap(Struct, frozen=True, omit_defaults=True):
+    """What a cell keeps: its own name, and the map. `began`: when the log of each cell began, once all have agreed."""
 
     cell: str
     map: CellMap
+    began: dict[str, Instant] = {}
+
+
+class MapHistory(Struct, frozen=True):
+    """A log: the versions as they were agreed, when it began (None: never), and when those of all `stores` did."""
+
+    versions: dict[int, CellMap]
+    began: Instant | None
+    stores: dict[str, Instant]
+
+    @property
+    def newest(self) -> int:
+        return max(self.versions, default=0)
 
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -46,13 +64,14 @@ class MapLog:
     def end(self) -> int:
         return self.backend.extent(MAP_LOG)[0][1]
 
-    def versions(self) -> dict[int, CellMap]:
-        """In the order in which they were agreed; empty: this cell has agreed on nothing."""
+    def read(self) -> MapHistory:
         try:
             first, following = self.backend.extent(MAP_LOG)[0]
         except WrongQueueKind:
-            return {}
-        found: dict[int, CellMap] = {}
+            return MapHistory({}, None, {})
+        versions: dict[int, CellMap] = {}
+        stores: dict[int, dict[str, Instant]] = {}
+        began: Instant | None = None
         after = first - 1
         while after < following - 1 and (page := self.backend.read(MAP_LOG, 0, after, MAX_BATCH)):
             for entry in page:
@@ -60,19 +79,25 @@ class MapLog:
                 if agreed.cell != self.cell:
                     reason = f"its store is that of cell {agreed.cell!r}"
                     raise Invalid(f"cell {self.cell}", reason, "a cell is one store: give each its own URL")
-                found.setdefault(agreed.map.version, agreed.map)
+                began = entry.at if began is None else began
+                versions.setdefault(agreed.map.version, agreed.map)
+                if agreed.began:
+                    stores.setdefault(agreed.map.version, agreed.began)
             after = page[-1].offset
-        return found
+        return MapHistory(versions, began, stores[max(stores)] if stores else {})
 
-    def append(self, cells: CellMap) -> None:
-        """Agree on a map, unless this version exists; another one that was first is refused."""
-        found = self.versions()
-        if max(found, default=0) < cells.version:
+    def agree(self, cells: CellMap) -> None:
+        """Append a map, unless this version exists; another one that was first is refused."""
+        found = self.read()
+        if found.newest < cells.version:
             self.backend.put_spec(QueueSpec(name=MAP_LOG, retention=Retained(1)))
-            self.backend.append(MAP_LOG, [(_encode(AgreedMap(self.cell, cells)), None)])
-            found = self.versions()
-        if found.get(cells.version, cells) != cells:
-            _refuse(self.cell, found[cells.version], cells)
+            self.append(AgreedMap(self.cell, cells))
+            found = self.read()
+        if found.versions.get(cells.version, cells) != cells:
+            _refuse(self.cell, found.versions[cells.version], cells)
+
+    def append(self, agreed: AgreedMap) -> None:
+        self.backend.append(MAP_LOG, [(_encode(agreed), None)])
 
 
 class Agreement:
@@ -91,37 +116,52 @@ class Agreement:
 
     def open(self) -> None:
         """Follow what the cells have agreed on, or agree on the file; where one refuses, nothing is changed."""
-        logs = [(log, log.versions()) for log in self._logs]
-        newest = max((max(versions, default=0) for _, versions in logs), default=0)
+        logs = self._read()
+        newest = max((found.newest for _, found in logs), default=0)
         history: dict[int, CellMap] = {}
-        for _, versions in logs:
-            if newest in versions:
-                history = versions | history
+        for _, found in logs:
+            if newest in found.versions:
+                history = found.versions | history
         agreed = history.get(newest)
         if agreed is not None and self._file.version <= newest:
             self._map = self._followed(agreed, history, self._logs[0].cell)
+            _check_stores(logs)
         elif agreed is not None:
             self._map = self._next(agreed)
-        for log, versions in logs:
-            last = versions.get(max(versions, default=0))
+        for log, found in logs:
+            last = found.versions.get(found.newest)
             if last is not None and history.get(last.version) != last:
                 _refuse(log.cell, last, self._file)
             if last is None or self._map.version > newest:
                 _check_next(log, last and agreed, self._map)
         self.publish(self._map)
+        self._record_stores()
+
+    def _read(self) -> list[tuple[MapLog, MapHistory]]:
+        return [(log, log.read()) for log in self._logs]
+
+    def _record_stores(self) -> None:
+        """In every cell. Of two processes that agree on a map at once, with different stores, the second is refused."""
+        logs = self._read()
+        began = {log.cell: at for log, found in logs if log.cell in self._map.cells and (at := found.began) is not None}
+        behind = [log for log, found in logs if not began.items() <= found.stores.items()]
+        for log in behind:
+            log.append(AgreedMap(log.cell, self._map, began))
+        if behind:
+            _check_stores(self._read())
 
     def publish(self, cells: CellMap) -> None:
         """Agree on a map in every cell, and follow it."""
         for log in self._logs:
-            log.append(cells)
+            log.agree(cells)
         self._adopt(cells)
 
     def probe(self, log: MapLog) -> None:
         """Follow the cell's map if it is newer. Raises if the cell does not answer, or its map cannot be followed."""
         end = log.end()
         if end != self._read_to.get(log.cell):
-            versions = log.versions()
-            newest = versions[max(versions)]
+            found = log.read()
+            newest = found.versions[found.newest]
             if newest.version > self._map.version:
                 self._adopt(newest)
             elif newest.version == self._map.version and newest != self._map:
@@ -165,6 +205,17 @@ def _refuse(cell: str, agreed: CellMap, mine: CellMap) -> None:
     raise Invalid(f"cell {cell}", f"{reason}; this process has version {mine.version}", _RESTART)
 
 
+def _check_stores(logs: Sequence[tuple[MapLog, MapHistory]]) -> None:
+    """Each cell is the store with which the others agreed."""
+    began = {log.cell: found.began for log, found in logs}
+    for log, found in logs:
+        for name, at in found.stores.items():
+            if name in began and began[name] != at:
+                reason = f"cell {log.cell} has agreed with another store as {name}, and its jobs are there"
+                remedy = "give the URL of that store; if it is lost for good, give the file its next version"
+                raise Invalid(f"cell {name}", reason, remedy)
+
+
 def _check_next(log: MapLog, old: CellMap | None, new: CellMap) -> None:
     """Every job that is in the cell still lives there, and every spec still holds. `old` None: it is a new cell."""
     for name, number in (old.cells if old else {}).items():
@@ -181,7 +232,9 @@ def _check_next(log: MapLog, old: CellMap | None, new: CellMap) -> None:
         if _same(before, after) or not (queue in logs or _holds_jobs(log.backend, queue)):
             continue
         reason = f"queue {queue!r} holds jobs, and {_words(before)} became {_words(after)} without a move"
-        raise Invalid(f"cell {log.cell}", reason, "keep its entry as it was, and use `forebay cells move`")
+        divided_anew = (before.by, len(before.cells)) != (after.by, len(after.cells)) and (before.spans or after.spans)
+        remedy = "partitions and by stay as they are as long as it holds jobs" if divided_anew else _MOVE
+        raise Invalid(f"cell {log.cell}", reason, remedy)
 
 
 def _same(before: Placement, after: Placement) -> bool:

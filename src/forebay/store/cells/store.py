@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Final, TypeAlias
 
 from forebay.core.errors import Invalid, StoreFailed
+from forebay.core.job import Job
 from forebay.store.backend import Backend
 from forebay.store.cells.agreement import Agreement, MapLog
 from forebay.store.cells.cell import Cell
@@ -72,6 +73,12 @@ class CellsStore(Shell[CellsBackend]):
         cell = self.backend.group.home(job_id)
         return None if cell is None else self._cells[cell.name]
 
+    def held_by(self, job: Job) -> str | None:
+        """The cell that the job's queue leaves, if no job of its own cell starts before that one is empty."""
+        cell, move = self.backend.group.home(job.id), self.backend.group.map.move(job.queue)
+        may_start = move is None or cell is None or cell.name in self.backend.group.map.claimed(job.queue)
+        return None if may_start or move is None else move.source
+
     @cached_property
     def _cells(self) -> dict[str, Store]:
         return {cell.name: Shell(cell) for cell in self.backend.group.cells}
@@ -112,5 +119,5 @@ def _opened(name: str, address: CellAddress, open_cell: Callable[[str], Backend]
         backend = open_cell(address.url)
         backend.now()
     except (Invalid, StoreFailed) as error:
-        raise StoreFailed(f"cell {name}", str(error), "every cell has to answer when the cells are opened") from error
+        raise StoreFailed(f"cell {name}", error.reason, "every cell has to answer when the cells are opened") from error
     return backend
