@@ -11,7 +11,7 @@ from forebay.core.job import Job, State
 from forebay.core.limits import MAX_AHEAD, MAX_BATCH
 from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Backlog, GateUse, Hold, Store
+from forebay.store.protocol import Backlog, Cellular, GateUse, Hold, Store
 
 _SECOND = 1_000_000
 
@@ -34,7 +34,21 @@ def explain(store: Store, job_id: int) -> list[str]:
         return [f"job {job_id} is unknown: it never existed, or it was done and removed, or purged"]
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
     backlog, workers = store.backlog([job.queue])[0], store.workers("", MAX_BATCH)
-    return [*reasons(job, backlog, store.now(), position_of(store, job), workers), spec.vector()]
+    found = reasons(job, backlog, store.now(), position_of(store, job), workers)
+    return [*(_in_cells(store, job, found) if isinstance(store, Cellular) else found), spec.vector()]
+
+
+def _in_cells(store: Cellular, job: Job, found: list[str]) -> list[str]:
+    """The same sentences with the cell of the job; what holds it in a move decides before all else."""
+    home = store.home(job.id)
+    name = next(name for name, cell in store.cells().items() if cell is home)
+    held_by = None if job.state.terminal else store.held_by(job)
+    if held_by is None:
+        return [*found, f"it lives in cell {name}"]
+    return [
+        found[0],
+        f"it lives in cell {name}, and starts when cell {held_by}, which its queue leaves, has no job of it",
+    ]
 
 
 def gates_of(store: Store, spec: QueueSpec, most: int) -> list[GateUse]:

@@ -82,8 +82,8 @@ def prepare(directory: Path) -> None:
     cells = "".join(
         f'[cells.{name}]\nnumber = {place}\nurl = "sqlite:///{name}.db"\n' for place, name in enumerate("abc")
     )
-    orders = 'orders = { partitions = 8, by = "id", cells = ["a", "b"] }'
-    (directory / "cells.toml").write_text(f'version = 1\n{cells}[queues]\n"*" = "a"\n{orders}\n')
+    queues = 'mail = "a"\norders = { partitions = 8, by = "id", cells = ["a", "b"] }'
+    (directory / "cells.toml").write_text(f'version = 1\n{cells}[queues]\n"*" = "a"\n{queues}\n')
     open_store("cells:cells.toml").close()
     with closing(open_store("sqlite:///forebay.db")) as store:
         mail = AtMost(10) & Rate(100, seconds(1), shared="payments") & Until("checked-in") & Until("paid", per="tenant")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.core.errors import Invalid, QueueFull
+from forebay.core.errors import Invalid
 from forebay.core.instant import minutes
 from forebay.core.job import Draft, State
 from forebay.core.lease import Settled
@@ -173,7 +173,7 @@ def test_jobs_keep_their_ids_and_are_found_by_them(house: House) -> None:
     old = store.enqueue([Draft("work", queue="mail")] * 4)[0].id
     mover_of(store).start(["mail"], "a", "b")
     (state,) = mover_of(store).advance()
-    assert state == MoveState("mail", "a", "b", Step.DRAINING, 4, 0)
+    assert state == MoveState("mail", "a", "b", Step.DRAINING, 4, 0, 0, 300_000_000)
     new = store.enqueue([Draft("work", queue="mail")])[0].id
     assert (cell_of(old), cell_of(new)) == (0, 1)
     leases = store.claim([Want("mail", 5)], "w", minutes(1))
@@ -185,7 +185,7 @@ def test_jobs_keep_their_ids_and_are_found_by_them(house: House) -> None:
     assert [(each.queue, each.done, each.dead) for each in store.backlog()] == [("mail", 4, 1)]
     assert (store.totals(5).queues, [spec.name for spec in store.specs()]) == (1, ["mail"])
     assert not isinstance(store.specs()[0].capacity, Moved)
-    with pytest.raises(QueueFull, match="0 of 0 jobs"):
+    with pytest.raises(Invalid, match="queue mail: it has left the cell that has these dead letters"):
         store.redrive([old])
     store.discard([old])
     house.clock.advance(3_600_000_000)
@@ -353,6 +353,17 @@ def test_a_cell_is_added_and_another_one_drained_and_taken_out_of_the_file(house
     smaller = open_cells(*read_cells(f'{lines}\n[queues]\n"*" = "c"\nmail = "b"', "cells.toml"), house.open_cell)
     assert cell_of(smaller.enqueue([Draft("work")])[0].id) == 2
     smaller.close()
+
+
+def test_a_schedule_whose_queue_is_empty_leaves_a_drained_cell(house: House) -> None:
+    store, due = house.open(), house.clock.now() + 1_000_000
+    store.put_schedule(Schedule("nightly", "@daily", due, Draft("report", queue="reports")))
+    mover_of(store).drain("a", "b")
+    mover_of(store).advance()
+    assert [each.name for each in store.cells()["b"].schedules()] == ["nightly"]
+    house.clock.advance(1_000_000)
+    assert store.fire("nightly", due, due + 10**12, Draft("report", queue="reports"))
+    assert cell_of(store.claim([Want("reports", 1)], "w", minutes(1))[0].job.id) == 1
 
 
 def _run(store: CellsStore, queue: str) -> list[Any]:

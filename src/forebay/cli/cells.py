@@ -3,14 +3,19 @@
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forebay.cli.command import Call, Command, Group
-from forebay.cli.exits import FAILED, OK
-from forebay.core.errors import Invalid, StoreFailed
+from forebay.cli.exits import FAILED, OK, CommandFailed
+from forebay.cli.resolve_store import error_text
+from forebay.core.errors import ForebayError, Invalid, StoreFailed
+from forebay.core.humanize import format_duration, many
+from forebay.store.open import CellLedger, cell_ledgers, open_store
 from forebay.store.protocol import Cellular, Store, Totals
 
 if TYPE_CHECKING:
@@ -51,13 +56,14 @@ def _mover(store: "CellsStore") -> "Mover":
 
 
 def _ls(call: Call) -> int:
-    with _opened(call) as store:
-        cells = store.backend.group.map
-        moves: dict[str, list[str]] = {}
-        for queue in sorted(cells.moves):
-            if (move := cells.move(queue)) is not None:
-                moves.setdefault(move.source, []).append(f"{queue} → {move.target} ({move.step})")
-        states = [_state(name, cell, tuple(moves.get(name, ()))) for name, cell in store.cells().items()]
+    try:
+        with _opened(call) as store:
+            moves = _moves(store)
+            states = [_state(name, cell, tuple(moves.get(name, ()))) for name, cell in store.cells().items()]
+    except CommandFailed:
+        states = [_state_alone(cell) for cell in cell_ledgers(call.url)]
+        if not any(state.down for state in states):
+            raise
     for state in states if call.screen.as_json else ():
         call.screen.emit(state)
     if not call.screen.as_json:
@@ -67,6 +73,26 @@ def _ls(call: Call) -> int:
         ]
         call.screen.table(("cell", "store", "queues", "depth", "done", "dead", ""), rows, "queues depth done dead")
     return FAILED if any(state.down for state in states) else OK
+
+
+def _moves(store: "CellsStore") -> dict[str, list[str]]:
+    """What moves, by the cell that it leaves."""
+    cells, moves = store.backend.group.map, dict[str, list[str]]()
+    for queue in sorted(cells.moves):
+        if (move := cells.move(queue)) is not None:
+            moves.setdefault(move.source, []).append(f"{queue} → {move.target} ({move.step})")
+    return moves
+
+
+def _state_alone(cell: CellLedger) -> CellState:
+    """A cell while another one does not answer, so that nothing is routed."""
+    try:
+        store = open_store(cell.url)
+    except ForebayError as error:
+        return CellState(cell.name, urlsplit(cell.url).scheme, down=error_text(error, cell.url))
+    with closing(store):
+        state = _state(cell.name, store, ())
+    return replace(state, queues=max(0, state.queues - 1))
 
 
 def _state(name: str, cell: Store, moves: tuple[str, ...]) -> CellState:
@@ -94,7 +120,8 @@ def _move(call: Call) -> int:
             if len(args.queues) != 1 or args.source is not None:
                 raise Invalid("--partition", "partitions of one queue move, from any cell", "name one queue, no --from")
             mover.split(args.queues[0], args.partition, args.target)
-            call.screen.note(f"partitions {args.partition} of {args.queues[0]} live in {args.target}")
+            numbers = ", ".join(map(str, args.partition))
+            call.screen.note(f"{args.queues[0]}: new jobs of partition {numbers} go to cell {args.target}")
             return OK
         if args.source is None:
             raise Invalid("--from", "it is missing", "name the cell that the queues leave, or some --partition")
@@ -135,8 +162,11 @@ def _show(call: Call, state: "MoveState") -> None:
     if call.screen.as_json:
         call.screen.emit(state)
         return
-    counts = f"{state.unfinished} jobs unfinished and {state.kept} kept in {state.source}"
-    call.screen.say(f"{state.queue} {state.source} → {state.target}: {state.step}, {counts}")
+    waiting = f" ({state.waiting:,} waiting)" if state.waiting else ""
+    counts = f"{many(state.unfinished, 'job')} unfinished{waiting} and {state.kept:,} kept in {state.source}"
+    left = state.step == "leaving" and state.unfinished + state.kept == 0
+    keys = f"; its keys count there for {format_duration(state.window)} after it was closed" if left else ""
+    call.screen.say(f"{state.queue} {state.source} → {state.target}: {state.step}, {counts}{keys}")
 
 
 def _target_argument(parser: ArgumentParser) -> None:

@@ -10,6 +10,9 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from msgspec.structs import replace
 
 from forebay.cli.command import Call, Command
 from forebay.cli.diagnosis import Diagnosis
@@ -18,14 +21,15 @@ from forebay.cli.logs import standings_of
 from forebay.cli.resolve_store import connecting, error_text, is_postgres, is_redis, masked, store_path
 from forebay.cli.schema import schema_of
 from forebay.cli.stats import blocked_words
-from forebay.core.errors import ForebayError
+from forebay.core.errors import ForebayError, Invalid
 from forebay.core.humanize import SECOND, format_duration, many, when
 from forebay.core.instant import micros
 from forebay.core.limits import MAX_BATCH, MAX_INSTANT
 from forebay.core.names import is_reserved
 from forebay.core.policy import Retained
 from forebay.core.presence import unhandled_kinds
-from forebay.store.protocol import Backlog, Store
+from forebay.store.open import cell_ledgers
+from forebay.store.protocol import Backlog, Cellular, Store
 from forebay.work.cron import NEVER, describe_schedule
 
 _GATE = "until/forebay-doctor"
@@ -43,29 +47,59 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Diagnosis]:
     """All checks, each as soon as it is known."""
     versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     yield Diagnosis("ok", "versions", versions)
+    cells = _cells(url)
+    unreachable = False
+    for cell, part in cells.items():
+        try:
+            yield from _of_cell(cell, _server(part))
+        except CommandFailed as error:
+            unreachable = True
+            yield from _of_cell(cell, _failed_to_open(error))
+    if unreachable:
+        return
     try:
-        if is_postgres(url) or is_redis(url):
-            yield from _server(url)
         store = open_store()
     except CommandFailed as error:
-        yield Diagnosis("fail", "opens", str(error), "see above; FOREBAY_URL or --store selects the store")
+        yield from _failed_to_open(error)
         return
     try:
         yield Diagnosis("ok", "opens", f"{masked(url)} ({store.capabilities.name})")
-        yield from _disk(url)
+        for cell, part in cells.items():
+            yield from _of_cell(cell, _disk(part))
         if not (is_postgres(url) or is_redis(url)):
             yield from _durable(store)
-        for check in (_writable, _clock, _ages, _kinds, _held, _lines, _dead, _leases, _pauses, _schedules, _logs):
+        yield from _writable(store)
+        for cell, part_store in store.cells().items() if isinstance(store, Cellular) else [("", store)]:
+            yield from _of_cell(cell, _clock(part_store))
+        for check in (_ages, _kinds, _held, _lines, _dead, _leases, _pauses, _schedules, _logs):
             yield from check(store)
-        yield _schema(url)
+        for cell, part in cells.items():
+            yield from _of_cell(cell, _schema(part))
     except (ForebayError, CommandFailed) as error:
         yield Diagnosis("fail", "answers", error_text(error, url), "fix the cause and run doctor again")
     finally:
         store.close()
 
 
+def _cells(url: str) -> dict[str, str]:
+    """The URLs of the cells by name; of another store its own URL, without a name."""
+    with suppress(Invalid):
+        return {cell.name: cell.url for cell in cell_ledgers(url)} or {"": url}
+    return {}
+
+
+def _of_cell(cell: str, found: Iterator[Diagnosis]) -> Iterator[Diagnosis]:
+    return (replace(each, fact=f"cell {cell}: {each.fact}") for each in found) if cell else found
+
+
+def _failed_to_open(error: CommandFailed) -> Iterator[Diagnosis]:
+    yield Diagnosis("fail", "opens", str(error), "see above; FOREBAY_URL or --store selects the store")
+
+
 def _server(url: str) -> Iterator[Diagnosis]:
-    """The state of the server, whether its schema is current or not."""
+    """The state of the server, whether its schema is current or not; none of a store without one."""
+    if not (is_postgres(url) or is_redis(url)):
+        return
     with connecting(url):
         if is_redis(url):
             from forebay.cli.redis import diagnoses
@@ -230,9 +264,9 @@ def _schedules(store: Store) -> Iterator[Diagnosis]:
     yield Diagnosis("ok", "schedules", f"{sound} will fire")
 
 
-def _schema(url: str) -> Diagnosis:
+def _schema(url: str) -> Iterator[Diagnosis]:
     schema = schema_of(url)
-    return Diagnosis("ok" if schema.current else "warn", "schema", schema.words, schema.remedy)
+    yield Diagnosis("ok" if schema.current else "warn", "schema", schema.words, schema.remedy)
 
 
 def _doctor(call: Call) -> int:

@@ -162,17 +162,17 @@ class Jobs:
         homes = [self._group.claimed(want.queue) for want in wants]
         found: list[list[Lease]] = [[] for _ in wants]
         for cell in self._group.in_turn(cells):
-            asked = [place for place, count in enumerate(left) if count and cell in homes[place]]
-            if not asked:
+            wanted = [place for place, count in enumerate(left) if count and cell in homes[place]]
+            if not wanted:
                 continue
             try:
-                leases = cell.claim([replace(wants[place], count=left[place]) for place in asked], owner, span)
+                leases = cell.claim([replace(wants[place], count=left[place]) for place in wanted], owner, span)
             except StoreFailed:
                 if self._group.all_down():
                     raise
                 continue
             for lease in leases:
-                place = next(each for each in asked if left[each] and wants[each].queue == lease.job.queue)
+                place = next(each for each in wanted if left[each] and wants[each].queue == lease.job.queue)
                 left[place] -= 1
                 found[place].append(lease)
         return [lease for leases in found for lease in leases]
@@ -224,7 +224,13 @@ class Jobs:
         return self._group.by_id(ids, int, lambda cell, part: cell.cancel(part), CancelAnswer.GONE)
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        return self._moved(ids, lambda cell, part: cell.redrive(part))
+        try:
+            return self._moved(ids, lambda cell, part: cell.redrive(part))
+        except QueueFull as full:
+            if full.limit > 0:
+                raise
+            reason = "it has left the cell that has these dead letters, so they cannot become jobs there"
+            raise Invalid(f"queue {full.queue}", reason, "enqueue their drafts again, then discard them") from None
 
     def discard(self, ids: Sequence[int]) -> list[int]:
         return self._moved(ids, lambda cell, part: cell.discard(part))

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid
 from forebay.core.humanize import format_duration
-from forebay.core.instant import micros
+from forebay.core.instant import Duration, micros
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import Moved, terms_of
 from forebay.core.spec import QueueSpec
@@ -38,14 +38,22 @@ older map would offer drafts with keys to that cell first, which were refused on
 
 
 class MoveState(Struct, frozen=True):
-    """A move that is under way. `unfinished`: jobs of the source that are yet to run or running; `kept`: all others."""
+    """A move that is under way, and the jobs of its source.
+
+    unfinished  those that are yet to run or running
+    waiting     those of them that are not due, or behind the head of their line
+    kept        all others: done, dead or cancelled
+    window      for how long after the source was closed keys are compared there
+    """
 
     queue: str
     source: str
     target: str
     step: Step
     unfinished: int
+    waiting: int
     kept: int
+    window: Duration
 
 
 class Mover:
@@ -62,6 +70,8 @@ class Mover:
     def add(self, name: str) -> None:
         """Agree on a cell that the file has and the map has not."""
         self._group.refresh()
+        if all(cell.name != name for cell in self._group.cells):
+            raise Invalid(f"cell {name}", "the file does not have it", f"write [cells.{name}] into it first")
         if name in self._map.cells:
             raise Invalid(f"cell {name}", f"it is in the agreed map, version {self._map.version}", "nothing to do")
         number = self._cell(name).number
@@ -70,9 +80,11 @@ class Mover:
         self._publish("added", replace(self._map, cells=self._map.cells | {name: number}))
 
     def queues_in(self, name: str) -> list[str]:
-        """Queues and logs that live in a cell."""
+        """Queues and logs that live in a cell, also those that only a schedule there names."""
         cell, after = self._cell(name), ""
         placed = {queue for queue, each in self._map.queues.items() if queue != OTHERS and name in each.cells}
+        named = (each.draft.queue for each in cell.schedules())
+        placed.update(queue for queue in named if name in self._map.placement(queue).cells)
         while page := cell.queues(after, MAX_BATCH, ""):
             placed.update(queue for queue in page if name in self._map.placement(queue).cells)
             after = page[-1]
@@ -142,11 +154,15 @@ class Mover:
         queue, placement, under_way = spec.name, cells.placement(spec.name), cells.move(spec.name)
         held = _held(spec)
         if under_way is not None:
+            command = f"forebay cells move {queue} --from {under_way.source} --to {under_way.target}"
             reason = f"it moves from cell {under_way.source} to {under_way.target}"
-            raise Invalid(f"queue {queue}", reason, "finish that move first")
+            raise Invalid(f"queue {queue}", reason, f"finish that move first: `{command}` shows what is left")
         if source is target or source.name not in placement.cells:
             reason = f"it lives in {', '.join(placement.distinct)}, so it cannot move from {source.name}"
             raise Invalid(f"queue {queue}", f"{reason} to {target.name}", "name two cells, the first one of these")
+        schedules = [each for each in source.schedules() if each.draft.queue == queue]
+        if not schedules and queue not in cells.queues and queue not in source.queues("", 1, queue):
+            raise Invalid(f"queue {queue}", f"cell {source.name} has no such queue", "see `forebay queues ls`")
         if spec.is_log:
             raise Invalid(f"queue {queue}", "a log cannot move: its readers count offsets of its cell", "keep it there")
         if gates := [*shared_gates(spec)]:
@@ -166,7 +182,7 @@ class Mover:
             reason = f"it keeps order, caps or rates, and the jobs that it has in cell {target.name} would wait"
             raise Invalid(f"queue {queue}", reason, "move it to a cell in which it has no partition")
         partitions = tuple(number for number, name in enumerate(placement.cells) if name == source.name)
-        active = tuple(each.name for each in source.schedules() if each.draft.queue == queue and not each.paused)
+        active = tuple(each.name for each in schedules if not each.paused)
         move = Move(source.name, target.name, partitions, held, schedules=active, merges=spec.merge is not None)
         elsewhere = tuple(target.name if name == source.name else name for name in placement.cells)
         before = tuple(each for each in cells.moves.get(queue, ()) if each.source != target.name)
@@ -209,13 +225,13 @@ class Mover:
             if backlog.depth == 0 and (paid or not move.held):
                 move = self._step(queue, replace(move, step=Step.LEAVING))
         kept = backlog.done + backlog.dead + backlog.cancelled
+        window = micros(self._spec(queue, target).key_window)
         if move.step is Step.LEAVING:
             self._move_schedules(move, queue, source, target)
-            window = micros(self._spec(queue, target).key_window)
             if backlog.depth + kept == 0 and source.now() > move.since + window:
                 self._step(queue, replace(move, step=Step.LEFT, since=source.now()))
                 return
-        yield MoveState(queue, move.source, move.target, move.step, backlog.depth, kept)
+        yield MoveState(queue, move.source, move.target, move.step, backlog.depth, backlog.waiting, kept, window)
 
     def _move_schedules(self, move: Move, queue: str, source: Cell, target: Cell) -> None:
         for schedule in source.schedules():
