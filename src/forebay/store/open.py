@@ -73,7 +73,7 @@ def open_store(url: str, *, clock: Clock | None = None, shared: bool = False) ->
 
 
 def open_ledger(url: str) -> LedgerReader:
-    """Who reads the ledger of the store behind a URL.
+    """The reader of the ledger of the store behind a URL.
 
     A journal is read beside the process that owns it: no lock is taken, nothing is written, and nothing is shown that
     is not durable. A database is simply opened. Nothing is ever created.

@@ -86,11 +86,11 @@ class Cell:
         return self._within(lambda: self.backend.promote(limit))
 
     def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
-        leases = self._within(lambda: self.backend.claim(wants, owner, span), self._hand_back)
+        leases = self._within(lambda: self.backend.claim(wants, owner, span), self._release_late)
         return [self._ids.lease(lease) for lease in leases]
 
-    def _hand_back(self, leases: list[Lease]) -> None:
-        """Jobs that were claimed too late: nobody will run them."""
+    def _release_late(self, leases: list[Lease]) -> None:
+        """Jobs that were claimed after their caller had left."""
         if leases:
             with suppress(StoreFailed):
                 self.backend.settle([(lease, Release()) for lease in leases])
@@ -155,7 +155,7 @@ class Cell:
         return replace(found, deepest=deepest[:limit], queues=found.queues - 1)
 
     def specs(self) -> list[QueueSpec]:
-        """Those that it had last while it does not answer."""
+        """The last known ones while the cell does not answer."""
         with suppress(StoreFailed):
             self._specs = [spec for spec in self._within(self.backend.specs) if spec.name != MAP_LOG]
         return self._specs
@@ -188,7 +188,7 @@ class Cell:
         self._call(lambda: self.backend.put_schedule(schedule))
 
     def stop_schedule(self, schedule: Schedule) -> Schedule:
-        """Pause it; as it is then, since it may have fired after it was read. `paused` is what it was before."""
+        """Pause it, and return it as it is then: it may have fired after it was read. `paused` is as it was before."""
         self.put_schedule(replace(schedule, paused=True))
         stopped = next((each for each in self.schedules() if each.name == schedule.name), schedule)
         return replace(stopped, paused=schedule.paused)

@@ -1,7 +1,7 @@
 """What keeps a cell from holding up the others: a deadline for its calls, and a breaker.
 
-A call with a deadline runs in a thread of its cell, and its caller leaves when the time is up; what the call still
-does is undone by `late`, where that is needed. A missed deadline or a failed store opens the breaker: further calls are
+A call with a deadline runs in a thread of its cell, and its caller goes on when the time is up; where a late answer has
+to be undone, `late` does it. A missed deadline or a failed store opens the breaker: further calls are
 refused at once. Meanwhile a thread of the cell probes the store, and closes the breaker when it answers. Callers never
 probe.
 """
@@ -149,7 +149,7 @@ class Guard:
             raise CellDown(self.name, error.reason) from error
 
     def within(self, call: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
-        """In a thread of the cell, up to its deadline; `late` gets an answer for which nobody waits any more."""
+        """In a thread of the cell, up to its deadline; `late` gets an answer that comes after it."""
         if self._deadline is None:
             return self.call(call)
         if self._down is not None and not self._closing:

@@ -69,8 +69,8 @@ class Observing:
     def backlog(self, queues: Sequence[str] | None) -> list[Backlog]:
         if queues is None:
             return _merged(each for page in self._group.each(lambda cell: cell.backlog(None)) for each in page)
-        asked = self._group.of_queues(dict.fromkeys(queues))
-        pages = self._group.each(lambda cell: cell.backlog(asked[cell]), list(asked))
+        by_cell = self._group.of_queues(dict.fromkeys(queues))
+        pages = self._group.each(lambda cell: cell.backlog(by_cell[cell]), list(by_cell))
         merged = {each.queue: each for each in _merged(each for page in pages for each in page)}
         empty = Backlog("", 0, 0, 0, 0, 0, 0, 0, None, 0)
         return [merged.get(queue) or replace(empty, queue=queue) for queue in queues]
@@ -94,9 +94,9 @@ class Observing:
     def specs(self) -> list[QueueSpec]:
         """From the cells in which a queue lives: the cell that it left has it as closed."""
         self._group.check_open()
-        homes = self._group.map.placement
+        placement = self._group.map.placement
         specs = ((cell, spec) for cell in self._group.cells for spec in cell.specs())
-        found = {spec.name: spec for cell, spec in specs if cell.name in homes(spec.name).distinct}
+        found = {spec.name: spec for cell, spec in specs if cell.name in placement(spec.name).distinct}
         return [found[name] for name in sorted(found)]
 
     def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:

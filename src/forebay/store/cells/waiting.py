@@ -1,7 +1,7 @@
-"""Sleeping in several cells at once: a thread of each cell sleeps there, and the first answer counts.
+"""Waiting in several cells at once: a thread of each cell waits there, and the first answer counts.
 
-A sleep that is still under way is joined by the next caller who waits for the same, so a worker that is woken often
-leaves no sleepers behind. Each lasts for a second at most; a caller with more time sleeps again.
+A wait that is still under way is joined by the next call that waits for the same, so a worker that is notified often
+leaves no waiting threads behind. Each lasts for a second at most; a call with more time waits again.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,21 +17,21 @@ from forebay.store.cells.cell_group import CellGroup
 from forebay.store.cells.guard import CellDown
 
 T = TypeVar("T", bound=bool | list[Any])
-_MAX_SLEEP: Final[Duration] = 1_000_000
+_MAX_WAIT: Final[Duration] = 1_000_000
 
 
 class Waiting:
-    """The verbs that sleep."""
+    """The verbs that wait."""
 
     def __init__(self, group: CellGroup) -> None:
         self._group: Final = group
         self._guard = Lock()
-        self._asleep: dict[tuple[object, ...], Future[Any]] = {}
+        self._under_way: dict[tuple[object, ...], Future[Any]] = {}
 
     def wait(self, queues: Sequence[str], span: Duration) -> bool:
         of = self._group.of_queues(queues, claimed=True)
         return bool(
-            self._first(("wait", *queues), list(of), lambda cell, slept: cell.wait(of.get(cell, []), slept), span)
+            self._first(("wait", *queues), list(of), lambda cell, some: cell.wait(of.get(cell, []), some), span)
         )
 
     def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
@@ -47,13 +47,13 @@ class Waiting:
         if gone or not of:
             ended = [job_id for cell, part in of.items() for job_id in cell.wait_ended(part, 0)]
         else:
-            watch = self._first(("ended", *ids), list(of), lambda cell, slept: cell.wait_ended(of[cell], slept), span)
+            watch = self._first(("ended", *ids), list(of), lambda cell, some: cell.wait_ended(of[cell], some), span)
             ended = watch or []
         return [job_id for job_id in ids if job_id in gone or job_id in ended]
 
     def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
-        def requests(cell: Cell, slept: Duration) -> list[Fence]:
-            return cell.wait_cancel_requests(owner, slept, known)
+        def requests(cell: Cell, some: Duration) -> list[Fence]:
+            return cell.wait_cancel_requests(owner, some, known)
 
         found = self._first(("cancel", owner), self._group.cells, requests, span)
         return [fence for fence in found or () if fence not in known]
@@ -69,53 +69,53 @@ class Waiting:
         end = self._now() + span
         while True:
             left = max(0, end - self._now())
-            sleepers = {cell: self._sleeper((*key, cell.name), cell, call, min(_MAX_SLEEP, left)) for cell in cells}
-            answer = self._race(key, sleepers)
+            waits = {cell: self._wait_in((*key, cell.name), cell, call, min(_MAX_WAIT, left)) for cell in cells}
+            answer = self._first_answer(key, waits)
             if answer or left == 0 or self._now() >= end:
                 return answer
 
-    def _race(self, key: tuple[object, ...], sleepers: dict[Cell, Future[T]]) -> T | None:
-        """The first answer; None: all slept in vain. Cells that are down do not take part, unless all are."""
-        pending = set(sleepers.values())
+    def _first_answer(self, key: tuple[object, ...], waits: dict[Cell, Future[T]]) -> T | None:
+        """The first answer that is not empty; None: there is none. A cell that is down is left out unless all are."""
+        pending = set(waits.values())
         failed = 0
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for each in done:
                 error = each.exception()
                 if error is None and (answer := each.result()):
-                    self._keep({(*key, cell.name): each for cell, each in sleepers.items() if each in pending})
+                    self._keep({(*key, cell.name): each for cell, each in waits.items() if each in pending})
                     return answer
                 if error is not None and not isinstance(error, StoreFailed):
                     raise error
                 failed += error is not None
-        if failed == len(sleepers):
-            self._rest(_MAX_SLEEP)
+        if failed == len(waits):
+            self._pause(_MAX_WAIT)
         return None
 
     def _alone(self, cell: Cell, call: Callable[[Cell, Duration], T], span: Duration) -> T | None:
         try:
             return call(cell, span)
         except StoreFailed:
-            self._rest(span)
+            self._pause(span)
             return None
 
-    def _rest(self, span: Duration) -> None:
-        """In place of a sleep in cells that are down."""
+    def _pause(self, span: Duration) -> None:
+        """Instead of a wait in cells that are down."""
         if self._group.all_down():
             raise CellDown(self._group.cells[0].name, str(self._group.cells[0].guard.down))
-        Event().wait(min(span, _MAX_SLEEP) / 1_000_000)
+        Event().wait(min(span, _MAX_WAIT) / 1_000_000)
 
-    def _sleeper(
+    def _wait_in(
         self, key: tuple[object, ...], cell: Cell, call: Callable[[Cell, Duration], T], span: Duration
     ) -> Future[T]:
         with self._guard:
-            asleep = self._asleep.pop(key, None) if span == _MAX_SLEEP else None
-        return asleep or cell.guard.threads.submit(lambda: call(cell, span))
+            joined = self._under_way.pop(key, None) if span == _MAX_WAIT else None
+        return joined or cell.guard.threads.submit(lambda: call(cell, span))
 
-    def _keep(self, sleepers: dict[tuple[object, ...], Future[Any]]) -> None:
-        """For the next caller who waits for the same; what nobody joined in time is forgotten."""
+    def _keep(self, waits: dict[tuple[object, ...], Future[Any]]) -> None:
+        """For the next call that waits for the same; those that have ended meanwhile are dropped."""
         with self._guard:
-            self._asleep = {key: each for key, each in self._asleep.items() if not each.done()} | sleepers
+            self._under_way = {key: each for key, each in self._under_way.items() if not each.done()} | waits
 
     def _now(self) -> Instant:
         return self._group.first(lambda cell: cell.now())
