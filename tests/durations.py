@@ -4,9 +4,9 @@ A run keeps the seconds of every test, with those of its fixtures, in the cache 
 it did not touch keep theirs. At its end it prints the files that took longest.
 
 `Schedule` hands tests to the workers of xdist. Tests that share something dear stay together: those of a room with a
-Java or a browser, and those of a file with a fixture for the whole file. Such groups go first. The rest is mixed: each
-room is spread over the whole run, because tests of processes mostly wait, those of stores mostly compute, and the
-cores are busy only where both run side by side. Within its room a test that took long before starts early.
+Java or a browser, those on a cluster, and those of a file with a fixture for the whole file. Such groups go first. The
+rest is mixed: each room is spread over the whole run, because tests of processes mostly wait, those of stores mostly
+compute, and the cores are busy only where both run side by side. Within its room a test that took long starts early.
 Without a cache, as on a fresh clone, the order within a room is that of the collection.
 
 Times on a busy machine are long: read them as shares.
@@ -24,8 +24,14 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 KEY: Final = "forebay/durations"
 SLOWEST: Final = 10
 
-TOGETHER: Final = ("tests/spark/", "tests/browser/")
-"""Rooms whose tests share something dear, a JVM or a browser: all of them go to one process."""
+TOGETHER: Final = {
+    "tests/spark/": "tests/spark/",
+    "tests/browser/": "tests/browser/",
+    "tests/stores/test_redis_cluster.py": "a Redis Cluster",
+    "tests/stores/test_conformance.py::test_contract[clustered-": "a Redis Cluster",
+}
+"""How the names of tests begin that share something dear, a JVM, a browser or a cluster, and which of these: all tests
+that share one go to one process."""
 
 FOR_THE_FILE: Final = 'scope="module"'
 
@@ -91,8 +97,8 @@ def _shares_a_fixture(file: str, root: Path) -> bool:
 
 def unit_of(test: str, root: Path) -> str:
     """What goes to one worker as a whole: a room, a file, or just this test."""
-    if room := next((room for room in TOGETHER if test.startswith(room)), None):
-        return room
+    if shared := next((shared for start, shared in TOGETHER.items() if test.startswith(start)), None):
+        return shared
     return file_of(test) if _shares_a_fixture(file_of(test), root) else test
 
 

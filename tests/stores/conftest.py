@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tables(postgres: "PostgresServer") -> "Iterator[Tables]":
+    from tests.stores.openers import LentServer
     from tests.stores.tables import Tables
 
     with Tables(postgres.create_database()) as tables:
         yield tables
+    LentServer.end_sessions()
 
 
 @pytest.fixture

@@ -3,17 +3,24 @@
 An opener that is called again opens the same state. Each is given a place of its own: a directory, or a database.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
+from unittest.mock import patch
 
 from forebay.core.clock import Clock
 from forebay.store.backend import Backend
 from forebay.store.cells.cell_map import read_cells
 from forebay.store.cells.store import CellsStore, open_cells
+from forebay.store.connection_pool import MAX_CONNECTIONS
 from forebay.store.memory.disk import RealDisk
 from forebay.store.memory.journaled import open_journaled
+from forebay.store.postgres import session
+from forebay.store.postgres.connect import PooledConnection, Server
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Store
 from forebay.store.redis.store import RedisStore
@@ -57,8 +64,37 @@ def sqlite(directory: Path) -> Opener:
     return opener
 
 
+class LentServer(Server):
+    """Its sessions go to the next store on the same database: in a new session every function is compiled again, which
+    takes longer than most cases. One that is in a transaction, or broken, is closed."""
+
+    _kept: ClassVar[defaultdict[str, list[PooledConnection]]] = defaultdict(list)
+
+    @classmethod
+    def end_sessions(cls) -> None:
+        for kept in cls._kept.values():
+            while kept:
+                kept.pop().connection.close()
+
+    def _open(self) -> PooledConnection:
+        with suppress(IndexError):
+            return self._kept[self.url].pop()
+        return super()._open()
+
+    def _close_connection(self, connection: PooledConnection) -> None:
+        kept = self._kept[self.url]
+        if self._closed and connection.idle and len(kept) < MAX_CONNECTIONS:
+            kept.append(connection)
+        else:
+            super()._close_connection(connection)
+
+
 def postgres(url: str) -> Opener:
-    return lambda clock: PostgresStore(url, clock=clock)
+    def opener(clock: Clock | None) -> Store:
+        with patch.object(session, "Server", LentServer):
+            return PostgresStore(url, clock=clock)
+
+    return opener
 
 
 def redis(url: str) -> Opener:

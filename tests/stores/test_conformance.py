@@ -98,13 +98,15 @@ THEMES = {
     "streams": frozenset("order settling leases timing shedding merging threads".split()),
     "clustered": frozenset("settling threads watching".split()),
     "pooled": frozenset("acceptance settling leases timing keys threads watching schedules ledger ingest".split()),
+    "two_cells": frozenset(case.theme for case in cases())
+    - frozenset("lane_races lanes shares turns lines rates costs".split()),
     "five_cells": frozenset(
         "acceptance order settling leases watching observing browsing queue_pages presence".split()
     ),
     "one_cell": frozenset("settling ledger routing dead_letter_queues releasing turns shedding".split()),
 }
-"""Themes that differ with streams, through a pooler, in a cluster and over cells; the others
-run at night."""
+"""Themes that differ with streams, through a pooler, in a cluster and over cells; the others run at night.
+What one queue does by itself, its cell does: lanes, lines and shares are those of the SQLite file."""
 
 ONE_TRANSACTION = frozenset(
     """routing dead_letter_queues ledger ledger_keeping
@@ -145,10 +147,7 @@ CONTRACT = [
         make,
         case,
         id=f"{name}-{case.theme}-{case.name}",
-        marks=[
-            *([] if case.theme in THEMES.get(name, {case.theme}) else [pytest.mark.nightly]),
-            *([pytest.mark.xdist_group("redis_cluster")] if name == "clustered" else []),
-        ],
+        marks=[] if case.theme in THEMES.get(name, {case.theme}) else [pytest.mark.nightly],
     )
     for name, (make, claims) in STORES.items()
     for case in cases()
@@ -185,13 +184,7 @@ def test_contract(make: Make, case: Case, request: pytest.FixtureRequest) -> Non
         case.check(harness)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xdist_group("redis_cluster")] if name == "clustered" else [])
-        for name in STORES
-    ],
-)
+@pytest.mark.parametrize("name", STORES)
 def test_what_is_run_is_what_the_store_claims(name: str, request: pytest.FixtureRequest) -> None:
     make, claims = STORES[name]
     with Harness(make(request)) as harness:

@@ -24,7 +24,7 @@ from forebay_proof.servers.scratch_keys import ScratchKeys
 from tests.stores.openers import cells_file
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.xdist_group("redis_cluster"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 LEASE = timedelta(seconds=30)
 
 

@@ -27,6 +27,8 @@ def test_files_are_listed_by_their_seconds() -> None:
     [
         ("tests/spark/test_fleet.py::test_it", "tests/spark/"),
         ("tests/browser/test_dashboard.py::test_it[a]", "tests/browser/"),
+        ("tests/stores/test_redis_cluster.py::test_it[a]", "a Redis Cluster"),
+        ("tests/stores/test_conformance.py::test_contract[clustered-keys-a_b_c]", "a Redis Cluster"),
         ("tests/stores/test_postgres_plans.py::test_it", "tests/stores/test_postgres_plans.py"),
         ("tests/unit/test_heap.py::test_it[a/b]", "tests/unit/test_heap.py::test_it[a/b]"),
     ],

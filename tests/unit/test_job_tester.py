@@ -253,16 +253,18 @@ def test_inline(fb_inline):
 """
 
 
+PLUGIN = ("--disable-plugin-autoload", "-p", "forebay.pytest_plugin", "-p", "no:cacheprovider")
+
+
 def test_the_fixtures_of_the_plugin(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(jobs=APP, test_shop=TESTS)
     pytester.makeini("[pytest]\nforebay_app = jobs:fb\npythonpath = .")
-    plugin = ["-p", "forebay.pytest_plugin", "-p", "no:forebay"]
-    pytester.runpytest_inprocess(*plugin, "-p", "no:cacheprovider").assert_outcomes(passed=2)
+    pytester.runpytest_inprocess(*PLUGIN).assert_outcomes(passed=2)
     assert not Path(pytester.path, "never.db").exists()
 
 
 def test_without_an_app_the_fixture_says_how_to_name_one(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_memory(fb_memory): ...")
-    result = pytester.runpytest_inprocess("-p", "forebay.pytest_plugin", "-p", "no:forebay", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess(*PLUGIN)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(['*set forebay_app = "module:name"*'])

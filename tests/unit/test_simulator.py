@@ -136,7 +136,7 @@ def careless(order: int) -> None:
     paid.append(order)
 """
 
-QUICK = ("-p", "no:schemathesis")
+QUICK = ("--disable-plugin-autoload", "-p", "forebay")
 
 TEST = """
 import shop

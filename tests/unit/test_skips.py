@@ -27,7 +27,7 @@ def run(pytester: pytest.Pytester, body: str) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST.read_text())
     pytester.makeini(f"[pytest]\npythonpath = {ROOT}")
     pytester.makepyfile(body)
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:schemathesis")
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "--disable-plugin-autoload")
 
 
 def test_a_skip_is_a_failure_in_ci(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
