@@ -101,11 +101,6 @@ class Mix(Struct, frozen=True):
             payload["fails"] = 1 + draw(seed, b"fails", seq, 3)
         return Draft(kind, payload, queue, key=name, max_attempts=MAX_ATTEMPTS.get(kind))
 
-    def mean_ms(self) -> float:
-        """Of one run; the mean of all runs is near it, and says how many slots a rate needs."""
-        means = {"slow": 1_100.0, "long": float(LONG_MS), **dict.fromkeys(_INSTANT, 0.0)}
-        return self.scale * sum(share / 100 * means.get(kind, 3.0) for kind, share in self.shares)
-
     def __str__(self) -> str:
         shares = ",".join(f"{kind}={share}" for kind, share in self.shares)
         return shares if self.scale == 1 else f"{shares}@{self.scale:g}"

@@ -70,8 +70,6 @@ OF_CELLS: Final = (Kind.PARTITION, Kind.SLOW_CELL, Kind.LATE, Kind.MOVE, Kind.MO
 
 PLANNED_OF_CELLS: Final = (*PLANNED, (Kind.PARTITION, 12), (Kind.SLOW_CELL, 8))
 
-PER_CALL: Final = (Kind.LOST_REQUEST, Kind.LOST_REPLY, Kind.DUPLICATE, Kind.DELAY, Kind.SLOW_DISK)
-
 
 class FaultProfile(Struct, frozen=True):
     """How rough a seed is: rates per call, and the mean pause between planned faults in seconds."""
