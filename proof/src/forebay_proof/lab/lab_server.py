@@ -16,13 +16,13 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from signal import SIGKILL
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from forebay.core.errors import Invalid
 from forebay_proof.lab.server_stats import PostgresStats, RedisStats, ServerStats
 from forebay_proof.processes import cpu_seconds, parent_of
+from forebay_proof.servers.lifetime import Lifetime
 from forebay_proof.servers.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ POSTGRES: Final = {
 _UNSYNCED: Final = {"postgres": {"synchronous_commit": "off"}, "redis": {"appendfsync": "no"}}
 
 
-class LabServer:
+class LabServer(Lifetime):
     """`settings` go to a private server, before those of the lab; `unsynced`: it answers before the disk has it."""
 
     def __init__(self, kind: str, *, settings: dict[str, str] | None = None, unsynced: bool = False) -> None:
@@ -61,18 +61,7 @@ class LabServer:
         self._watchdog_pid = 0
         self.proxy: Proxy | None = None
 
-    def __enter__(self) -> Self:
-        try:
-            self._make()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def _make(self) -> None:
+    def _begin(self) -> None:
         if not self.private:
             return
         if self.kind == "postgres":

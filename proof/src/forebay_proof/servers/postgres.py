@@ -137,6 +137,7 @@ def _verifier(password: str) -> str:
 
 class PostgresServer(LocalServer):
     program = "postgres"
+    usual_port = 5432
     end = StopMode.IMMEDIATE.value
 
     def __init__(
@@ -148,19 +149,6 @@ class PostgresServer(LocalServer):
         self._settings = {**_SETTINGS, **(_DURABLE if durable else _QUICK), **(settings or {})}
         self._password = secrets.token_urlsafe(16)
         self._databases: set[str] = set()
-
-    @property
-    def private(self) -> bool:
-        """Whether it is ours to stop and to kill."""
-        return self._elsewhere is None
-
-    @property
-    def host(self) -> str:
-        return (urlsplit(self._elsewhere).hostname or LOOPBACK) if self._elsewhere else LOOPBACK
-
-    @property
-    def port(self) -> int:
-        return (urlsplit(self._elsewhere).port or 5432) if self._elsewhere else self._port
 
     def url(self, database: str = "postgres") -> str:
         """The URL of a database, whether that exists or not."""

@@ -33,10 +33,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Thread
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from forebay_proof.servers.lifetime import Lifetime
 from forebay_proof.servers.process import LOOPBACK, PATIENCE, free_port
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ def finish(end: socket.socket) -> None:
     end.close()
 
 
-class Proxy:
+class Proxy(Lifetime):
     def __init__(self, host: str, port: int) -> None:
         self.host: Final = LOOPBACK
         self.port: Final = free_port()
@@ -202,16 +202,8 @@ class Proxy:
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._thread = Thread(target=self._run, name=f"proxy-{self.port}", daemon=True)
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    def _begin(self) -> None:
+        self.start()
 
     def start(self) -> None:
         self._open()

@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import redis
 
@@ -68,6 +67,7 @@ def find_program() -> tuple[str, Programs]:
 
 class RedisServer(LocalServer):
     program = "valkey-server"
+    usual_port = 6379
 
     def __init__(
         self, *, durable: bool = False, private: bool = False, settings: Mapping[str, str] | None = None
@@ -78,19 +78,6 @@ class RedisServer(LocalServer):
         self._durable = durable
         self._settings = {**_SETTINGS, "appendfsync": "always" if durable else "no", **(settings or {})}
         self._password = secrets.token_urlsafe(16)
-
-    @property
-    def private(self) -> bool:
-        """Whether it is ours to stop and to kill."""
-        return self._elsewhere is None
-
-    @property
-    def host(self) -> str:
-        return (urlsplit(self._elsewhere).hostname or LOOPBACK) if self._elsewhere else LOOPBACK
-
-    @property
-    def port(self) -> int:
-        return (urlsplit(self._elsewhere).port or 6379) if self._elsewhere else self._port
 
     def url(self, **options: str) -> str:
         """The URL of its database, with options for a store."""

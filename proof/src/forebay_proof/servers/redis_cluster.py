@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import redis
 from redis.crc import key_slot
 
 from forebay_proof.servers.account import Account
+from forebay_proof.servers.lifetime import Lifetime
 from forebay_proof.servers.process import LOOPBACK, PATIENCE, ServerFailed, free_port
 from forebay_proof.servers.redis import RedisServer
 
@@ -77,7 +77,7 @@ class ClusterNode(RedisServer):
         return super()._command(account, directory)
 
 
-class RedisClusterServer:
+class RedisClusterServer(Lifetime):
     def __init__(self, *, durable: bool = False, node_timeout: float = 2.0) -> None:
         self._durable = durable
         self._node_timeout = node_timeout
@@ -85,20 +85,12 @@ class RedisClusterServer:
         self.nodes: Final = [ClusterNode(self._password, node_timeout, durable) for _ in range(2 * _MASTERS)]
         self._stack = ExitStack()
 
-    def __enter__(self) -> Self:
-        try:
-            for node in self.nodes:
-                self._stack.enter_context(node)
-            self._set_timeout(_JOIN_TIMEOUT)
-            self._join()
-            self._set_timeout(self._node_timeout)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    def _begin(self) -> None:
+        for node in self.nodes:
+            self._stack.enter_context(node)
+        self._set_timeout(_JOIN_TIMEOUT)
+        self._join()
+        self._set_timeout(self._node_timeout)
 
     def close(self) -> None:
         self._stack.close()

@@ -7,14 +7,15 @@ methods: `_prepare` before its first start, `_command` for every start, `_is_rea
 What can go wrong: the port that was free is taken before the server listens. Then the first start tries another.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGKILL, Signals
-from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
+from urllib.parse import urlsplit
 
 from forebay_proof.servers.account import Account
+from forebay_proof.servers.lifetime import Lifetime
 from forebay_proof.servers.process import (
     LOOPBACK,
     PATIENCE,
@@ -29,35 +30,37 @@ _PORT_TRIES: Final = 5
 _STEP: Final = 0.02
 
 
-class LocalServer(ABC):
+class LocalServer(Lifetime):
     program: ClassVar[str]
     end: ClassVar[Signals] = SIGKILL
     """The signal that ends it for good, with nothing left in the kernel."""
 
+    usual_port: ClassVar[int] = 0
+
     def __init__(self) -> None:
         self._port = 0
+        self._elsewhere: str | None = None
+        """The URL of one that runs already, which is used in its place."""
+
         self._watchdog: ServerWatchdog | None = None
         self._account: Account | None = None
         self._child: ProcessHandle | None = None
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _begin(self) -> None:
+        self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    @property
+    def private(self) -> bool:
+        """Whether it is ours to stop and to kill."""
+        return self._elsewhere is None
 
     @property
     def host(self) -> str:
-        return LOOPBACK
+        return (urlsplit(self._elsewhere).hostname or LOOPBACK) if self._elsewhere else LOOPBACK
 
     @property
     def port(self) -> int:
-        return self._port
+        return (urlsplit(self._elsewhere).port or self.usual_port) if self._elsewhere else self._port
 
     @property
     def pid(self) -> int:
