@@ -56,14 +56,14 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _chaos(call: Call) -> int:
-    from forebay_proof.lab.chaos.plan import adjust, find, names
+    from forebay_proof.lab.chaos.plan import adjust, find, matrix, names
 
     args = call.args
     if args.list:
         return _list(call)
     if not args.plans:
         raise Invalid("plan", "none is named", f"use all, or some of {', '.join(names())}")
-    words = [word for given in args.plans for word in (_matrix(names()) if given == "all" else [given])]
+    words = [word for given in args.plans for word in (matrix() if given == "all" else [given])]
     plans = [adjust(find(word), seed=args.seed, rate=args.rate, every=args.every) for word in words]
     todo = [(plan, kept, where) for plan in plans for kept, where in _stores_of(plan, args.store)]
     if not todo:
@@ -84,10 +84,6 @@ def _chaos(call: Call) -> int:
             call.screen.say(line)
     answers = {outcome.answer for outcome in outcomes}
     return 1 if "FAIL" in answers else 2 if "INVALID" in answers else OK
-
-
-def _matrix(names: list[str]) -> list[str]:
-    return [name for name in names if name[:1] == "f" and name[1:].isdigit()]
 
 
 def _stores_of(plan: "ChaosPlan", store: str | None) -> "list[tuple[Kept, str]]":

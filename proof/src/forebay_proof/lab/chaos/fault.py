@@ -22,6 +22,8 @@ class ChaosFault(Struct, frozen=True, forbid_unknown_fields=True):
     """Fields are what a plan may say beside the timing."""
 
     stores: ClassVar[tuple[Kept, ...]] = STORES
+    settings: ClassVar[dict[str, str]] = {}
+    """What its server must be started with."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

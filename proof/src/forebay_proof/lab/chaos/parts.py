@@ -26,11 +26,11 @@ _SMALL: Final = {
 """Servers that start quickly and whose bounds are near."""
 
 
-def build(scene: Scene, where: str, parts: ExitStack) -> None:
+def build(scene: Scene, where: str, parts: ExitStack, settings: Mapping[str, str]) -> None:
     """`where` is a kind of store, or the URL of one. The fleet is not started yet, nor is the load."""
     plan = scene.plan
     try:
-        lab_server = parts.enter_context(LabServer(where, settings=_SMALL.get(where)))
+        lab_server = parts.enter_context(LabServer(where, settings={**_SMALL.get(where, {}), **settings}))
         scene.way = _way(scene, lab_server, parts)
     except ServerUnavailable as error:
         raise Impossible(str(error)) from error

@@ -93,6 +93,8 @@ class FleetPlan(Struct, frozen=True, forbid_unknown_fields=True):
     drain: float = 10.0
     ticks: bool = False
     """With a schedule that fires every second."""
+    tallies: bool = False
+    """Each process counts its claims, their latencies and its jobs."""
 
 
 class ProofPlan(Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,6 +167,11 @@ class _Written(Struct, frozen=True, forbid_unknown_fields=True):
 def names() -> list[str]:
     """The plans that come with Forebay."""
     return sorted(entry.name.removesuffix(".toml") for entry in _PLANS.iterdir() if entry.name.endswith(".toml"))
+
+
+def matrix() -> list[str]:
+    """The plans of single faults, f01 … f24: what `all` means."""
+    return [name for name in names() if name[:1] == "f" and name[1:].isdigit()]
 
 
 def find(word: str) -> ChaosPlan:

@@ -130,7 +130,8 @@ class Runner:
         scene = self.scene
         loaded = self._plan.load.rate > 0
         if loaded:
-            build(scene, self._where, self._parts)
+            settings = {name: value for fault, _ in self._faults for name, value in fault.settings.items()}
+            build(scene, self._where, self._parts, settings)
         for fault, _ in self._faults:
             if scene.kept not in fault.stores:
                 raise Impossible(f"{type(fault).__name__} is for {', '.join(fault.stores)}")

@@ -23,6 +23,7 @@ from forebay_proof.load.fleet import Fleet
 from forebay_proof.load.generator import Load
 from forebay_proof.load.mix import parse_mix
 from forebay_proof.servers.proxy import Proxy
+from forebay_proof.tally import FOLDER
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ class Scene:
         self.effects = directory / "effects"
         self.starts = directory / "starts"
         self.receipts = directory / "receipts"
+        self.tallies = directory / "tallies"
         self.dependency = directory / "dependency-is-down"
         self.say = say
         self.parts = parts
@@ -186,6 +188,7 @@ class Scene:
             "LAB_DEPENDENCY": str(self.dependency),
             "LAB_LEASE": f"{self.plan.fleet.lease:g}",
             **({"LAB_TICKS": "1"} if self.plan.fleet.ticks else {}),
+            **({FOLDER: str(self.tallies)} if self.plan.fleet.tallies else {}),
         }
 
 
