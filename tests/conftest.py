@@ -46,7 +46,7 @@ settings.register_profile(
     max_examples=5_000,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("evidence", settings.get_profile("nightly"), max_examples=20_000)
+settings.register_profile("evidence", settings.get_profile("nightly"), max_examples=2_000)
 settings.load_profile(os.environ.get("FOREBAY_HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -15,6 +15,7 @@ from forebay.serve.app import create_app
 from forebay.serve.metrics.families import DURATIONS, FLEET
 from forebay.serve.metrics.gates import GATE_FIELDS, MAX_GATES
 from forebay.store.open import open_store
+from forebay_proof.evidence_parts import PARTS
 from tests.docs import figures
 
 ROOT: Final = Path(__file__).parents[2]
@@ -125,12 +126,24 @@ def _folded(node: ast.expr) -> str:
             return ""
 
 
+def evidence() -> str:
+    """The parts of the evidence, with the time that their rounds take together."""
+    rows = [
+        f"| `{part.name}` | {part.title} | {part.goal:,} {part.unit} | {len(part.full)} | {part.hours:g} |"
+        for part in PARTS
+    ]
+    rounds, hours = (sum(column) for column in zip(*((len(part.full), part.hours) for part in PARTS), strict=True))
+    whole = f"| | all of it | | {rounds} | {hours:.0f} |"
+    return "\n".join(["| part | what | goal | rounds | hours |", "|---|---|---|---|---|", *rows, whole]) + "\n"
+
+
 TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "http.md": routes,
     "metrics.md": metrics,
     "../internals/benchmarks.md": figures.table,
     "../compare.md": figures.compared,
     "../guides/stores.md": lambda: figures.pivot("stores"),
+    "../internals/testing.md": evidence,
 }
 """What writes the table of a page; None leaves the page as it is."""
 

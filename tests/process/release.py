@@ -58,12 +58,22 @@ def check_metadata(wheels: list[Path], changelog: str) -> str:
 
 
 def pythons(named: list[str]) -> list[str]:
-    """Those that were named, or every supported version on the path."""
-    found = [shutil.which(each) for each in named or [f"python{version}" for version in VERSIONS]]
+    """Those that were named, or every supported version at hand."""
+    found = [shutil.which(each) for each in named] if named else [find_python(version) for version in VERSIONS]
     usable = [each for each in found if each is not None and _runs(each)]
     if named and len(usable) < len(named):
         raise ReleaseError(f"not all of {', '.join(named)} run")
     return usable or [sys.executable]
+
+
+def find_python(version: str) -> str | None:
+    """The interpreter of this version on the path, else that of pyenv."""
+    on_path = shutil.which(f"python{version}")
+    if on_path is not None and _runs(on_path):
+        return on_path
+    prefix = [shutil.which("pyenv") or "false", "prefix", version]
+    found = subprocess.run(prefix, capture_output=True, text=True, check=False).stdout.strip()
+    return f"{found}/bin/python3" if found and _runs(f"{found}/bin/python3") else None
 
 
 def _runs(python: str) -> bool:

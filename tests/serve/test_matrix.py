@@ -25,6 +25,7 @@ from forebay.serve.security.auth import RequireRole
 from forebay.serve.security.sessions import RequireSession
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
+from forebay_proof.evidence import happened
 from tests.serve.site import Site
 
 VIEW: Final = {Role.VIEWER, Role.OPERATOR, Role.ADMIN}
@@ -276,6 +277,7 @@ class World:
         if row.form is not None:
             sent["data"] = _filled(row.form, queue)
             sent["headers"] = {"Origin": self.site.url, "Content-Type": "application/x-www-form-urlencoded"}
+        happened("requests")
         return client.request(method, requested, **sent), thing
 
 

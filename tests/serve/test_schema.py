@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module i
 
 SETTINGS = ServeSettings(port=0, max_wait=0.01, drain=1, dashboard=False)
 CASES = 2_000
-NIGHTLY = 20_000
+NIGHTLY = 22_000
 
 
 def no_server_error(_: object, response: Any, case: Any) -> None:

@@ -2,7 +2,7 @@
 
 The oracle shares no code with `forebay.work.cron`, cronsim or `forebay.work.zone`: its own reading of expressions, its
 own search for changes of offset, and the documented sentences taken literally. `walk` is the clock, `fired` the rule.
-Every comparison is one (expression, zone, instant): 7,000 and more here, over all zones and ten years in the nightly.
+Every comparison is one (expression, zone, instant): 7,000 and more here, over all zones and 25 years in the nightly.
 """
 
 import calendar
@@ -272,11 +272,11 @@ FEW = ["30 * * * *", "*/15 0-3 * * *", "30 1 * * *", "0 0 * * *", "30 2 * * 0", 
 @pytest.mark.nightly
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("part", range(12))
-def test_every_zone_and_every_change_from_2026_to_2035(part: int) -> None:
-    """598 zones, 4,024 changes, 9 expressions, 3 rules, 4 comparisons each: 434,592 in all (database of 2026)."""
+def test_every_zone_and_every_change(part: int) -> None:
+    """598 zones, 25 years, 9 expressions, 3 rules, 4 comparisons each: more than a million in all."""
     compared = 0
     for zone in NAMES[part::12]:
-        for change in [at for year in range(2026, 2036) for at in changes(zone, year, 6 * HOUR)]:
+        for change in [at for year in range(2026, 2051) for at in changes(zone, year, 6 * HOUR)]:
             clock = walk(zone, change - 5 * HOUR, change + 26 * HOUR, MINUTE)
             hour = wall_at(zone, change).hour
             for rule in [*FEW, f"15 {hour} * * *", f"45 {(hour - 1) % 24} * * *"]:

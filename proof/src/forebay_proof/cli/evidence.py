@@ -2,70 +2,86 @@
 
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from forebay.cli.argtypes import duration
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK, USAGE
 
+if TYPE_CHECKING:
+    from forebay_proof.evidence import EvidencePart, PartResult
+
 _FOLDER: Final = "docs/results/evidence"
-_HEADS: Final = ("part", "count", "goal", "unit", "scale", "took s", "result", "what")
+_HEADS: Final = ("part", "count", "goal", "unit", "hours", "result", "what")
+_HOUR: Final = 3_600
 
 
-def _arguments(parser: ArgumentParser) -> None:
+def _arguments(parser: ArgumentParser, scale: str) -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help="only these (default: all)")
     parser.add_argument(
         "--results", default=_FOLDER, metavar="DIR", help=f"where results are kept (default: {_FOLDER})"
     )
-
-
-def _run_arguments(parser: ArgumentParser) -> None:
-    _arguments(parser)
     parser.add_argument(
-        "--scale", choices=("quick", "full"), default="quick", help="full takes many hours (default: quick)"
+        "--scale", choices=("quick", "full"), default=scale, help=f"full takes many hours (default: {scale})"
     )
 
 
-def _run(call: Call) -> int:
-    from forebay_proof import evidence
+def _run_arguments(parser: ArgumentParser) -> None:
+    _arguments(parser, "quick")
+    parser.add_argument(
+        "--for", type=duration, dest="limit", metavar="DURATION", help="begin no further round after this time"
+    )
 
-    args, passed = call.args, True
-    for result in evidence.run(Path.cwd(), Path(args.results), evidence.chosen(args.parts), args.scale):
-        passed = passed and result.passed
-        verdict = "passed" if result.passed else "FAILED"
-        call.screen.note(f"{result.part}: {result.count:,} {result.unit}, {verdict}, {result.seconds:,.0f} s")
-    return OK if passed else FAILED
+
+def _show_arguments(parser: ArgumentParser) -> None:
+    _arguments(parser, "full")
+
+
+def _run(call: Call) -> int:
+    from forebay_proof.evidence import EvidenceRun
+    from forebay_proof.evidence_parts import chosen
+
+    args = call.args
+    work = EvidenceRun(Path.cwd(), Path(args.results), parts := chosen(args.parts), args.scale)
+    goals = {part.name: part.goal for part in parts}
+    call.screen.note(f"{sum(len(work.open_rounds(part)) for part in parts)} rounds, {_hours(work.seconds_left())} h")
+    for result, done in work.carry_out(**({} if args.limit is None else {"seconds": args.limit.total_seconds()})):
+        call.screen.note(
+            f"{result.part} {len(result.rounds)}/{result.planned}: {'passed' if done.passed else 'FAILED'}, "
+            f"{done.count:,} {result.unit} in {done.seconds:,.0f} s; {result.count:,} of {goals[result.part]:,}; "
+            f"{_hours(work.seconds_left())} h left"
+        )
+    return FAILED if any(result.failed for result in work.results.values()) else OK
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / _HOUR:.1f}"
+
+
+def _row(part: "EvidencePart", result: "PartResult | None") -> tuple[object, ...]:
+    if result is None:
+        return (part.name, "–", f"{part.goal:,}", part.unit, "–", "not run", part.title)
+    hours, verdict = _hours(result.seconds), result.verdict(part.goal)
+    return (part.name, f"{result.count:,}", f"{part.goal:,}", part.unit, hours, verdict, part.title)
 
 
 def _show(call: Call) -> int:
-    from forebay_proof import evidence
+    from forebay_proof.evidence import recorded, stale
+    from forebay_proof.evidence_parts import chosen
 
-    args = call.args
-    parts = evidence.chosen(args.parts)
-    known = evidence.recorded(Path(args.results))
+    args, parts = call.args, chosen(call.args.parts)
+    known = recorded(Path(args.results), args.scale)
     found = {part.name: known[part.name] for part in parts if part.name in known}
-    rows = [
-        (
-            part.name,
-            f"{found[part.name].count:,}" if part.name in found else "–",
-            f"{part.goal:,}",
-            part.unit,
-            found[part.name].scale if part.name in found else "–",
-            f"{found[part.name].seconds:,.0f}" if part.name in found else "–",
-            "not run" if part.name not in found else "passed" if found[part.name].passed else "FAILED",
-            part.title,
-        )
-        for part in parts
-    ]
-    old = evidence.stale(Path.cwd(), list(found.values()))
-    if old:
+    if old := stale(Path.cwd(), found.values()):
         call.screen.note(f"results of other sources: {', '.join(old)}; run `forebay evidence run {' '.join(old)}`")
         return USAGE
     if call.screen.as_json:
         for result in found.values():
             call.screen.emit(result)
     else:
-        call.screen.table(_HEADS, rows, "count goal took s")
-    return OK if all(result.passed for result in found.values()) and len(found) == len(parts) else USAGE
+        call.screen.table(_HEADS, [_row(part, found.get(part.name)) for part in parts], "count goal hours")
+    verdicts = {found[part.name].verdict(part.goal) if part.name in found else "" for part in parts}
+    return OK if verdicts == {"passed"} else USAGE
 
 
 COMMANDS = (
@@ -75,18 +91,22 @@ COMMANDS = (
         (
             Command(
                 "run",
-                "run the parts that have no passed result for these sources yet, and keep their results",
+                "run the rounds that have not passed for these sources yet, two side by side, and keep their results",
                 _run,
-                "forebay evidence run\nforebay evidence run simulation --scale full",
+                """
+forebay evidence run
+forebay evidence run simulation --scale full
+forebay evidence run --scale full --for 3h
+""",
                 _run_arguments,
                 takes_store=False,
             ),
             Command(
                 "show",
-                "the table of results; exit code 2 if some are missing, failed or of other sources",
+                "the table of results; exit code 2 if some are missing, failed, below their goal or of other sources",
                 _show,
                 "forebay evidence show\nforebay evidence show --json",
-                _arguments,
+                _show_arguments,
                 takes_store=False,
             ),
         ),
