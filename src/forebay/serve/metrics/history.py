@@ -7,7 +7,7 @@ is backfilled from the ledger at start, up to `MAX_BACKFILL` records. A step tha
 zero. Ledgers of several cells are added up; those of a cell that is down are not waited for.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 from time import monotonic
 from typing import Final, Protocol
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant, hours
-from forebay.core.ledger import Change, LedgerEntry
+from forebay.core.ledger import Change, JobRange, LedgerEntry
 from forebay.core.limits import MAX_BATCH
 from forebay.ledger_reader import of_each_ledger, offset_at, read_range
 from forebay.serve.security.keys import ensure_log
@@ -37,6 +37,8 @@ _GRACE: Final = 10_000_000
 _EVERY: Final = 5.0
 _SOON: Final = 0.2
 _OTHERS: Final = ""
+"""Queues beyond a limit are added up under this name, which no queue has."""
+
 _COLUMNS: Final[dict[str, int]] = {
     Change.ACCEPTED: 0,
     Change.ACKED: 1,
@@ -49,6 +51,31 @@ _COLUMNS: Final[dict[str, int]] = {
 Counts = dict[str, list[int]]
 """By queue: accepted, done, retried, dead."""
 
+Series = tuple[int | None, ...]
+"""A number of each step, oldest first; None: unknown."""
+
+
+def add_counts(counts: Counts, spans: Iterable[JobRange], max_queues: int) -> None:
+    """Count the changes of a record."""
+    for span in spans:
+        if (column := _COLUMNS.get(span.change)) is not None:
+            name = span.queue if span.queue in counts or len(counts) < max_queues else _OTHERS
+            counts.setdefault(name, [0, 0, 0, 0])[column] += span.n
+
+
+def sum_counts(rows: Iterable[list[int]]) -> list[int]:
+    """The sums over queues."""
+    return [sum(column) for column in zip((0, 0, 0, 0), *rows, strict=True)]
+
+
+def series_of(steps: Sequence[list[int] | None]) -> tuple[Series, Series, Series]:
+    """Accepted, done and failed, of the sums of each step."""
+    return (
+        tuple(None if row is None else row[0] for row in steps),
+        tuple(None if row is None else row[1] for row in steps),
+        tuple(None if row is None else row[2] + row[3] for row in steps),
+    )
+
 
 class HistoryStep(Struct, frozen=True):
     """One entry of the log: `step` counts from 1970."""
@@ -58,11 +85,11 @@ class HistoryStep(Struct, frozen=True):
 
 
 class Day(Struct, frozen=True):
-    """Jobs of some queues in each step, oldest first (None: unknown), and their sums."""
+    """Jobs of some queues in each step, and their sums."""
 
-    coming: tuple[int | None, ...]
-    going: tuple[int | None, ...]
-    failing: tuple[int | None, ...]
+    coming: Series
+    going: Series
+    failing: Series
 
     @property
     def known(self) -> int:
@@ -137,19 +164,15 @@ class RateHistory:
 
     def day(self, now: Instant, wanted: Callable[[str], bool] | None = None) -> Day:
         """The sums of the wanted queues, or of all; without the current step."""
-        columns: list[list[int | None]] = [[], [], []]
         with self._guard:
-            for step in range(now // STEP - STEPS, now // STEP):
-                counts = self._known(step)
-                if counts is None:
-                    for column in columns:
-                        column.append(None)
-                    continue
-                rows = [row for name, row in counts.items() if wanted is None or wanted(name)]
-                accepted, done, retried, dead = (sum(row[column] for row in rows) for column in range(4))
-                for column, value in zip(columns, (accepted, done, retried + dead), strict=True):
-                    column.append(value)
-        return Day(*map(tuple, columns))
+            known = [self._known(step) for step in range(now // STEP - STEPS, now // STEP)]
+            sums = [
+                None
+                if counts is None
+                else sum_counts(row for name, row in counts.items() if wanted is None or wanted(name))
+                for counts in known
+            ]
+        return Day(*series_of(sums))
 
     def _known(self, step: int) -> Counts | None:
         if step in self._written:
@@ -158,12 +181,7 @@ class RateHistory:
         return self._counted.get(step, {}) if whole else None
 
     def _count(self, entry: LedgerEntry) -> None:
-        counts = self._counted.setdefault(entry.record.at // STEP, {})
-        for span in entry.record.spans:
-            column = _COLUMNS.get(span.change)
-            if column is not None:
-                name = span.queue if span.queue in counts or len(counts) < MAX_QUEUES else _OTHERS
-                counts.setdefault(name, [0, 0, 0, 0])[column] += span.n
+        add_counts(self._counted.setdefault(entry.record.at // STEP, {}), entry.record.spans, MAX_QUEUES)
 
     def _backfill(self, now: Instant) -> None:
         """Count the records before the followers' first ones, from the last step of the log on."""

@@ -17,6 +17,7 @@ from forebay.core.humanize import SECOND
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change, LedgerEntry
 from forebay.ledger_reader import of_each_ledger, offset_at, read_range
+from forebay.serve.metrics.history import Counts, Series, add_counts, series_of, sum_counts
 from forebay.store.protocol import Store
 
 STEP: Final = 5 * SECOND
@@ -26,32 +27,20 @@ READ_SECONDS: Final = 0.06
 _MINUTE: Final = 60 * SECOND
 _FRESH_SECONDS: Final = 0.5
 _MAX_OWNERS: Final = 1_000
-_FEW: Final = 4
-_SHOWN: Final[dict[str, str]] = {
-    Change.ACCEPTED: "accepted",
-    Change.CLAIMED: "claimed",
-    Change.ACKED: "done",
-    Change.RETRIED: "retried",
-    Change.DIED: "dead",
-    Change.EXPIRED: "dead",
-    Change.SHED: "dead",
-}
-
-_MAX_NAMES: Final = 4_000
-OTHERS: Final = ""
-"""Up to `_MAX_NAMES` counts per step are kept by queue; the others are added up under a name that no queue has."""
+_MAX_QUEUES: Final = 1_000
+"""Queues of one step that are counted by name; the others are added up."""
 
 
 class Rates(Struct, frozen=True):
-    """For some queues: jobs per second in the last minute, and jobs in each completed step (None: unknown)."""
+    """For some queues: jobs per second in the last minute, and jobs in each completed step."""
 
     accepted: float = 0.0
     done: float = 0.0
     retried: float = 0.0
     dead: float = 0.0
-    coming: tuple[int | None, ...] = ()
-    going: tuple[int | None, ...] = ()
-    failing: tuple[int | None, ...] = ()
+    coming: Series = ()
+    going: Series = ()
+    failing: Series = ()
 
 
 class RateTracker:
@@ -65,7 +54,7 @@ class RateTracker:
         self._reading = Lock()
         self._after: dict[str, int] = {}
         self._known_from: Instant = 0
-        self._steps: dict[int, dict[tuple[str, str], int]] = {}
+        self._steps: dict[int, Counts] = {}
         self._claims: dict[str, tuple[Instant, int]] = {}
         self._now: Instant = 0
         self._read_at = float("-inf")
@@ -83,46 +72,33 @@ class RateTracker:
 
     def rates(self, queues: Collection[str] | None = None) -> Rates:
         """The rates of these queues together, or of all."""
-        span = range(self._now // STEP - STEPS, self._now // STEP)
-        lines = {name: [self._count(step, queues, name) for step in span] for name in set(_SHOWN.values())}
-        recent_runs = range(span.stop - _MINUTE // STEP, span.stop)
-        seconds = max(1.0, (recent_runs.stop * STEP - max(recent_runs.start * STEP, self._known_from)) / SECOND)
-        per_second = {
-            name: sum(count or 0 for count in counts[-len(recent_runs) :]) / seconds for name, counts in lines.items()
-        }
-        return Rates(
-            per_second["accepted"],
-            per_second["done"],
-            per_second["retried"],
-            per_second["dead"],
-            tuple(lines["accepted"]),
-            tuple(lines["done"]),
-            tuple(
-                None if retried is None or dead is None else retried + dead
-                for retried, dead in zip(lines["retried"], lines["dead"], strict=True)
-            ),
-        )
+        last = self._now // STEP
+        steps = [self._sums(step, queues) for step in range(last - STEPS, last)]
+        recent = [row for row in steps[-_MINUTE // STEP :] if row is not None]
+        seconds = max(1.0, (last * STEP - max(last * STEP - _MINUTE, self._known_from)) / SECOND)
+        accepted, done, retried, dead = (count / seconds for count in sum_counts(recent))
+        return Rates(accepted, done, retried, dead, *series_of(steps))
 
     def busy(self) -> dict[str, int]:
         """By queue: how many jobs were accepted or done in the last minute."""
         found: dict[str, int] = {}
         for step in range((self._now - _MINUTE) // STEP, self._now // STEP + 1):
-            for (queue, name), count in self._steps.get(step, {}).items():
-                if name in ("accepted", "done"):
-                    found[queue] = found.get(queue, 0) + count
+            for queue, (accepted, done, _, _) in self._steps.get(step, {}).items():
+                found[queue] = found.get(queue, 0) + accepted + done
         return found
 
     def claims(self) -> dict[str, tuple[Instant, int]]:
         """By owner: when it last claimed, and how many jobs in the known time."""
         return dict(self._claims)
 
-    def _count(self, step: int, queues: Collection[str] | None, name: str) -> int | None:
+    def _sums(self, step: int, queues: Collection[str] | None) -> list[int] | None:
         if (step + 1) * STEP <= self._known_from:
             return None
         counts = self._steps.get(step, {})
-        if queues is not None and len(queues) <= _FEW:
-            return sum(counts.get((queue, name), 0) for queue in queues)
-        return sum(count for (queue, of), count in counts.items() if of == name and (queues is None or queue in queues))
+        if queues is None:
+            return sum_counts(counts.values())
+        names = queues if len(queues) < len(counts) else counts
+        return sum_counts(counts[name] for name in names if name in counts and name in queues)
 
     def _read(self) -> None:
         now = self._store.now()
@@ -157,11 +133,7 @@ class RateTracker:
 
     def _take(self, entry: LedgerEntry) -> None:
         record = entry.record
-        counts = self._steps.setdefault(record.at // STEP, {})
-        for span in record.spans:
-            if (name := _SHOWN.get(span.change)) is not None:
-                queue = span.queue if (span.queue, name) in counts or len(counts) < _MAX_NAMES else OTHERS
-                counts[queue, name] = counts.get((queue, name), 0) + span.n
+        add_counts(self._steps.setdefault(record.at // STEP, {}), record.spans, _MAX_QUEUES)
         if (
             record.verb == "claim"
             and record.owner
