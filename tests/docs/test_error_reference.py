@@ -35,6 +35,6 @@ def test_each_kind_of_error_that_a_job_carries_has_its_row() -> None:
 
 def test_each_problem_over_http_has_its_row() -> None:
     text = sources(SOURCES / "serve")
-    found = set(re.findall(r'\b(?:Problem\(\s*\d+,|_too_many\()\s*"([a-z-]+)"', text))
+    found = set(re.findall(r'\b(?:Problem\(\s*\d+,|_too_many\(|\w+, \d{3},)\s*"([a-z-]+)"', text))
     assert len(found) > 25
     assert found | {"method-not-allowed"} == set(rows(PROBLEMS))

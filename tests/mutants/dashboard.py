@@ -87,14 +87,14 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a foreign job is shown",
         f"{HOME}/pages/jobs.py",
-        "    if not actor.sees(found.home or found.queue, found.tenant):\n",
+        "    if not sees_job(actor, found):\n",
         "    if False:\n",
         pages("a_tenant_sees_its_own_jobs_and_no_sums"),
     ),
     Mutant(
         "a foreign job is cancelled",
         f"{HOME}/pages/jobs.py",
-        "    if found is None or not actor.sees(found.home or found.queue, found.tenant):\n",
+        "    if found is None or not sees_job(actor, found):\n",
         "    if found is None:\n",
         pages("a_tenant_sees_its_own_jobs_and_no_sums"),
     ),
@@ -136,7 +136,7 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a cancel is not written down",
         f"{HOME}/pages/jobs.py",
-        '    await record_action(cache.context, actor, "cancel", f"job {job_id}", queue=found.queue)\n',
+        '    record_action(cache.store, actor.name, action, f"job {job_id}", queue=found.queue)\n',
         "",
         pages("a_job_is_cancelled_and_redriven"),
     ),
@@ -169,6 +169,20 @@ DASHBOARD_MUTANTS = [
         moves("a_move_keeps_its_pace_and_stops_when_told"),
     ),
     Mutant(
+        "a live page of a removed job goes blank",
+        f"{HOME}/live.py",
+        "                if not page.live:\n",
+        "                if False:\n",
+        pages("a_page_of_a_job_that_is_removed_is_loaded_again"),
+    ),
+    Mutant(
+        "the name of a worker is capitalised",
+        f"{HOME}/templates/job.html",
+        "sentence if job.owner and sentence.startswith(job.owner) else ",
+        "",
+        pages("a_sentence_that_begins_with_a_worker_keeps_its_name"),
+    ),
+    Mutant(
         "a stream outlives its session",
         f"{HOME}/live.py",
         "            if await _user_now(request) != actor:\n",
@@ -178,7 +192,7 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "live pages without number",
         f"{HOME}/live.py",
-        "    if cache.streams >= MAX_STREAMS:\n",
+        "    if request.app.state.view_cache.streams >= MAX_STREAMS:\n",
         "    if False:\n",
         pages("streams_are_bounded_and_given_back"),
     ),
@@ -254,7 +268,7 @@ DASHBOARD_MUTANTS = [
     ),
     Mutant(
         "workers of foreign queues are shown",
-        f"{HOME}/views/workers.py",
+        f"{HOME}/pages/workers.py",
         " if any(map(actor.reaches, each.queues))",
         "",
         pages("idle_workers_are_on_the_page_of_workers"),
@@ -276,7 +290,7 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a requeue that lost a race says what the job was",
         "src/forebay/serve/api/dead.py",
-        "        found = context.store.get([job.id])[0]\n",
+        "        found = store.get([job.id])[0]\n",
         "        found = job\n",
         ("tests/serve/test_api_bulk.py::test_a_requeue_that_comes_second_says_what_the_job_is_now",),
     ),

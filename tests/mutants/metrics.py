@@ -36,7 +36,7 @@ METRICS_MUTANTS = [
     ),
     Mutant(
         "names without a cap",
-        f"{METRICS}/labels.py",
+        f"{METRICS}/tally.py",
         "if len(self._queues) >= self._max_queues:",
         "if False:",
         (*TALLY[:1], *PAGE),

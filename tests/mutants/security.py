@@ -144,14 +144,14 @@ SECURITY_MUTANTS = [
     ),
     Mutant(
         "a certificate of two names",
-        f"{HOME}/certificates.py",
+        f"{HOME}/connections.py",
         "if len(names) == 1 else None",
         "if names else None",
         tests("tls", "a_certificate_without_one_name_is_nobody"),
     ),
     Mutant(
         "plain http for every address",
-        f"{HOME}/bind.py",
+        "src/forebay/serve/settings.py",
         "    if not insecure:\n",
         "    if False:\n",
         tests("tls", "beyond_this_machine_needs_keys_and_tls_or_the_word"),
@@ -249,14 +249,14 @@ SECURITY_MUTANTS = [
     ),
     Mutant(
         "slow heads",
-        f"{HOME}/protocol.py",
+        f"{HOME}/connections.py",
         "self._timer = self.loop.call_later(self.head_seconds, self.transport.close)",
         "pass",
         tests("body", "clients_that_are_slow_are_cut_and_nobody_else_waits"),
     ),
     Mutant(
         "long polls are cut like slow heads",
-        f"{HOME}/protocol.py",
+        f"{HOME}/connections.py",
         "        self._in_flight += 1\n        self._disarm()\n",
         "        self._in_flight += 1\n",
         tests("body", "long_polls_outlive_the_patience_for_slow_clients"),
@@ -308,9 +308,9 @@ SECURITY_MUTANTS = [
     ),
     Mutant(
         "a large job is redacted on the loop",
-        "src/forebay/serve/api/job_views.py",
-        "else await context.call(view_job, actor, job)",
-        "else view_job(actor, job)",
+        "src/forebay/serve/api/jobs.py",
+        "else await context.call(view_job, actor, ended)",
+        "else view_job(actor, ended)",
         tests("aside", "whatever_is_large_or_many_is_redacted_aside"),
     ),
     Mutant(
@@ -441,7 +441,7 @@ SECURITY_MUTANTS = [
     ),
     Mutant(
         "names of queues are forgotten at a restart",
-        f"{HOME}/usage.py",
+        f"{HOME}/limits.py",
         "self._names.add_remote(report.queues, entry.at / 1_000_000)",
         "pass",
         tests("limits", "names_of_queues_are_counted_for_all_servers_together_and_a_day"),

@@ -163,6 +163,27 @@ def test_a_value_that_is_refused_names_its_field(site: Site, store: Store) -> No
     assert not store.browse(Query(), 0, 10).jobs
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("POST", "/jobs", b'{"kind": "a"', 400, "truncated; send one JSON value"),
+        ("POST", "/jobs", b'{"kind": "a" x}', 400, "(byte 13)"),
+        ("POST", "/jobs", b'{"kind": "a b"}', 422, "kind: a name has 1 to 128 of A-Z a-z 0-9 _ . : -"),
+        ("GET", "/queues/a%20b", b"", 422, "name: a name has 1 to 128"),
+        ("GET", "/jobs?payload=abc", b"", 422, "payload[0]: write a condition such as customer.id=7"),
+        ("GET", "/events?since=x", b"", 422, "since: give the id of an event, an offset, or start"),
+        ("GET", "/nowhere", b"", 404, "/openapi.json"),
+        ("DELETE", "/jobs", b"", 405, "use "),
+    ],
+)
+def test_a_refusal_names_the_field_and_the_way_out(
+    site: Site, method: str, path: str, body: bytes, status: int, words: str
+) -> None:
+    answer = site.client(Role.ADMIN).request(method, path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status
+    assert words in answer.json()["detail"]
+
+
 def test_what_is_no_json_is_refused_by_its_kind(site: Site) -> None:
     client = site.client(Role.PRODUCER)
     sent = {"Content-Type": "application/json"}

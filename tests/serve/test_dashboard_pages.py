@@ -266,7 +266,7 @@ def test_a_dead_letter_is_purged_and_says_so(shop: Site, store: Store) -> None:
         assert "purged hello in mail" in page
         assert "did=alive" in operator.done("/ui/jobs/1/purge")
         operator.get("/ui/bulk/new?act=odd", 422)
-    assert (store.get([3])[0], acts(store)) == (None, ["purge job 1", "purge job 3"])
+    assert (store.get([3])[0], acts(store)) == (None, ["dlq purge job 1", "dlq purge job 3"])
 
 
 def test_a_schedule_is_run_now_also_while_it_is_paused(shop: Site, store: Store) -> None:
@@ -281,7 +281,7 @@ def test_a_schedule_is_run_now_also_while_it_is_paused(shop: Site, store: Store)
         operator.done("/ui/schedules/night/run")
         assert foreign.post("/ui/schedules/night/run").status_code == 404
     assert [job.payload for job in store.browse(Query(kind="report"), 0, 10).jobs] == [{"n": 1}] * 2
-    assert acts(store) == [f"{act} schedule schedule night" for act in ("run", "pause", "run")]
+    assert acts(store) == [f"cron {act} night" for act in ("run", "pause", "run")]
 
 
 def test_jobs_are_listed_newest_first(shop: Site) -> None:
@@ -337,7 +337,8 @@ def test_a_job_is_cancelled_and_redriven(shop: Site, store: Store) -> None:
     assert one is not None
     assert three is not None
     assert (one.state, three.state) == (State.CANCELLED, State.READY)
-    assert acts(store)[::-1] == ["cancel job 1", "cancel job 2", "cancel job 4", "redrive job 3", "redrive job 3"]
+    cancels = ["cancel job 1", "cancel job 2", "cancel job 4"]
+    assert acts(store)[::-1] == [*cancels, "dlq redrive job 3", "dlq redrive job 3"]
     assert read_actions(store)[0][0].actor.startswith("key:")
 
 
@@ -355,7 +356,7 @@ def test_a_queue_is_paused_and_resumed_and_its_gate_opened(shop: Site, store: St
         operator.done("/ui/queues/mail/gate", gate="until/open/x", slots="")
         for gate in ("until/other", "cap/media", "order/mailbox/subject/x", ""):
             assert operator.post("/ui/queues/mail/gate", gate=gate, slots=1).status_code == 404, gate
-    assert acts(store)[0] == "gate gate until/open/x"
+    assert acts(store)[0] == "gates set until/open/x"
 
 
 FORMS = (
@@ -418,7 +419,7 @@ def test_a_group_is_moved_back(shop: Site, store: Store) -> None:
         ):
             fields = {"group": "g", "partition": str(place), "offset": "0", field: value}
             assert operator.post("/ui/logs/clicks/rewind", **fields).status_code == status, (field, value)
-    assert acts(store) == ["rewind log clicks"] * 2
+    assert acts(store) == ["logs seek clicks"] * 2
 
 
 def test_a_key_is_revoked_for_everybody(shop: Site, store: Store) -> None:
@@ -430,7 +431,7 @@ def test_a_key_is_revoked_for_everybody(shop: Site, store: Store) -> None:
         admin.done(f"/ui/keys/{key_id}/revoke")
         assert viewer.client.get("/ui/").status_code == 303
         assert admin.post("/ui/keys/000000000000/revoke").status_code == 404
-        assert f"revoke key {key_id}" in f"{acts(store)}"
+        assert f"keys revoke {key_id}" in f"{acts(store)}"
         assert "revoke" in admin.get("/ui/operators").text
 
 
@@ -619,6 +620,20 @@ def test_a_stream_changes_with_the_store_and_ends_with_the_session(shop: Site, s
         follower.revoke(key.split("_")[1], "test")
         assert next(line for line in lines if line.startswith("event: ")) == "event: over"
         assert [line for line in lines if line.startswith("event")] == []
+
+
+def test_a_sentence_that_begins_with_a_worker_keeps_its_name(shop: Site) -> None:
+    with visitor(shop, Role.VIEWER) as viewer:
+        assert " worker-1 holds it" in viewer.get("/ui/jobs/2").text
+
+
+def test_a_page_of_a_job_that_is_removed_is_loaded_again(shop: Site, store: Store) -> None:
+    stream = {"Accept": "text/event-stream"}
+    with visitor(shop, Role.VIEWER) as viewer, viewer.client.stream("GET", "/ui/jobs/3", headers=stream) as answer:
+        lines = (line for line in answer.iter_lines() if line.startswith(("data: ", "event: ")))
+        assert "dead" in next(lines)
+        assert store.discard([3]) == [3]
+        assert next(lines) == "event: over"
 
 
 def test_streams_are_bounded_and_given_back(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:

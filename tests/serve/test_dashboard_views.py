@@ -18,15 +18,15 @@ from forebay.core.spec import QueueSpec
 from forebay.ledger_reader import offset_at, read_range
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import life, spark, star
+from forebay.serve.dashboard.pages.logs import log_view, logs_view
+from forebay.serve.dashboard.pages.schedules import schedules_view
+from forebay.serve.dashboard.pages.workers import workers_view
 from forebay.serve.dashboard.views import search, timeline
 from forebay.serve.dashboard.views.causes import CauseScan
-from forebay.serve.dashboard.views.logs import log_view, logs_view
 from forebay.serve.dashboard.views.queue import axes_of, queue_view
 from forebay.serve.dashboard.views.rates import MAX_READ, STEP, STEPS, RateTracker
-from forebay.serve.dashboard.views.schedules import schedules_view
 from forebay.serve.dashboard.views.search import Filter, NewestId, find, find_newest
 from forebay.serve.dashboard.views.timeline import NO_LEDGER, timeline_of, timeline_of_gone, was_given
-from forebay.serve.dashboard.views.workers import workers_view
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from forebay.store.sqlite.store import SqliteStore

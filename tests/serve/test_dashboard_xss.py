@@ -24,7 +24,7 @@ from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.serve.dashboard.render import link
 from forebay.serve.security.keys import mint
-from forebay.serve.security.operator_log import write_action
+from forebay.serve.security.operator_log import record_action
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
@@ -209,7 +209,7 @@ def test_lists_of_hostile_things(store: Store, serve_on: Serving) -> None:
         store.append("log", [msgspec.json.encode({text: text})], [text])
         draft = Draft("k", {"x": text}, "ends")
         store.put_schedule(Schedule(f"s{number}", text, store.now(), draft, zone="UTC" if number % 2 else text))
-        write_action(store, f"w{text}"[:200], "act", f"about {text}"[:200], result=text, fact=text)
+        record_action(store, f"w{text}"[:200], "act", f"about {text}"[:200], result=text, fact=text)
         key, _ = mint(f"n{text}"[:200], [Role.VIEWER], store.now())
         site.admit(key)
     listed = (

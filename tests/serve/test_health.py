@@ -123,6 +123,7 @@ def test_a_server_that_is_cut_off_or_frozen(postgres: PostgresServer, postgres_u
         site = serve_on(store)
         client = site.with_key(None)
         assert becomes(client, lambda status, _: status == 200) == []
+        eventually(lambda: "settings" in client.get("/ready").json())
         assert client.get("/ready").json()["settings"].keys() == {"fsync", "full_page_writes", "synchronous_commit"}
         proxy.refuse()
         proxy.cut()

@@ -18,11 +18,9 @@ from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics import gates
-from forebay.serve.metrics.exposition import exposition
-from forebay.serve.metrics.labels import MAX_PAIRS, MAX_QUEUES
 from forebay.serve.metrics.poller import Stalls
-from forebay.serve.metrics.server_metrics import Metrics, visible_families
-from forebay.serve.metrics.tally import COUNTED
+from forebay.serve.metrics.server_metrics import Metrics, exposition, visible_families
+from forebay.serve.metrics.tally import COUNTED, MAX_PAIRS, MAX_QUEUES
 from forebay.store.memory.store import MemoryStore
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, GateUse, Store, Want

@@ -12,8 +12,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.core.outcome import ABANDONED
 from forebay.serve.metrics.families import ledger_position
 from forebay.serve.metrics.follower import LedgerFollower
-from forebay.serve.metrics.labels import OTHER, LabelNames
-from forebay.serve.metrics.tally import COUNTED, LEASED, RECLAIMED, EventTally
+from forebay.serve.metrics.tally import COUNTED, LEASED, OTHER, RECLAIMED, EventTally, LabelNames
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay.testing.clock import ManualClock

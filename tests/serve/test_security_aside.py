@@ -12,7 +12,7 @@ from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
-from forebay.serve.api import cron, job_views, logs
+from forebay.serve.api import cron, jobs, logs
 from forebay.store.protocol import Want
 from tests.serve.site import Site
 
@@ -33,7 +33,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, name, seen)
 
-    spy(job_views, "redact_job")
+    spy(jobs, "redact_job")
     spy(logs, "redact")
     spy(cron, "redact")
     return found

@@ -16,14 +16,15 @@ from forebay.serve.security.limits import (
     DAY,
     HOUR,
     MAX_CALLERS,
+    USAGE_LOG,
     Allowance,
     ConcurrencyLimits,
     Limits,
     QueueNames,
     Quotas,
     TokenBuckets,
+    UsageFollower,
 )
-from forebay.serve.security.usage import USAGE_LOG, UsageFollower
 from forebay.store.protocol import Store
 from tests.serve.site import Serving, Site
 from tests.waiting import eventually

@@ -9,7 +9,7 @@ from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.serve.actor import Role
-from forebay.serve.security.operator_log import OPERATOR_LOG, read_actions, write_action
+from forebay.serve.security.operator_log import OPERATOR_LOG, read_actions, record_action
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from tests.serve.site import Site
@@ -18,7 +18,7 @@ from tests.serve.site import Site
 def test_acts_come_newest_first_page_by_page(store: Store) -> None:
     assert read_actions(store) == ([], None)
     for number in range(25):
-        write_action(store, "cli:ada", "pause", f"q{number}", password="hush", number=number)
+        record_action(store, "cli:ada", "pause", f"q{number}", password="hush", number=number)
     first, after = read_actions(store, limit=10)
     assert [act.target for act in first] == [f"q{number}" for number in range(24, 14, -1)]
     assert first[0].details == {"password": "***", "number": 24}
@@ -32,7 +32,7 @@ def test_acts_come_newest_first_page_by_page(store: Store) -> None:
 
 
 def test_facts_without_end_are_left_out(store: Store) -> None:
-    write_action(store, "cli:ada", "pause", "q" * 1_000, ids=list(range(100_000)))
+    record_action(store, "cli:ada", "pause", "q" * 1_000, ids=list(range(100_000)))
     ((act,), _) = read_actions(store)
     assert "left out" in act.details["details"]
     assert len(act.target) <= 256

@@ -16,10 +16,9 @@ from cryptography.x509.oid import NameOID
 from forebay.core.errors import Invalid
 from forebay.serve.actor import Role
 from forebay.serve.app import create_app
-from forebay.serve.security.auth import Authenticator
-from forebay.serve.security.bind import check_bind, is_loopback
-from forebay.serve.security.certificates import Certificates, common_name
-from forebay.serve.settings import ServeSettings
+from forebay.serve.security.auth import Authenticator, Certificates
+from forebay.serve.security.connections import common_name
+from forebay.serve.settings import ServeSettings, check_bind, is_loopback
 from forebay.store.protocol import Store
 from tests.serve.site import Serving, Site
 

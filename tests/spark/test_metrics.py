@@ -8,8 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from forebay.core.ledger import Change
-from forebay.serve.metrics.labels import LabelNames
-from forebay.serve.metrics.tally import EventTally
+from forebay.serve.metrics.tally import EventTally, LabelNames
 from forebay.spark.arrow import flatten
 from forebay.spark.schemas import EVENTS
 from forebay.spark.tables.attempts import attempts

@@ -3,7 +3,7 @@
 import getpass
 
 from forebay.core.payload import Json
-from forebay.serve.security.operator_log import write_action
+from forebay.serve.security import operator_log
 from forebay.store.protocol import Store
 
 
@@ -16,4 +16,4 @@ def terminal_user() -> str:
 
 
 def record_action(store: Store, action: str, target: str, **details: Json) -> None:
-    write_action(store, terminal_user(), action, target, **details)
+    operator_log.record_action(store, terminal_user(), action, target, **details)

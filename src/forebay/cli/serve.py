@@ -88,8 +88,7 @@ def _settings(args: Any) -> Any:
 
 
 def _authenticator(args: Any, store: Store) -> Any:
-    from forebay.serve.security.auth import Authenticator
-    from forebay.serve.security.certificates import Certificates
+    from forebay.serve.security.auth import Authenticator, Certificates
     from forebay.serve.security.tokens import TokenRules, TokenVerifier
 
     others: dict[str, Any] = {}
@@ -123,7 +122,7 @@ def _serve(call: Call) -> int:
     except ModuleNotFoundError as error:
         raise CommandFailed(f"{error.name} is not installed; pip install 'forebay[server]'", USAGE) from error
     from forebay.cli.worker import watch_parent
-    from forebay.serve.security.bind import check_bind
+    from forebay.serve.settings import check_bind
 
     args, settings = call.args, _settings(call.args)
     if args.parent and args.port and _taken(settings):

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from forebay.serve.api import batch, cron, dead, events, gates, jobs, logs, monitoring, queues, stats, work
+from forebay.serve.api import batch, cron, dead, events, gates, jobs, logs, monitoring, queues, work
 from forebay.serve.api.routing import FastPath
 from forebay.serve.api.schema import complete_document
 from forebay.serve.context import ServerContext
@@ -77,8 +77,9 @@ def create_app(
     app.add_middleware(FastPath, routes=app.routes)
     install_security(app, context.authenticator, chosen)
     app.add_middleware(MetricsMiddleware, meters=context.meters)
-    for module in (batch, jobs, work, events, dead, queues, gates, cron, stats, logs, monitoring):
-        app.include_router(module.router)
+    modules = (batch, jobs, work, events, dead, queues, gates, cron, logs, monitoring)
+    for router in (*(module.router for module in modules), monitoring.figures):
+        app.include_router(router)
     if chosen.metrics:
         app.include_router(monitoring.metrics)
     if chosen.dashboard:

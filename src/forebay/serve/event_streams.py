@@ -113,25 +113,11 @@ class VisibleEvents:
     def __init__(self, store: Store, actor: Actor, reader: EventReader) -> None:
         self._store = store
         self._actor = actor
-        self._reader = reader
+        self.reader = reader
         self._tenants: OrderedDict[int, str | None] = OrderedDict()
 
-    @property
-    def caught_up(self) -> bool:
-        return self._reader.caught_up
-
-    @property
-    def offsets(self) -> dict[str, int]:
-        """By ledger: the record that is read next."""
-        return self._reader.offsets
-
-    @property
-    def left_out(self) -> list[str]:
-        """The cells that did not answer the last read."""
-        return self._reader.left_out
-
     def read(self) -> list[Event]:
-        events = [event for event in self._reader.read(READ_AT_ONCE) if self._actor.reaches(event.queue)]
+        events = [event for event in self.reader.read(READ_AT_ONCE) if self._actor.reaches(event.queue)]
         if self._actor.tenant is not None:
             self._learn(events)
             events = [

@@ -51,6 +51,20 @@ _BY_STATUS: Final = {
 }
 
 
+_PATTERNS: Final[dict[str, str]] = {}
+"""Regular expressions of parameters and fields, and what to write, for errors."""
+
+
+def pattern(regex: str, meaning: str) -> str:
+    """The regular expression; the error of a value that does not match shows the meaning instead."""
+    _PATTERNS[regex] = meaning
+    return regex
+
+
+def _in_words(reason: str) -> str:
+    return next((meaning for regex, meaning in _PATTERNS.items() if f"'{regex}'" in reason), reason)
+
+
 class Problem(Exception):
     """One error response."""
 
@@ -88,46 +102,33 @@ def invalid_value(error: msgspec.ValidationError) -> Problem:
     """The response to a body or a form that does not fit its type: it names the field and does not repeat its value."""
     reason, _, path = str(error).partition(" - at `$")
     field = path.rstrip("`").lstrip(".") or "body"
-    return Problem(422, "invalid", "A value is invalid", f"{field}: {reason}", extra={"field": field})
+    return Problem(422, "invalid", "A value is invalid", f"{field}: {_in_words(reason)}", extra={"field": field})
+
+
+_BY_ERROR: Final[tuple[tuple[type[ForebayError], int, str, str, tuple[str, ...]], ...]] = (
+    (BatchTooLarge, 413, "batch-too-large", "Too much in one call", ("limit",)),
+    (PayloadInvalid, 422, "payload", "The payload is invalid", ("field",)),
+    (WrongQueueKind, 409, "wrong-kind", "The operation does not fit the queue's retention", ("field",)),
+    (Invalid, 422, "invalid", "A value is invalid", ("field",)),
+    (KeyConflict, 422, "key-conflict", "The key belongs to another payload", ("queue", "key")),
+    (Unsupported, 422, "unsupported", "The store cannot do this", ()),
+    (OffsetGone, 410, "offset-gone", "The log no longer holds this offset", ("requested", "first")),
+    (PartitionLost, 409, "partition-lost", "The partition is another member's", ("partition", "epoch")),
+    (LeaseLost, 409, "lease-lost", "The lease is lost", ()),
+)
+"""Status, slug, title, and the fields that are facts; subclasses precede their parents."""
 
 
 def problem_of(error: ForebayError) -> Problem:
-    """The response to an error of Forebay; subclasses precede their parents."""
-    detail = str(error)
-    match error:
-        case BatchTooLarge():
-            return Problem(413, "batch-too-large", "Too much in one call", detail, extra={"limit": error.limit})
-        case PayloadInvalid():
-            return Problem(422, "payload", "The payload is invalid", detail, extra={"field": error.field})
-        case WrongQueueKind():
-            return Problem(
-                409,
-                "wrong-kind",
-                "The operation does not fit the queue's retention",
-                detail,
-                extra={"field": error.field},
-            )
-        case Invalid():
-            return Problem(422, "invalid", "A value is invalid", detail, extra={"field": error.field})
-        case QueueFull():
-            return _full(error)
-        case KeyConflict():
-            facts = {"queue": error.queue, "key": error.key}
-            return Problem(422, "key-conflict", "The key belongs to another payload", detail, extra=facts)
-        case Unsupported():
-            return Problem(422, "unsupported", "The store cannot do this", detail)
-        case OffsetGone():
-            facts_gone = {"requested": error.requested, "first": error.first}
-            return Problem(410, "offset-gone", "The log no longer holds this offset", detail, extra=facts_gone)
-        case PartitionLost():
-            facts_lost = {"partition": error.partition, "epoch": error.epoch}
-            return Problem(409, "partition-lost", "The partition is another member's", detail, extra=facts_lost)
-        case LeaseLost():
-            return Problem(409, "lease-lost", "The lease is lost", detail)
-        case StoreFailed() | Closed():
-            return _store_unavailable()
-        case _:
-            return unexpected(error)
+    """The response to an error of Forebay."""
+    if isinstance(error, QueueFull):
+        return _full(error)
+    if isinstance(error, StoreFailed | Closed):
+        return _store_unavailable()
+    for kind, status, slug, title, fields in _BY_ERROR:
+        if isinstance(error, kind):
+            return Problem(status, slug, title, str(error), extra={name: getattr(error, name) for name in fields})
+    return unexpected(error)
 
 
 def _full(error: QueueFull) -> Problem:
@@ -153,14 +154,18 @@ def unexpected(error: BaseException) -> Problem:
 
 def _of_status(error: HTTPException) -> Problem:
     slug, title = _BY_STATUS.get(error.status_code, ("http", HTTPStatus(error.status_code).phrase))
-    return Problem(error.status_code, slug, title, headers=error.headers)
+    allowed = (error.headers or {}).get("Allow")
+    hint = f"use {allowed}" if allowed else "GET /openapi.json lists the paths" if error.status_code == 404 else ""
+    return Problem(error.status_code, slug, title, hint, error.headers)
 
 
 def _of_values(error: RequestValidationError) -> Problem:
     """Invalid query and path parameters; the response does not repeat their values."""
     first = error.errors()[0]
-    field = str(first["loc"][-1])
-    return Problem(422, "invalid", "A value is invalid", f"{field}: {first['msg']}", extra={"field": field})
+    name, *index = first["loc"][1:] or first["loc"]
+    field = f"{name}{''.join(f'[{number}]' for number in index)}"
+    detail = f"{field}: {_in_words(first['msg'])}"
+    return Problem(422, "invalid", "A value is invalid", detail, extra={"field": field})
 
 
 def to_problem(error: Exception) -> Problem:

@@ -4,10 +4,10 @@ A result holds at most `MAX_BATCH` queues. For an actor who reaches every queue 
 with names and patterns, up to `NAMES_READ` names are searched, and `complete` is whether that covered all of them.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from msgspec import Struct
-
+from forebay.core.job import State
 from forebay.core.limits import MAX_BATCH
 from forebay.core.names import is_name
 from forebay.serve.actor import Actor
@@ -17,17 +17,9 @@ from forebay.store.protocol import Backlog, Store, Totals
 NAMES_READ: Final = 10_000
 
 
-class QueueTotals(Struct, frozen=True):
-    """`queues`: how many there are. `deepest`: those with the most jobs. `complete`: none was left out."""
+class QueueTotals(Totals, frozen=True):
+    """`complete`: none was left out."""
 
-    deepest: list[Backlog]
-    queues: int
-    waiting: int
-    ready: int
-    running: int
-    done: int
-    dead: int
-    cancelled: int
     complete: bool = True
 
 
@@ -38,31 +30,18 @@ def totals_for(store: Store, actor: Actor, limit: int = MAX_BATCH) -> QueueTotal
     names, more = reachable_names(store, actor, "", MAX_BATCH + len(logs))
     shown = [name for name in names if name not in logs][:MAX_BATCH]
     each = sorted(store.backlog(shown) if shown else [], key=lambda one: (-one.depth, -one.dead, one.queue))
-    return QueueTotals(
-        each[:limit],
-        len(each),
-        sum(one.waiting for one in each),
-        sum(one.ready for one in each),
-        sum(one.running for one in each),
-        sum(one.done for one in each),
-        sum(one.dead for one in each),
-        sum(one.cancelled for one in each),
-        more is None,
-    )
+    return QueueTotals(each[:limit], len(each), **sum_states(each), complete=more is None)
+
+
+def sum_states(backlogs: Sequence[Backlog | Totals]) -> dict[str, Any]:
+    """The jobs of these queues by state."""
+    return {state: sum(getattr(each, state) for each in backlogs) for state in map(str, State)}
 
 
 def from_store_totals(totals: Totals, logs: set[str], limit: int = MAX_BATCH) -> QueueTotals:
     """The totals of every queue, without logs."""
-    return QueueTotals(
-        [one for one in totals.deepest if one.queue not in logs][:limit],
-        max(0, totals.queues - len(logs)),
-        totals.waiting,
-        totals.ready,
-        totals.running,
-        totals.done,
-        totals.dead,
-        totals.cancelled,
-    )
+    deepest = [one for one in totals.deepest if one.queue not in logs][:limit]
+    return QueueTotals(deepest, max(0, totals.queues - len(logs)), **sum_states([totals]))
 
 
 def reachable_names(store: Store, actor: Actor, after: str, limit: int) -> tuple[list[str], str | None]:

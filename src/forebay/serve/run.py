@@ -20,8 +20,7 @@ from fastapi import FastAPI
 
 from forebay.serve.context import ServerContext
 from forebay.serve.security.auth import unauthorized
-from forebay.serve.security.connections import Connections, EarlyRejection, connection_limit
-from forebay.serve.security.protocol import guarded_protocol
+from forebay.serve.security.connections import Connections, EarlyRejection, connection_limit, guarded_protocol
 from forebay.serve.settings import ServeSettings
 
 BACKLOG: Final = 4_096

@@ -22,10 +22,9 @@ from forebay import open_store
 from forebay.core.ledger import Change, JobRange, LedgerEntry, Record
 from forebay.core.payload import encode_payload
 from forebay.serve.metrics import Metrics
-from forebay.serve.metrics.exposition import exposition
 from forebay.serve.metrics.follower import LedgerFollower
-from forebay.serve.metrics.labels import MAX_PAIRS, MAX_QUEUES, LabelNames
-from forebay.serve.metrics.tally import EventTally
+from forebay.serve.metrics.server_metrics import exposition
+from forebay.serve.metrics.tally import MAX_PAIRS, MAX_QUEUES, EventTally, LabelNames
 from forebay.serve.security.redact import redact
 from forebay.tracing import carried, spans
 from forebay.work.handler import Handler

@@ -19,13 +19,12 @@ from forebay.serve.api.requests import PutSchedule, json_of
 from forebay.serve.api.responses import ScheduleRun, Schedules, ScheduleView, moment
 from forebay.serve.api.routing import Context, Json, Limit, NameFilter, Operator, PathName, Viewer, api_router
 from forebay.serve.api.schema import problems
-from forebay.serve.context import ServerContext
 from forebay.serve.problems import not_found
 from forebay.serve.security.auth import charge_queue_names
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact
 from forebay.serve.security.visibility import sees_secrets
-from forebay.store.protocol import Receipt
+from forebay.store.protocol import Store
 from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, describe_schedule
 from forebay.work.ticker import run_now
 
@@ -33,30 +32,23 @@ router = api_router("schedules")
 
 
 @router.get("/cron")
-async def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Schedules:
+def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Schedules:
     """The schedules of the queues that this key can reach, each with its rule in words."""
-
-    def found() -> Schedules:
-        schedules, now = _known(context)
-        seen = (each for each in schedules if _sees(actor, each) and each.name > (after or ""))
-        shown = nsmallest(limit + 1, seen, key=lambda each: each.name)
-        more = shown[limit - 1].name if len(shown) > limit else None
-        return Schedules([_view(actor, schedule, now) for schedule in shown[:limit]], more)
-
-    return await context.call(found)
+    schedules, now = context.store.schedules(), context.store.now()
+    seen = (each for each in schedules if _sees(actor, each) and each.name > (after or ""))
+    shown = nsmallest(limit + 1, seen, key=lambda each: each.name)
+    more = shown[limit - 1].name if len(shown) > limit else None
+    return Schedules([_view(actor, schedule, now) for schedule in shown[:limit]], more)
 
 
 @router.get("/cron/{name}", responses=problems(404))
-async def show(context: Context, actor: Viewer, name: PathName) -> ScheduleView:
+def show(context: Context, actor: Viewer, name: PathName) -> ScheduleView:
     """One schedule."""
-    schedule, now = await _seen(context, actor, name)
-    return _view(actor, schedule, now)
+    return _view(actor, find_schedule(context.store, actor, name), context.store.now())
 
 
 @router.put("/cron/{name}", responses=problems(404))
-async def put(
-    context: Context, actor: Operator, body: Json[PutSchedule], request: Request, name: PathName
-) -> ScheduleView:
+def put(context: Context, actor: Operator, body: Json[PutSchedule], request: Request, name: PathName) -> ScheduleView:
     """Create or edit a schedule. With another rule or zone it fires from now on, not for past times."""
     timetable = Timetable(Cron(body.rule, body.tz, body.dst), CatchUp.parse(body.catch_up), body.overlap, body.jitter)
     draft = Draft(
@@ -71,68 +63,63 @@ async def put(
     if not actor.reaches(draft.queue):
         raise not_found(f"queue {draft.queue}")
     charge_queue_names(request, (draft.queue,))
-    schedules, now = await context.call(_known, context)
-    if any(each.name == name and not _sees(actor, each) for each in schedules):
+    store = context.store
+    if any(each.name == name and not _sees(actor, each) for each in store.schedules()):
         raise not_found(f"schedule {name}")
-    first = timetable.cron.next_after(now) or NEVER
+    first = timetable.cron.next_after(store.now()) or NEVER
     schedule = Schedule(name, timetable.rule, first, draft, body.tz, paused=body.paused)
-    await context.call(context.store.put_schedule, schedule)
-    await record_action(context, actor, "cron put", name, rule=schedule.rule, zone=body.tz, kind=body.kind)
-    return _view(actor, *await _seen(context, actor, name))
+    store.put_schedule(schedule)
+    record_action(store, actor.name, "cron put", name, rule=schedule.rule, zone=body.tz, kind=body.kind)
+    return show(context, actor, name)
 
 
 @router.delete("/cron/{name}", status_code=204, responses=problems(404))
-async def drop(context: Context, actor: Operator, name: PathName) -> None:
+def drop(context: Context, actor: Operator, name: PathName) -> None:
     """Remove a schedule; the jobs that it enqueued stay."""
-    await _seen(context, actor, name)
-    await context.call(context.store.drop_schedule, name)
-    await record_action(context, actor, "cron rm", name)
+    find_schedule(context.store, actor, name)
+    context.store.drop_schedule(name)
+    record_action(context.store, actor.name, "cron rm", name)
 
 
 @router.post("/cron/{name}/pause", responses=problems(404))
-async def pause(context: Context, actor: Operator, name: PathName) -> ScheduleView:
+def pause(context: Context, actor: Operator, name: PathName) -> ScheduleView:
     """Pause a schedule."""
-    schedule, now = await _seen(context, actor, name)
-    stopped = replace(schedule, paused=True)
-    await context.call(context.store.put_schedule, stopped)
-    await record_action(context, actor, "cron pause", name)
-    return _view(actor, stopped, now)
+    paused = replace(find_schedule(context.store, actor, name), paused=True)
+    context.store.put_schedule(paused)
+    record_action(context.store, actor.name, "cron pause", name)
+    return _view(actor, paused, context.store.now())
 
 
 @router.post("/cron/{name}/resume", responses=problems(404))
-async def resume(context: Context, actor: Operator, name: PathName) -> ScheduleView:
+def resume(context: Context, actor: Operator, name: PathName) -> ScheduleView:
     """Resume a schedule; it fires from now on."""
-    schedule, now = await _seen(context, actor, name)
+    schedule, now = find_schedule(context.store, actor, name), context.store.now()
     following = Timetable.parse(schedule.rule, schedule.zone).cron.next_after(now) or NEVER
-    moving = replace(schedule, paused=False, next_at=following)
-    await context.call(context.store.put_schedule, moving)
-    await record_action(context, actor, "cron resume", name)
-    return _view(actor, moving, now)
+    resumed = replace(schedule, paused=False, next_at=following)
+    context.store.put_schedule(resumed)
+    record_action(context.store, actor.name, "cron resume", name)
+    return _view(actor, resumed, now)
 
 
 @router.post("/cron/{name}/run", status_code=202, responses=problems(404))
-async def run(context: Context, actor: Operator, name: PathName) -> ScheduleRun:
+def run(context: Context, actor: Operator, name: PathName) -> ScheduleRun:
     """Enqueue its job now, also while it is paused; its next fire times do not change."""
-    schedule, _ = await _seen(context, actor, name)
-    receipt: Receipt = await context.call(run_now, context.store, schedule)
-    await record_action(context, actor, "cron run", name, job=receipt.id, queue=schedule.draft.queue)
+    schedule = find_schedule(context.store, actor, name)
+    receipt = run_now(context.store, schedule)
+    record_action(context.store, actor.name, "cron run", name, job=receipt.id, queue=schedule.draft.queue)
     return ScheduleRun(name, receipt.id, receipt.duplicate, receipt.copies)
 
 
-def _known(context: ServerContext) -> tuple[list[Schedule], Instant]:
-    return context.store.schedules(), context.store.now()
+def find_schedule(store: Store, actor: Actor, name: str) -> Schedule:
+    """The schedule, or a 404."""
+    for schedule in store.schedules():
+        if schedule.name == name and _sees(actor, schedule):
+            return schedule
+    raise not_found(f"schedule {name}")
 
 
 def _sees(actor: Actor, schedule: Schedule) -> bool:
     return actor.sees(schedule.draft.queue, schedule.draft.tenant)
-
-
-async def _seen(context: ServerContext, actor: Actor, name: str) -> tuple[Schedule, Instant]:
-    schedules, now = await context.call(_known, context)
-    for schedule in schedules:
-        if schedule.name == name and _sees(actor, schedule):
-            return schedule, now
-    raise not_found(f"schedule {name}")
 
 
 def _view(actor: Actor, schedule: Schedule, now: Instant) -> ScheduleView:

@@ -6,7 +6,7 @@ its id, which is behind that point, so that it is not redriven twice.
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Query
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.redrive import RedrivePlan, RedriveRun, picked
 from forebay.serve.actor import Actor
-from forebay.serve.api.job_views import seen_job, view_job, view_job_async
+from forebay.serve.api.jobs import seen_job, view_job
 from forebay.serve.api.requests import Purge, Redrive
 from forebay.serve.api.responses import Causes, CauseView, JobPage, JobView, Purged, Redriven, Requeued
 from forebay.serve.api.routing import (
@@ -40,28 +40,35 @@ from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact_errors
 from forebay.serve.security.visibility import MAX_SCANNED, find, sees_job, sees_secrets
 from forebay.store.protocol import Query as Wanted
+from forebay.store.protocol import Store
 
 router = api_router("dead letters")
 
+_ANY: Final = RedrivePlan(quarantined=True)
 _TRIES: Final = 3
 _MAX_CAUSES: Final = 200
 _MAX_PACED: Final = 10.0
 """Seconds that one call may take to keep its rate."""
 
 
-def _fits(actor: Actor, where: str | None) -> Callable[[Job], bool]:
-    """Whether a job's last error, as this actor may read it, contains a text: a search must not reveal secrets."""
+def _fits(actor: Actor, where: str | None, plan: RedrivePlan = _ANY) -> Callable[[Job], bool]:
+    """Whether a job fits the plan and its last error contains a text.
+
+    The error is read as this actor may read it: a search must not reveal secrets.
+    """
     wanted = (where or "").lower()
 
     def fits(job: Job) -> bool:
+        if not plan.fits(job) or not wanted:
+            return plan.fits(job)
         errors = job.errors if sees_secrets(actor) else redact_errors(job)
         return bool(errors) and wanted in f"{errors[-1].kind}: {errors[-1].message}".lower()
 
-    return fits if wanted else lambda _: True
+    return fits
 
 
 @router.get("/dlq")
-async def browse(
+def browse(
     context: Context,
     actor: Viewer,
     queue: NameFilter = None,
@@ -74,16 +81,12 @@ async def browse(
 ) -> JobPage:
     """Dead letters that match, by id. `where` is a text in the last error, ignoring case."""
     query = Wanted(queue, State.DEAD, kind, tenant, subject)
-
-    def found() -> JobPage:
-        jobs, _, next_id = find(context.store, actor, query, after, limit, _fits(actor, where))
-        return JobPage([view_job(actor, job) for job in jobs], next_id)
-
-    return await context.call(found)
+    jobs, _, next_id = find(context.store, actor, query, after, limit, _fits(actor, where))
+    return JobPage([view_job(actor, job) for job in jobs], next_id)
 
 
 @router.get("/dlq/causes")
-async def causes(
+def causes(
     context: Context,
     actor: Viewer,
     queue: NameFilter = None,
@@ -93,17 +96,13 @@ async def causes(
 ) -> Causes:
     """The causes of dead letters: those with one fingerprint have the same error, apart from its variable parts."""
     query = Wanted(queue, State.DEAD, kind, tenant)
-
-    def counted() -> Causes:
-        jobs, scanned, next_id = find(context.store, actor, query, after, MAX_SCANNED)
-        groups: dict[str, list[Job]] = {}
-        for job in jobs:
-            groups.setdefault(fingerprint_of(job), []).append(job)
-        views = [_cause(actor, name, group) for name, group in groups.items()]
-        ranked = sorted(views, key=lambda view: -view.count)
-        return Causes(ranked[:_MAX_CAUSES], max(0, len(ranked) - _MAX_CAUSES), scanned, next_id)
-
-    return await context.call(counted)
+    jobs, scanned, next_id = find(context.store, actor, query, after, MAX_SCANNED)
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(fingerprint_of(job), []).append(job)
+    views = [_cause(actor, name, group) for name, group in groups.items()]
+    ranked = sorted(views, key=lambda view: -view.count)
+    return Causes(ranked[:_MAX_CAUSES], max(0, len(ranked) - _MAX_CAUSES), scanned, next_id)
 
 
 def _cause(actor: Actor, name: str, jobs: list[Job]) -> CauseView:
@@ -113,38 +112,40 @@ def _cause(actor: Actor, name: str, jobs: list[Job]) -> CauseView:
 
 
 @router.get("/dlq/{job_id}", responses=problems(404))
-async def show(context: Context, actor: Viewer, job_id: JobId) -> JobView:
+def show(context: Context, actor: Viewer, job_id: JobId) -> JobView:
     """One dead letter, with the traces of its errors."""
-    job = await seen_job(context, actor, job_id)
+    job = seen_job(context.store, actor, job_id)
     if job.state is not State.DEAD:
         raise not_found(f"dead letter {job_id}")
-    return await view_job_async(context, actor, job)
+    return view_job(actor, job)
 
 
 @router.post("/dlq/{job_id}/requeue", responses=problems(404, 409))
 @router.post("/dlq/{job_id}/retry", responses=problems(404, 409))
-async def requeue(context: Context, actor: Operator, job_id: JobId) -> Requeued:
+def requeue(context: Context, actor: Operator, job_id: JobId) -> Requeued:
     """Redrive a dead letter: it gets all its attempts back and keeps its past errors."""
-    job = await seen_job(context, actor, job_id)
-    await context.call(_moved, context, context.store.redrive, job)
-    await record_action(context, actor, "dlq redrive", "dead letters", moved=1, ids=[job_id], queue=job.queue)
+    store = context.store
+    job = seen_job(store, actor, job_id)
+    _move(store, store.redrive, job)
+    record_action(store, actor.name, "dlq redrive", "dead letters", moved=1, ids=[job_id], queue=job.queue)
     return Requeued(job_id, "requeued")
 
 
 @router.delete("/dlq/{job_id}", status_code=204, responses=problems(404, 409))
-async def forget(context: Context, actor: Operator, job_id: JobId) -> None:
+def forget(context: Context, actor: Operator, job_id: JobId) -> None:
     """Purge one dead letter."""
-    job = await seen_job(context, actor, job_id)
-    await context.call(_moved, context, context.store.discard, job)
-    await record_action(context, actor, "dlq purge", "dead letters", purged=1, ids=[job_id], queue=job.queue)
+    store = context.store
+    job = seen_job(store, actor, job_id)
+    _move(store, store.discard, job)
+    record_action(store, actor.name, "dlq purge", "dead letters", purged=1, ids=[job_id], queue=job.queue)
 
 
-def _moved(context: ServerContext, verb: Callable[[list[int]], list[int]], job: Job) -> None:
+def _move(store: Store, verb: Callable[[list[int]], list[int]], job: Job) -> None:
     """Apply the verb to a dead job, or report the job's state: another operator may have acted first."""
     for _ in range(_TRIES):
         if verb([job.id]):
             return
-        found = context.store.get([job.id])[0]
+        found = store.get([job.id])[0]
         if found is None:
             raise Problem(409, "not-dead", "The job is not dead", f"job {job.id} was done and removed, or purged")
         if found.state is not State.DEAD:
@@ -154,9 +155,9 @@ def _moved(context: ServerContext, verb: Callable[[list[int]], list[int]], job: 
 
 
 @router.post("/dlq/purge", responses=problems(404))
-async def purge(context: Context, actor: Operator, body: Json[Purge]) -> Purged:
+def purge(context: Context, actor: Operator, body: Json[Purge]) -> Purged:
     """Purge dead letters by id or by a filter, at most `limit` per call."""
-    died_before = None if body.died_before is None else from_datetime(body.died_before)
+    store, died_before = context.store, None if body.died_before is None else from_datetime(body.died_before)
     names = ("queue", "kind", "tenant", "subject", "fingerprint")
     given = {name: value for name in names if (value := getattr(body, name)) is not None}
     plan = RedrivePlan(**given, died_before=died_before, quarantined=True)
@@ -164,31 +165,23 @@ async def purge(context: Context, actor: Operator, body: Json[Purge]) -> Purged:
         reason = "it needs exactly one of ids, a filter, all"
         raise Invalid("purge", reason, 'send {"ids": [41]}, {"queue": "mail"} or {"all": true}')
     if body.ids is not None:
-        dead = await context.call(_dead_of, context, actor, body.ids)
+        dead = _dead_of(store, actor, body.ids)
         scanned, next_id = len(body.ids), None
     else:
-        readable = _fits(actor, body.where)
-        found, scanned, next_id = await context.call(
-            find,
-            context.store,
-            actor,
-            plan.query,
-            body.after,
-            body.limit,
-            lambda job: plan.fits(job) and readable(job),
-        )
+        fits = _fits(actor, body.where, plan)
+        found, scanned, next_id = find(store, actor, plan.query, body.after, body.limit, fits)
         dead = [job.id for job in found]
     if body.dry_run or not dead:
         return Purged(len(dead), dead, scanned, body.dry_run, next_id)
-    gone = await context.call(context.store.discard, dead)
+    gone = store.discard(dead)
     facts = given | {"where": body.where, "died_before": died_before, "all": body.all}
-    await record_action(context, actor, "dlq purge", "dead letters", purged=len(gone), ids=gone[:100], filter=facts)
+    record_action(store, actor.name, "dlq purge", "dead letters", purged=len(gone), ids=gone[:100], filter=facts)
     return Purged(len(gone), gone, scanned, False, next_id)
 
 
-def _dead_of(context: ServerContext, actor: Actor, ids: list[int]) -> list[int]:
+def _dead_of(store: Store, actor: Actor, ids: list[int]) -> list[int]:
     """The ids of the dead jobs among these; a 404 if this actor cannot see one of them."""
-    jobs = context.store.get(ids)
+    jobs = store.get(ids)
     for job_id, job in zip(ids, jobs, strict=True):
         if job is None or not sees_job(actor, job):
             raise not_found(f"job {job_id}")
@@ -200,12 +193,7 @@ async def redrive(context: Context, actor: Operator, body: Json[Redrive]) -> Red
     """Redrive the dead letters that match, at most `limit` per call; continue with `after` until `next` is null."""
     plan = _plan(body)
     limit = body.limit if body.rate is None else max(1, min(body.limit, int(body.rate * _MAX_PACED)))
-    max_found = MAX_BATCH if plan.sample else limit
-    readable = _fits(actor, body.where)
-
-    def fits(job: Job) -> bool:
-        return plan.fits(job) and readable(job)
-
+    max_found, fits = MAX_BATCH if plan.sample else limit, _fits(actor, body.where, plan)
     found, scanned, next_id = await context.call(find, context.store, actor, plan.query, body.after, max_found, fits)
     run = RedriveRun(plan, [job.id for job in picked(iter(found), replace(plan, limit=limit))])
     if body.dry_run or not run.chosen:
@@ -216,9 +204,8 @@ async def redrive(context: Context, actor: Operator, body: Json[Redrive]) -> Red
     # Of a patch only the names are recorded: its values may be secrets.
     given = {"queue": body.queue, "kind": body.kind, "where": body.where, "rate": body.rate}
     ids, names = run.moved, sorted(body.patch or ())
-    await record_action(
-        context, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], filter=given, patched=names
-    )
+    facts: dict[str, Any] = {"moved": len(ids), "ids": ids[:100], "filter": given, "patched": names}
+    await context.call(record_action, context.store, actor.name, "dlq redrive", "dead letters", **facts)
     return Redriven(len(ids), ids, scanned, False, next_id, run.stopped)
 
 

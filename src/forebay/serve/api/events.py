@@ -32,7 +32,7 @@ from forebay.serve.api.routing import Context, Viewer, api_router
 from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
 from forebay.serve.event_streams import VisibleEvents
-from forebay.serve.problems import Problem, not_found
+from forebay.serve.problems import Problem, not_found, pattern
 
 MEDIA: Final = "text/event-stream"
 HEARTBEAT_SECONDS: Final = 15.0
@@ -40,8 +40,10 @@ SLOW_SECONDS: Final = 20.0
 STALLED_SECONDS: Final = 60.0
 _RETRY_MS: Final = 2_000
 _INSTANTS: Final = ("at", "enqueued_at", "due_at", "claimed_at", "until")
-_SINCE: Final = r"^([0-9]{1,19}-[0-9]{1,19}|[0-9]{1,18}|start|[A-Za-z0-9_.:@,-]+:@?[0-9][0-9-]*)$"
-"""An event's id, of a store or of several cells; an offset; or the first record."""
+_SINCE: Final = pattern(
+    r"^([0-9]{1,19}-[0-9]{1,19}|[0-9]{1,18}|start|[A-Za-z0-9_.:@,-]+:@?[0-9][0-9-]*)$",
+    "give the id of an event, an offset, or start",
+)
 
 _MAX_SINCE: Final = 64_000
 _EXAMPLE: Final = 'id: 41-7\nevent: acked\ndata: {"id":"41-7","change":"acked","job_id":12,"queue":"mail"}\n\n'
@@ -124,9 +126,10 @@ async def _stream(
                 if monotonic() - began > SLOW_SECONDS:
                     yield _end("slow", f"no data was read for {SLOW_SECONDS:g} s")
                     return
-            elif seen.caught_up and not follow:
-                missing = f"; cells that do not answer: {', '.join(seen.left_out)}" if seen.left_out else ""
-                yield _end("caught-up", f"there are no further events{missing}")
+            elif seen.reader.caught_up and not follow:
+                missing = ", ".join(seen.reader.left_out)
+                but = f"; cells that do not answer: {missing}" if missing else ""
+                yield _end("caught-up", f"there are no further events{but}")
                 return
             elif monotonic() - sent_at >= HEARTBEAT_SECONDS:
                 sent_at = monotonic()
@@ -134,12 +137,12 @@ async def _stream(
             if (reason := await _refusal(context, request)) is not None:
                 yield _end(*reason)
                 return
-            if not found and seen.caught_up:
-                if seen.left_out:
+            if not found and seen.reader.caught_up:
+                if seen.reader.left_out:
                     # Until the watcher has noticed that they are down, it would not wait.
                     await asyncio.sleep(MIN_PAUSE)
-                await streams.wait_beyond(seen.offsets, HEARTBEAT_SECONDS)
-            left_out = seen.left_out
+                await streams.wait_beyond(seen.reader.offsets, HEARTBEAT_SECONDS)
+            left_out = seen.reader.left_out
             try:
                 found = await context.call(seen.read)
             except OffsetGone as gone:
@@ -148,8 +151,8 @@ async def _stream(
             except (ForebayError, Problem):
                 yield _end("store-failed", "the store does not answer; reconnect")
                 return
-            if seen.left_out != left_out:
-                yield f": cells that do not answer: {', '.join(seen.left_out) or 'none'}\n\n".encode()
+            if seen.reader.left_out != left_out:
+                yield f": cells that do not answer: {', '.join(seen.reader.left_out) or 'none'}\n\n".encode()
     finally:
         streams.closed()
 

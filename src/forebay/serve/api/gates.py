@@ -17,20 +17,18 @@ from forebay.serve.api.requests import Release, SetGate
 from forebay.serve.api.responses import GateSet, GatesView, GateView, Released
 from forebay.serve.api.routing import Context, Json, NameFilter, Operator, PathName, Viewer, api_router
 from forebay.serve.api.schema import problems
-from forebay.serve.context import ServerContext
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.visibility import controls_gate, require_queue, sees_all, sees_queue
-from forebay.store.protocol import GateUse
+from forebay.store.protocol import GateUse, Store
 
 router = api_router("gates")
-
 
 GateName = Annotated[str, Path(min_length=1, max_length=700)]
 
 
 @router.get("/gates", responses=problems(404))
-async def browse(
+def browse(
     context: Context,
     actor: Viewer,
     queue: NameFilter = None,
@@ -40,40 +38,36 @@ async def browse(
     """Gates in use by name, of all queues or of one: slots, and how many are used."""
     if queue is not None:
         require_queue(actor, queue)
-    found, end = await context.call(_page, context, actor, queue, after, limit)
-    views = [GateView(each.name, each.slots, each.used, each.given) for each in found]
-    return GatesView(views, end)
+    found, end = _page(context.store, actor, queue, after, limit)
+    return GatesView([GateView(each.name, each.slots, each.used, each.given) for each in found], end)
 
 
 @router.post("/gates/{name:path}", responses=problems(404))
-async def put(context: Context, actor: Operator, body: Json[SetGate], name: GateName) -> GateSet:
+def put(context: Context, actor: Operator, body: Json[SetGate], name: GateName) -> GateSet:
     """Override a gate's slots; 0 closes it, null restores the number of the queue's spec."""
-    await _require_gate(context, actor, checked_gate(name))
-    await context.call(context.store.set_gate, name, body.slots)
-    await record_action(context, actor, "gates set", name, slots=body.slots)
+    _require_gate(context.store, actor, checked_gate(name))
+    context.store.set_gate(name, body.slots)
+    record_action(context.store, actor.name, "gates set", name, slots=body.slots)
     return GateSet(name, body.slots)
 
 
 @router.post("/conditions/{name}/release", responses=problems(404))
-async def release(context: Context, actor: Operator, body: Json[Release], name: PathName) -> Released:
+def release(context: Context, actor: Operator, body: Json[Release], name: PathName) -> Released:
     """Release the first jobs that wait for a condition; a surplus is not saved for later jobs."""
     gate = condition_gate(name, body.value)
-    await _require_gate(context, actor, gate)
-    passed: int = await context.call(context.store.release, name, body.count, body.value)
-    await record_action(context, actor, "gates release", gate, passed=passed)
+    _require_gate(context.store, actor, gate)
+    passed = context.store.release(name, body.count, body.value)
+    record_action(context.store, actor.name, "gates release", gate, passed=passed)
     return Released(name, body.value, passed)
 
 
-async def _require_gate(context: ServerContext, actor: Actor, name: str) -> None:
-    if not controls_gate(actor, name, await context.call(context.store.specs)):
+def _require_gate(store: Store, actor: Actor, name: str) -> None:
+    if not controls_gate(actor, name, store.specs()):
         raise not_found(f"gate {name}")
 
 
-def _page(
-    context: ServerContext, actor: Actor, queue: str | None, after: str, limit: int
-) -> tuple[list[GateUse], str | None]:
+def _page(store: Store, actor: Actor, queue: str | None, after: str, limit: int) -> tuple[list[GateUse], str | None]:
     """One page of the gates that the actor may see, and the next `after`."""
-    store = context.store
     if queue is None and sees_all(actor):
         found = store.gates(after, limit)
         return found, found[-1].name if len(found) == limit else None

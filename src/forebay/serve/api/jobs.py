@@ -4,21 +4,33 @@ A 202 means that the job is durable, where the store is. Concurrent callers shar
 """
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Query, Request
+from msgspec import Raw
 from starlette.datastructures import Headers
 
 from forebay.core.content import MAX_CONDITIONS, Conditions, checked_conditions, parse_condition
 from forebay.core.errors import Invalid
+from forebay.core.instant import to_datetime
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import MAX_BATCH, TEXT_LENGTH
 from forebay.core.spec import QueueSpec
 from forebay.explain import position_of, reasons
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.job_views import seen_job, view_job, view_job_async
 from forebay.serve.api.requests import CancelMany, NewJob
-from forebay.serve.api.responses import Accepted, Cancelled, CancelledMany, Explained, JobPage, JobView, StateName
+from forebay.serve.api.responses import (
+    Accepted,
+    Cancelled,
+    CancelledMany,
+    Explained,
+    FailureView,
+    JobPage,
+    JobView,
+    ProgressView,
+    StateName,
+    moment,
+)
 from forebay.serve.api.routing import (
     After,
     Context,
@@ -35,7 +47,7 @@ from forebay.serve.api.routing import (
 )
 from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
-from forebay.serve.problems import Problem, not_found
+from forebay.serve.problems import Problem, not_found, pattern
 from forebay.serve.security.auth import charge_jobs, charge_queue_names, require_role
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact_job
@@ -47,8 +59,13 @@ from forebay.tracing import carried
 
 router = api_router("jobs")
 
+NULL: Final = Raw(b"null")
+INLINE_BYTES: Final = 4_096
+CONDITION_PATTERN: Final = pattern("^[^=]+=", "write a condition such as customer.id=7")
+
 Content = Annotated[
-    list[Annotated[str, Query(pattern="^[^=]+=", max_length=2 * TEXT_LENGTH)]], Query(max_length=MAX_CONDITIONS)
+    list[Annotated[str, Query(pattern=CONDITION_PATTERN, max_length=2 * TEXT_LENGTH)]],
+    Query(max_length=MAX_CONDITIONS),
 ]
 
 
@@ -100,17 +117,19 @@ async def show(
     wait: Annotated[float, Query(ge=0, le=MAX_WAIT)] = 0,
 ) -> JobView:
     """The job; with `wait`, once it has ended, or as it is after `wait` seconds."""
-    job = await seen_job(context, actor, job_id)
+    job = await context.call(seen_job, context.store, actor, job_id)
     ended = await context.job_polls.ended(job, wait, partial(wait_for_disconnect, request))
     if ended is None:
         raise Problem(
             410, "gone", "The job has ended and was removed", "set the queue's retention to keep-for to read results"
         )
-    return await view_job_async(context, actor, ended)
+    # The redaction of a large job takes a while.
+    fast = sees_secrets(actor) or len(ended.body) + len(ended.result_body or b"") < INLINE_BYTES
+    return view_job(actor, ended) if fast else await context.call(view_job, actor, ended)
 
 
 @router.get("/jobs")
-async def browse(
+def browse(
     context: Context,
     actor: Viewer,
     queue: NameFilter = None,
@@ -129,13 +148,9 @@ async def browse(
     """
     content = _conditions("meta", meta), _conditions("payload", payload)
     query = Wanted(queue, None if state is None else State(state), kind, tenant, subject, None, *content)
-    fits = partial(carries, actor, *content)
-
-    def found() -> JobPage:
-        jobs, _, next_id = find(context.store, actor, query, after, limit, fits if meta or payload else None)
-        return JobPage([view_job(actor, job) for job in jobs], next_id)
-
-    return await context.call(found)
+    fits = partial(carries, actor, *content) if meta or payload else None
+    jobs, _, next_id = find(context.store, actor, query, after, limit, fits)
+    return JobPage([view_job(actor, job) for job in jobs], next_id)
 
 
 def _conditions(field: str, given: list[str]) -> Conditions:
@@ -143,50 +158,90 @@ def _conditions(field: str, given: list[str]) -> Conditions:
 
 
 @router.post("/jobs/{job_id}/cancel", responses=problems(404))
-async def cancel(
+def cancel(
     context: Context, actor: Annotated[Actor, require_role(Role.PRODUCER, Role.OPERATOR)], job_id: JobId
 ) -> Cancelled:
     """Cancel a job: it will not run, or, if it runs, its worker is notified."""
-    job = await seen_job(context, actor, job_id)
-    answer = (await context.call(context.store.cancel, [job_id]))[0]
-    await record_action(context, actor, "cancel", "jobs", ids=[job_id], queue=job.queue, answer=answer.value)
+    job = seen_job(context.store, actor, job_id)
+    (answer,) = context.store.cancel([job_id])
+    record_action(context.store, actor.name, "cancel", "jobs", ids=[job_id], queue=job.queue, answer=answer.value)
     return Cancelled(job_id, answer.value)
 
 
 @router.post("/jobs/cancel")
-async def cancel_many(context: Context, actor: Operator, body: Json[CancelMany]) -> CancelledMany:
+def cancel_many(context: Context, actor: Operator, body: Json[CancelMany]) -> CancelledMany:
     """Cancel the jobs that match and have not ended, at most `limit`; continue with `after` until `next` is null."""
     names = ("queue", "state", "kind", "tenant", "subject")
     given = {name: value for name in names if (value := getattr(body, name)) is not None}
     if bool(given) == body.all:
         raise Invalid("cancel", "it needs either a filter or all", 'send {"queue": "mail"} or {"all": true}')
+    store = context.store
     query = Wanted(body.queue, body.state and State(body.state), body.kind, body.tenant, body.subject)
-    found, scanned, next_id = await context.call(
-        find, context.store, actor, query, body.after, body.limit, lambda job: not job.state.terminal
-    )
+    found, scanned, next_id = find(store, actor, query, body.after, body.limit, lambda job: not job.state.terminal)
     ids = [job.id for job in found]
     if body.dry_run or not ids:
         return CancelledMany(0, 0, 0, ids, scanned, body.dry_run, next_id)
-    answers = [answer.value for answer in await context.call(context.store.cancel, ids)]
+    answers = [answer.value for answer in store.cancel(ids)]
     counts = {word: answers.count(word) for word in ("cancelled", "requested", "gone")}
-    await record_action(context, actor, "cancel many", f"{len(ids)} jobs", ids=ids[:100], filter=given, answers=counts)
+    facts: dict[str, Any] = {"ids": ids[:100], "filter": given, "answers": counts}
+    record_action(store, actor.name, "cancel many", f"{len(ids)} jobs", **facts)
     return CancelledMany(**counts, ids=ids, scanned=scanned, dry_run=False, next=next_id)
 
 
 @router.get("/jobs/{job_id}/explain", responses=problems(404))
-async def why(
+def why(
     context: Context, actor: Annotated[Actor, require_role(Role.VIEWER, Role.PRODUCER)], job_id: JobId
 ) -> Explained:
     """Why the job is in its state, in sentences."""
-    job = await seen_job(context, actor, job_id)
-    return Explained(job_id, await context.call(_reasons, context.store, actor, job))
-
-
-def _reasons(store: Store, actor: Actor, job: Job) -> list[str]:
-    """The reasons, redacted for actors who may not see secrets, and without other tenants' jobs for a tenant."""
-    job = hide_owner(actor, job)
+    store = context.store
+    job = hide_owner(actor, seen_job(store, actor, job_id))
     shown = job if sees_secrets(actor) else redact_job(job)
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
     backlog = store.backlog([job.queue])[0]
     position, workers = position_of(store, job), store.workers("", MAX_BATCH)
-    return [*reasons(shown, backlog, store.now(), position, workers, others=actor.tenant is None), spec.vector()]
+    sentences = reasons(shown, backlog, store.now(), position, workers, others=actor.tenant is None)
+    return Explained(job_id, [*sentences, spec.vector()])
+
+
+def seen_job(store: Store, actor: Actor, job_id: int) -> Job:
+    """The job, or a 404."""
+    job = store.get([job_id])[0]
+    if job is None or not sees_job(actor, job):
+        raise not_found(f"job {job_id}")
+    return job
+
+
+def view_job(actor: Actor, job: Job) -> JobView:
+    """The job as this actor may see it: unchanged for producers and workers, redacted for others."""
+    seen = hide_owner(actor, job)
+    shown = seen if sees_secrets(actor) else redact_job(seen)
+    state: Any = shown.state.value
+    progress = shown.progress
+    return JobView(
+        shown.id,
+        shown.queue,
+        shown.kind,
+        state,
+        Raw(shown.body),
+        shown.priority,
+        shown.attempt,
+        shown.max_attempts,
+        shown.delivery,
+        shown.key,
+        shown.tenant,
+        shown.subject,
+        to_datetime(shown.enqueued_at),
+        to_datetime(shown.due_at),
+        moment(shown.deadline),
+        moment(shown.expires_at),
+        shown.owner,
+        moment(shown.claimed_at),
+        moment(shown.lease_until),
+        moment(shown.finished_at),
+        shown.cancel_requested,
+        shown.meta,
+        [FailureView(each.attempt, moment(each.at), each.kind, each.message, each.trace) for each in shown.errors],
+        NULL if shown.result_body is None else Raw(shown.result_body),
+        shown.home,
+        None if progress is None else ProgressView(progress.portion, progress.note, to_datetime(progress.at)),
+    )

@@ -12,7 +12,7 @@ from fastapi import Path, Query, Request
 from msgspec import Raw
 
 from forebay.core.entries import LogEntry
-from forebay.core.instant import Instant, from_datetime, seconds, to_datetime
+from forebay.core.instant import from_datetime, seconds, to_datetime
 from forebay.core.limits import MAX_PARTITIONS
 from forebay.core.payload import encode_payload
 from forebay.core.spec import QueueSpec
@@ -32,15 +32,16 @@ from forebay.serve.api.responses import (
     Ownership,
     Standings,
     StandingView,
+    moment,
 )
 from forebay.serve.api.routing import Context, Json, Limit, NameFilter, PathName, Producer, Viewer, Worker, api_router
 from forebay.serve.api.schema import problems
-from forebay.serve.context import ServerContext
 from forebay.serve.problems import not_found
 from forebay.serve.security.auth import charge_jobs, require_role
 from forebay.serve.security.redact import redact
 from forebay.serve.security.visibility import sees_queue, sees_secrets
 from forebay.store.log import Standing
+from forebay.store.protocol import Store
 
 router = api_router("logs")
 
@@ -48,31 +49,26 @@ Partition = Annotated[int, Path(ge=0, lt=MAX_PARTITIONS)]
 
 
 @router.get("/logs")
-async def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Logs:
+def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Logs:
     """Logs that this key can reach, by name, with the extent of each partition. `PUT /queues/{name}` creates one."""
-
-    def known() -> Logs:
-        specs = [spec for spec in context.store.specs() if spec.is_log and sees_queue(actor, spec.name)]
-        shown = nsmallest(limit + 1, (spec for spec in specs if spec.name > (after or "")), key=lambda spec: spec.name)
-        more = shown[limit - 1].name if len(shown) > limit else None
-        return Logs([_view(context, spec) for spec in shown[:limit]], more)
-
-    return await context.call(known)
+    specs = (spec for spec in context.store.specs() if spec.is_log and sees_queue(actor, spec.name))
+    shown = nsmallest(limit + 1, (spec for spec in specs if spec.name > (after or "")), key=lambda spec: spec.name)
+    more = shown[limit - 1].name if len(shown) > limit else None
+    return Logs([_view(context.store, spec) for spec in shown[:limit]], more)
 
 
 @router.post("/logs/{name}", status_code=201, responses=problems(404))
-async def append(context: Context, actor: Producer, body: Json[Append], request: Request, name: PathName) -> Appended:
+def append(context: Context, actor: Producer, body: Json[Append], request: Request, name: PathName) -> Appended:
     """Append entries, all or none. They are durable when the response arrives, where the store is."""
     entries = body.entries
-    await _require_log(context, actor, name)
+    _require_log(context.store, actor, name)
     charge_jobs(request, len(entries))
-    bodies, keys = [bytes(entry.body) for entry in entries], [entry.key for entry in entries]
-    appended = await context.call(context.store.append, name, bodies, keys)
+    appended = context.store.append(name, [bytes(entry.body) for entry in entries], [entry.key for entry in entries])
     return Appended([EntryPlace(entry.partition, entry.offset) for entry in appended])
 
 
 @router.get("/logs/{name}/groups", responses=problems(404))
-async def groups(
+def groups(
     context: Context,
     actor: Annotated[Actor, require_role(Role.VIEWER, Role.WORKER)],
     name: PathName,
@@ -80,30 +76,30 @@ async def groups(
     limit: Limit = 100,
 ) -> Standings:
     """The groups of the log: position, lag and losses in each partition, and when the next entry will be lost."""
-    await _require_log(context, actor, name)
-    found = await context.call(context.store.groups, name, after or "", limit)
+    _require_log(context.store, actor, name)
+    found = context.store.groups(name, after or "", limit)
     names = {one.group for one in found}
     return Standings([_standing(one) for one in found], found[-1].group if len(names) == limit else None)
 
 
 @router.post("/logs/{name}/own", responses=problems(404))
-async def own(context: Context, actor: Worker, body: Json[Own], name: PathName) -> Ownership:
+def own(context: Context, actor: Worker, body: Json[Own], name: PathName) -> Ownership:
     """Assign partitions to this member of the group; renew before `until`."""
-    await _require_log(context, actor, name)
-    owned = await context.call(context.store.own, name, body.group, body.member, seconds(body.lease_seconds))
+    _require_log(context.store, actor, name)
+    owned = context.store.own(name, body.group, body.member, seconds(body.lease_seconds))
     views = [OwnedView(one.partition, one.epoch, one.position, to_datetime(one.until)) for one in owned]
     return Ownership(body.group, body.member, views)
 
 
 @router.post("/logs/{name}/disown", responses=problems(404))
-async def disown(context: Context, actor: Worker, body: Json[Disown], name: PathName) -> Freed:
+def disown(context: Context, actor: Worker, body: Json[Disown], name: PathName) -> Freed:
     """Remove the member from the group; its partitions are free at once."""
-    await _require_log(context, actor, name)
-    return Freed(await context.call(context.store.disown, name, body.group, body.member))
+    _require_log(context.store, actor, name)
+    return Freed(context.store.disown(name, body.group, body.member))
 
 
 @router.get("/logs/{name}/{partition}", responses=problems(404, 410))
-async def read(
+def read(
     context: Context,
     actor: Annotated[Actor, require_role(Role.VIEWER, Role.WORKER)],
     name: PathName,
@@ -114,45 +110,37 @@ async def read(
     limit: Limit = 100,
 ) -> Entries:
     """Entries after `after`, or appended `since` an instant; else after the group's position, or from the start."""
-    await _require_log(context, actor, name, partition)
-    instant: Instant | None = None if since is None else from_datetime(since)
-
-    def found() -> Entries:
-        position = None if group is None else context.store.position(name, group, partition)
-        start = after if after is not None else -1 if position is None else position
-        if instant is not None and after is None:
-            start = context.store.offset_at(name, partition, instant)
-        entries = context.store.read(name, partition, start, limit)
-        shown = [_entry(actor, name, entry) for entry in entries]
-        return Entries(shown, entries[-1].offset if entries else start, position)
-
-    return await context.call(found)
+    store = context.store
+    _require_log(store, actor, name, partition)
+    instant = None if since is None else from_datetime(since)
+    position = None if group is None else store.position(name, group, partition)
+    start = after if after is not None else -1 if position is None else position
+    if instant is not None and after is None:
+        start = store.offset_at(name, partition, instant)
+    entries = store.read(name, partition, start, limit)
+    shown = [_entry(actor, name, entry) for entry in entries]
+    return Entries(shown, entries[-1].offset if entries else start, position)
 
 
 @router.post("/logs/{name}/{partition}/commit", responses=problems(404, 409))
-async def commit(
-    context: Context, actor: Worker, body: Json[Commit], name: PathName, partition: Partition
-) -> Committed:
+def commit(context: Context, actor: Worker, body: Json[Commit], name: PathName, partition: Partition) -> Committed:
     """Commit everything up to the offset for the group; returns its position."""
-    await _require_log(context, actor, name, partition)
+    _require_log(context.store, actor, name, partition)
     where = (name, body.group, partition, body.offset)
-    position = await context.call(context.store.commit, *where, rewind=body.rewind, epoch=body.epoch)
-    return Committed(body.group, position)
+    return Committed(body.group, context.store.commit(*where, rewind=body.rewind, epoch=body.epoch))
 
 
-async def _require_log(context: ServerContext, actor: Actor, name: str, partition: int = 0) -> None:
+def _require_log(store: Store, actor: Actor, name: str, partition: int = 0) -> None:
     """Require a log that this actor may see; a queue's name is a 404 too."""
-    specs = await context.call(context.store.specs) if sees_queue(actor, name) else []
+    specs = store.specs() if sees_queue(actor, name) else []
     log = next((spec for spec in specs if spec.name == name and spec.is_log), None)
     if log is None or partition >= getattr(log.retention, "partitions", 1):
         raise not_found(f"log {name}, partition {partition},")
 
 
-def _view(context: ServerContext, spec: QueueSpec) -> LogView:
-    extents = context.store.extent(spec.name)
-    return LogView(
-        spec.name, spec.vector(), [Extent(number, first, after) for number, (first, after) in enumerate(extents)]
-    )
+def _view(store: Store, spec: QueueSpec) -> LogView:
+    extents = enumerate(store.extent(spec.name))
+    return LogView(spec.name, spec.vector(), [Extent(number, first, after) for number, (first, after) in extents])
 
 
 def _standing(one: Standing) -> StandingView:
@@ -162,11 +150,11 @@ def _standing(one: Standing) -> StandingView:
         one.position,
         one.lag,
         one.lost,
-        None if one.loses_at is None else to_datetime(one.loses_at),
+        moment(one.loses_at),
         to_datetime(one.seen_at),
         one.member,
         one.epoch,
-        None if one.until is None else to_datetime(one.until),
+        moment(one.until),
     )
 
 

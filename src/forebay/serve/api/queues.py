@@ -9,112 +9,95 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, from_datetime
+from forebay.core.instant import from_datetime
 from forebay.core.spec import QueueSpec
 from forebay.serve.api.requests import Pause, PutQueue
 from forebay.serve.api.responses import SECOND, BacklogView, Paused, Queues, QueueView, moment
 from forebay.serve.api.routing import Admin, Context, Json, Limit, NameFilter, Operator, PathName, Viewer, api_router
 from forebay.serve.api.schema import problems
-from forebay.serve.context import ServerContext
 from forebay.serve.problems import not_found
 from forebay.serve.queue_totals import exists, reachable_names
 from forebay.serve.security.auth import charge_queue_names
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.visibility import require_queue
-from forebay.store.protocol import Backlog, Store
+from forebay.store.protocol import Backlog
 
 router = api_router("queues")
 
 
 @router.get("/queues")
-async def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Queues:
+def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Queues:
     """The queues that this key can reach, by name, each with its spec and counts. Logs are at /logs."""
-
-    def page() -> Queues:
-        if actor.tenant is not None:
-            return Queues([], None)
-        names, more = reachable_names(context.store, actor, after or "", limit)
-        specs = {spec.name: spec for spec in context.store.specs()}
-        shown = [name for name in names if not (name in specs and specs[name].is_log)]
-        backlogs = context.store.backlog(shown) if shown else []
-        return Queues(
-            [queue_view(specs.get(each.queue) or QueueSpec(name=each.queue), each) for each in backlogs], more
-        )
-
-    return await context.call(page)
+    if actor.tenant is not None:
+        return Queues([], None)
+    names, more = reachable_names(context.store, actor, after or "", limit)
+    specs = {spec.name: spec for spec in context.store.specs()}
+    shown = [name for name in names if not (name in specs and specs[name].is_log)]
+    backlogs = context.store.backlog(shown) if shown else []
+    return Queues([_view(specs.get(each.queue) or QueueSpec(name=each.queue), each) for each in backlogs], more)
 
 
 @router.get("/queues/{name}", responses=problems(404))
-async def show(context: Context, actor: Viewer, name: PathName) -> QueueView:
+def show(context: Context, actor: Viewer, name: PathName) -> QueueView:
     """One queue: its spec, in one line and axis by axis, and its counts."""
     require_queue(actor, name)
-    return await context.call(_one, context.store, name)
+    if not exists(context.store, name):
+        raise not_found(f"queue {name}")
+    spec = next((spec for spec in context.store.specs() if spec.name == name), QueueSpec(name=name))
+    return _view(spec, context.store.backlog([name])[0])
 
 
 @router.put("/queues/{name}", responses=problems(404, 409))
-async def put(context: Context, actor: Admin, body: Json[PutQueue], name: PathName) -> QueueView:
+def put(context: Context, actor: Admin, body: Json[PutQueue], name: PathName) -> QueueView:
     """Configure a queue. Jobs already accepted keep what they were stamped with."""
     require_queue(actor, name)
     if body.name not in (UNSET, name):
         raise Invalid("name", f"it differs from the path's {name}", "leave it out")
     spec = QueueSpec.from_json(msgspec.json.encode(replace(body, name=name)))
-    await context.call(context.store.put_spec, spec)
-    await record_action(context, actor, "queues put", name, vector=spec.vector())
-    return queue_view(spec, None)
+    context.store.put_spec(spec)
+    record_action(context.store, actor.name, "queues put", name, vector=spec.vector())
+    return _view(spec, None)
 
 
 @router.post("/queues/{name}/pause", responses=problems(404))
-async def pause(
+def pause(
     context: Context, actor: Operator, request: Request, name: PathName, body: Json[Pause | None] = None
 ) -> Paused:
     """Pause a queue until a time or until it is resumed: no job of it is claimed; running jobs may finish."""
     require_queue(actor, name)
-    moment_given = None if body is None else body.until
-    until: Instant | None = None if moment_given is None else from_datetime(moment_given)
+    given = None if body is None else body.until
+    until = None if given is None else from_datetime(given)
     charge_queue_names(request, (name,))
-    await context.call(_paused, context, name, until)
-    await record_action(context, actor, "pause", name, until=None if until is None else str(moment_given))
+    if until is not None and until <= context.store.now():
+        raise Invalid("until", "it is in the past", "give a time in the future")
+    context.store.pause(name, until)
+    record_action(context.store, actor.name, "pause", name, until=None if until is None else str(given))
     return Paused(name, True, moment(until))
 
 
 @router.post("/queues/{name}/resume", responses=problems(404))
-async def resume(context: Context, actor: Operator, name: PathName) -> Paused:
+def resume(context: Context, actor: Operator, name: PathName) -> Paused:
     """Resume a queue."""
     require_queue(actor, name)
-    await context.call(context.store.resume, name)
-    await record_action(context, actor, "resume", name)
+    context.store.resume(name)
+    record_action(context.store, actor.name, "resume", name)
     return Paused(name, False)
 
 
-def _paused(context: ServerContext, name: str, until: Instant | None) -> None:
-    if until is not None and until <= context.store.now():
-        raise Invalid("until", "it is in the past", "give a time in the future")
-    context.store.pause(name, until)
-
-
-def _one(store: Store, name: str) -> QueueView:
-    if not exists(store, name):
-        raise not_found(f"queue {name}")
-    spec = next((spec for spec in store.specs() if spec.name == name), QueueSpec(name=name))
-    return queue_view(spec, store.backlog([name])[0])
-
-
-def queue_view(spec: QueueSpec, backlog: Backlog | None) -> QueueView:
-    shown = None if backlog is None else backlog_view(backlog)
-    return QueueView(spec.name, spec.vector(), spec.axes(), spec.commit_point, Raw(spec.to_json()), shown)
-
-
-def backlog_view(backlog: Backlog) -> BacklogView:
-    return BacklogView(
-        backlog.waiting,
-        backlog.ready,
-        backlog.running,
-        backlog.done,
-        backlog.dead,
-        backlog.cancelled,
-        backlog.oldest_age / SECOND,
-        backlog.held,
-        backlog.blocked,
-        backlog.paused_until is not None,
-        moment(backlog.paused_until),
-    )
+def _view(spec: QueueSpec, backlog: Backlog | None) -> QueueView:
+    counts = None
+    if backlog is not None:
+        counts = BacklogView(
+            backlog.waiting,
+            backlog.ready,
+            backlog.running,
+            backlog.done,
+            backlog.dead,
+            backlog.cancelled,
+            backlog.oldest_age / SECOND,
+            backlog.held,
+            backlog.blocked,
+            backlog.paused_until is not None,
+            moment(backlog.paused_until),
+        )
+    return QueueView(spec.name, spec.vector(), spec.axes(), spec.commit_point, Raw(spec.to_json()), counts)

@@ -24,11 +24,12 @@ from forebay.core.limits import (
     TEXT_LENGTH,
 )
 from forebay.serve.api.schema import RequestModel
+from forebay.serve.problems import pattern
 from forebay.serve.settings import MAX_WAIT
 from forebay.work.cron import Overlap
 from forebay.work.handler import Handler
 
-NAME_PATTERN = "^[A-Za-z0-9_.:-]{1,128}$"
+NAME_PATTERN = pattern("^[A-Za-z0-9_.:-]{1,128}$", "a name has 1 to 128 of A-Z a-z 0-9 _ . : -")
 TEXT_PATTERN = r"^[^\u0000]+$"
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, description="1 to 128 of A-Z a-z 0-9 _ . : -")]

@@ -4,12 +4,14 @@
     async def enqueue(context: Context, actor: Producer, job: Json[NewJob]) -> Accepted: ...
 
 FastAPI resolves dependencies and parameters and writes the OpenAPI document. An `ApiRoute` adds the codec: it decodes
-the body and encodes the response with msgspec. A body is read after the caller's role was checked.
+the body and encodes the response with msgspec. A body is read after the caller's role was checked. An endpoint that is
+not `async` may block: it runs on the thread pool of the store's calls, `ServerContext.call`.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -84,6 +86,7 @@ class ApiRoute(APIRoute):
     def _responder(self) -> Callable[[Request, dict[str, Any]], Awaitable[Response]]:
         """The endpoint, between the decoded body and the encoded response."""
         endpoint, status = self.endpoint, self.status_code or 200
+        blocks = not iscoroutinefunction(endpoint)
         request_name = self.dependant.request_param_name
         fields = self.dependant.body_params
         body = BodyDecoder[Any](fields[0].field_info.annotation, fields[0].field_info.is_required()) if fields else None
@@ -93,7 +96,7 @@ class ApiRoute(APIRoute):
                 values[request_name] = request
             if body is not None:
                 values[fields[0].name] = await body.read(request)
-            answer = await endpoint(**values)
+            answer = await (request.app.state.context.call(endpoint, **values) if blocks else endpoint(**values))
             if isinstance(answer, Response):
                 return answer
             return Response(status_code=status) if answer is None else Response(_encode(answer), status, None, JSON)
@@ -137,8 +140,9 @@ class BodyDecoder(Generic[T]):
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
             raise invalid_value(error) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise Problem(400, "not-json", "The body is not JSON", "send one JSON value in UTF-8") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            found = str(error) if type(error) is msgspec.DecodeError else "it is not UTF-8, or nested too deep"
+            raise Problem(400, "not-json", "The body is not JSON", f"{found}; send one JSON value in UTF-8") from None
 
 
 def check_media(request: Request, media: str) -> None:

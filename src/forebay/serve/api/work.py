@@ -25,7 +25,7 @@ from forebay.core.job import Job, Progress
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Dropped, Failed, Outcome, Verdict
 from forebay.serve.actor import Actor
-from forebay.serve.api.job_views import view_job
+from forebay.serve.api.jobs import view_job
 from forebay.serve.api.requests import Claim, Extend, Reports, Settle, Settlements
 from forebay.serve.api.responses import (
     ExtendedAll,

@@ -1,7 +1,8 @@
 """Live pages: the same URL, requested as an event stream, sends the page's live block whenever it changes.
 
-A stream holds no thread while it waits. It ends when the reader disconnects, when the session ends, after
-`MAX_STREAM_SECONDS` (browsers reconnect), and when the server stops. There are at most `MAX_STREAMS`.
+A stream holds no thread while it waits. It ends when the reader disconnects, after `MAX_STREAM_SECONDS` (browsers
+reconnect), and when the server stops. Its last event is `over` when the session has ended, or when there is no longer
+anything to follow, as when a job was removed: the browser loads the page again. There are at most `MAX_STREAMS`.
 """
 
 import asyncio
@@ -33,26 +34,17 @@ _STREAM: Final = "text/event-stream"
 _AGAIN_MS: Final = 2_000
 
 
-def view_cache(request: Request) -> ViewCache:
-    found: ViewCache = request.app.state.view_cache
-    return found
-
-
-async def answer(request: Request, actor: Actor, make: Make) -> Response:
-    """The page, or its event stream when the request accepts one."""
-    if _STREAM not in request.headers.get("accept", ""):
-        return await render_page(request, actor, await make())
-    cache = view_cache(request)
-    if cache.streams >= MAX_STREAMS:
+async def answer(request: Request, actor: Actor, page: HtmlPage, make: Make) -> Response:
+    """The page, or its event stream when it is live and the request accepts one; `make` builds the page anew."""
+    if not page.live or _STREAM not in request.headers.get("accept", ""):
+        return await render_page(request, actor, page)
+    if request.app.state.view_cache.streams >= MAX_STREAMS:
         raise Problem(503, "busy", "Too many live pages", f"at most {MAX_STREAMS}: reload the page to update it")
-    first = await make()
-    if not first.live:
-        raise Problem(406, "not-live", "This page has no live part", "request it as HTML")
     return StreamingResponse(_parts(request, actor, make), media_type=_STREAM, headers={"X-Accel-Buffering": "no"})
 
 
 async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[str]:
-    cache = view_cache(request)
+    cache: ViewCache = request.app.state.view_cache
     cache.streams += 1
     ends = monotonic() + MAX_STREAM_SECONDS
     last, sent_at = "", monotonic()
@@ -63,9 +55,16 @@ async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[st
                 yield "event: over\ndata: the session has ended\n\n"
                 return
             began = monotonic()
-            part = await _part(request, actor, make)
+            try:
+                page = await make()
+                if not page.live:
+                    yield "event: over\ndata: the page is another one now\n\n"
+                    return
+                part = await live_part(request, actor, page)
+            except (ForebayError, Problem):
+                part = last
             pause = max(EVERY_SECONDS, _PAUSE_FACTOR * (monotonic() - began))
-            if part not in (None, last):
+            if part != last:
                 last, sent_at = part, monotonic()
                 yield f"data: {msgspec.json.encode(part).decode()}\n\n"
             elif monotonic() - sent_at > KEEP_ALIVE_SECONDS:
@@ -79,18 +78,10 @@ async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[st
 
 async def _user_now(request: Request) -> Actor | None:
     """The user of the page; the host application is called again."""
-    host = view_cache(request).context.host
+    host = request.app.state.context.host
     if host is None or request.scope[HOST_ACTOR] is None:
         return session_of(request, touch=False)
     return await host_actor(host, request)
-
-
-async def _part(request: Request, actor: Actor, make: Make) -> str | None:
-    """None: the page could not be read this time."""
-    try:
-        return await live_part(request, actor, await make())
-    except (ForebayError, Problem):
-        return None
 
 
 async def _closing(cache: ViewCache, seconds: float) -> bool:

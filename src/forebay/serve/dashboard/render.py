@@ -132,11 +132,15 @@ _ENVIRONMENT: Final = _environment()
 
 def _common(request: Request, actor: Actor | None, page: HtmlPage) -> dict[str, Any]:
     """The values of every page; they need no store call."""
-    shown = [each for each in NAV if actor is not None and actor.has(each[3]) and (actor.tenant is None or not each[4])]
+    pages = [
+        (name, link(*filter(None, [path])), title)
+        for name, path, title, role, all_tenants in NAV
+        if actor is not None and actor.has(role) and (actor.tenant is None or not all_tenants)
+    ]
     return {
         "title": page.title,
         "nav": page.nav,
-        "pages": [(name, link(*filter(None, [path])), title) for name, path, title, _, _ in shown],
+        "pages": pages,
         "actor": actor,
         "operates": actor is not None and actor.has(Role.OPERATOR),
         "csrf": csrf_token(request) if actor is not None else "",

@@ -195,8 +195,8 @@ class ViewCache:
     def invalidate(self) -> None:
         """Read everything again: this server has made a change."""
         self._totals.invalidate()
-        for totals in self._totals_by_queues.values():
+        for totals in list(self._totals_by_queues.values()):
             totals.invalidate()
         self._specs.invalidate()
-        for scan in self._scans.values():
+        for scan in list(self._scans.values()):
             scan.invalidate()

@@ -12,10 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from forebay.core.ledger import Change
 from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
 from forebay.serve.metrics.follower import LedgerFollower
-from forebay.serve.metrics.labels import OTHER
 from forebay.serve.metrics.meters import Meters
 from forebay.serve.metrics.poller import StorePoller
-from forebay.serve.metrics.tally import RECLAIMED, EventTally
+from forebay.serve.metrics.tally import OTHER, RECLAIMED, EventTally
 from forebay.store.protocol import Capabilities, Vitals
 from forebay.work.metrics import Family, Labels, Sample, counter, gauge, histogram
 

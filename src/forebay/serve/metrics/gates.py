@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from forebay.core.limits import MAX_BATCH
-from forebay.serve.metrics.labels import OTHER
+from forebay.serve.metrics.tally import OTHER
 from forebay.store.protocol import GateUse, Store
 from forebay.work.metrics import Family, Labels, gauge
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forebay.core.errors import Closed, KeyConflict, QueueFull, StoreFailed
 from forebay.core.lease import Settled
-from forebay.serve.metrics.labels import OTHER, LabelNames
+from forebay.serve.metrics.tally import OTHER, LabelNames
 from forebay.work.metrics import Histogram
 
 P = ParamSpec("P")

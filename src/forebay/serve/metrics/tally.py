@@ -6,6 +6,11 @@ no job; heartbeats are counted apart.
 
     wait      due → claimed, for every claim              lateness   the same, for delayed jobs
     run       claimed → the end of the lease              total      accepted → the end of the job
+
+A limited number of names get their own series (`LabelNames`); the rest share the label `other`. A label for every name
+that a producer invents would let one producer fill the memory of this process and of its scrapers. The first `queues`
+queues and the first `pairs` pairs of queue and kind have their own series; further kinds of a known queue share its
+`other`, further queues share one `other`. Sums stay correct: nothing is left out.
 """
 
 from threading import Lock
@@ -14,8 +19,14 @@ from typing import Final
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change, JobRange, LedgerEntry
 from forebay.core.outcome import ABANDONED
-from forebay.serve.metrics.labels import LabelNames, Pair
 from forebay.work.metrics import Distribution, Histogram
+
+OTHER: Final = "other"
+MAX_QUEUES: Final = 100
+MAX_PAIRS: Final = 200
+"""Together at most about 20,000 series."""
+
+Pair = tuple[str, str]
 
 RECLAIMED: Final = "reclaimed"
 """A retry or a death because the lease expired: counted besides the change itself."""
@@ -28,6 +39,37 @@ ENDED: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CA
 """Changes that end a job."""
 
 _FAILED: Final = frozenset((Change.RETRIED, Change.DIED))
+
+
+class LabelNames:
+    """First come, first served, for the life of the process: the name behind a series never changes."""
+
+    def __init__(self, queues: int = MAX_QUEUES, pairs: int = MAX_PAIRS) -> None:
+        self._max_queues = queues
+        self._max_pairs = pairs
+        self._queues: set[str] = set()
+        self._pairs: set[Pair] = set()
+
+    def queue(self, queue: str) -> str:
+        """The label of a queue."""
+        if queue in self._queues:
+            return queue
+        if len(self._queues) >= self._max_queues:
+            return OTHER
+        self._queues.add(queue)
+        return queue
+
+    def pair(self, queue: str, kind: str) -> Pair:
+        """The labels of a kind of job in a queue."""
+        pair = (queue, kind)
+        if pair in self._pairs:
+            return pair
+        if self.queue(queue) == OTHER:
+            return (OTHER, OTHER)
+        if len(self._pairs) >= self._max_pairs:
+            return (queue, OTHER)
+        self._pairs.add(pair)
+        return pair
 
 
 class TallyRow:

@@ -13,26 +13,27 @@ answer as for one that does not exist.
 """
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.serve.actor import Actor, Role
 from forebay.serve.problems import Problem
-from forebay.serve.security.certificates import PEER, Certificates
+from forebay.serve.security.connections import MARK_AUTHENTICATED, PEER
 from forebay.serve.security.keys import Key, KeyFollower, Keyring
-from forebay.serve.security.limits import Allowance, Limits
+from forebay.serve.security.limits import Allowance, Limits, UsageFollower
 from forebay.serve.security.mounting import HOST_ACTOR
 from forebay.serve.security.operator_log import SOURCE
-from forebay.serve.security.protocol import MARK_AUTHENTICATED
 from forebay.serve.security.tokens import TokenVerifier
-from forebay.serve.security.usage import UsageFollower
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Store
 
@@ -50,6 +51,37 @@ class Credentials(Struct, frozen=True):
     allowance: Allowance = Allowance()
     key: str | None = None
     until: Instant | None = None
+
+
+class Grant(Struct, frozen=True, forbid_unknown_fields=True):
+    roles: tuple[Role, ...]
+    queues: tuple[str, ...] = ("*",)
+    tenant: str | None = None
+
+
+class Certificates:
+    """mTLS: actors by the common name of a client's certificate, which TLS has verified; names are compared exactly.
+
+        {"billing-worker": {"roles": ["worker"], "queues": ["billing.*"]}}
+
+    A client whose name is not listed may connect and needs a key.
+    """
+
+    def __init__(self, grants: dict[str, Grant]) -> None:
+        self._actors = {
+            name: Actor(f"cert:{name}", frozenset(grant.roles), grant.queues, grant.tenant)
+            for name, grant in grants.items()
+        }
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Certificates":
+        try:
+            return cls(msgspec.json.decode(path.read_bytes(), type=dict[str, Grant]))
+        except (OSError, msgspec.DecodeError) as error:
+            raise Invalid("client roles", f"{path}: {error}", 'write {"name": {"roles": ["worker"]}}') from None
+
+    def actor(self, name: str) -> Actor | None:
+        return self._actors.get(name)
 
 
 class Authenticator:
@@ -221,7 +253,7 @@ def check_roles(actor: Actor, roles: tuple[Role, ...]) -> Actor:
     for role in roles:
         if actor.has(role):
             return actor
-    raise Problem(403, "forbidden", "Missing role", f"it needs {' or '.join(roles)}")
+    raise Problem(403, "forbidden", "Missing role", f"it needs the role {' or '.join(roles)}")
 
 
 def require_role(*roles: Role) -> Any:

@@ -1,13 +1,12 @@
 """The operator log: which operator did what, to which target, when, from where, and with what result.
 
 Actions are stored in the retained log `forebay.operators`: appended, never changed, in the same store as the jobs they
-are about. An action is recorded before its response is sent, so that none goes unrecorded. `record_action` is for
-routes and pages, `write_action` for commands. Secrets in `details` are redacted.
+are about. An action is recorded before its response is sent, so that none goes unrecorded. Secrets in `details` are
+redacted.
 """
 
-from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +14,6 @@ from msgspec import Struct
 from forebay.core.instant import Instant
 from forebay.core.limits import TEXT_LENGTH
 from forebay.core.payload import Json, clean_text
-from forebay.serve.actor import Actor
 from forebay.serve.security.keys import ensure_log
 from forebay.store.protocol import Store
 from forebay.work.redacting import rules
@@ -24,8 +22,8 @@ OPERATOR_LOG: Final = "forebay.operators"
 MAX_DETAILS_BYTES: Final = 16 * 1024
 MAX_PAGE: Final = 1_000
 
-SOURCE: ContextVar[str] = ContextVar("forebay_source", default="")
-"""The client address of the request that is being handled."""
+SOURCE: ContextVar[str] = ContextVar("forebay_source", default="terminal")
+"""The client address of the request that is being handled; a command has none."""
 
 
 class OperatorAction(Struct, frozen=True, kw_only=True):
@@ -44,24 +42,16 @@ class OperatorAction(Struct, frozen=True, kw_only=True):
 _decode: Final = msgspec.json.Decoder(OperatorAction).decode
 
 
-class _Context(Protocol):
-    store: Store
-
-    @property
-    def call(self) -> Callable[..., Awaitable[Any]]: ...
-
-
-async def record_action(
-    context: _Context, actor: Actor, action: str, target: str, *, result: str = "ok", **details: Json
-) -> None:
-    """Record what an operator does over HTTP, before the response is sent."""
-    made = _action(actor.name, action, target, result, SOURCE.get(), details)
-    await context.call(_append, context.store, made)
-
-
-def write_action(store: Store, actor: str, action: str, target: str, *, result: str = "ok", **details: Json) -> None:
-    """Record what an operator does on the command line."""
-    _append(store, _action(actor, action, target, result, "terminal", details))
+def record_action(store: Store, actor: str, action: str, target: str, *, result: str = "ok", **details: Json) -> None:
+    """Record what an operator does; it blocks."""
+    shown = rules().payload("", msgspec.to_builtins(details))
+    if len(msgspec.json.encode(shown)) > MAX_DETAILS_BYTES:
+        shown = {"details": f"more than {MAX_DETAILS_BYTES} bytes, left out"}
+    texts = (actor, action, target, rules().text(result), SOURCE.get())
+    actor, action, target, result, source = (clean_text(text, TEXT_LENGTH) for text in texts)
+    made = OperatorAction(actor=actor, action=action, target=target, result=result, source=source, details=shown)
+    ensure_log(store, OPERATOR_LOG)
+    store.append(OPERATOR_LOG, [msgspec.json.encode(made)])
 
 
 def read_actions(store: Store, before: int | None = None, limit: int = 100) -> tuple[list[OperatorAction], int | None]:
@@ -76,18 +66,3 @@ def read_actions(store: Store, before: int | None = None, limit: int = 100) -> t
     entries = store.read(OPERATOR_LOG, 0, start - 1, end - start)
     actions = [msgspec.structs.replace(_decode(entry.body), at=entry.at, number=entry.offset) for entry in entries]
     return actions[::-1], start if start > first else None
-
-
-def _action(actor: str, action: str, target: str, result: str, source: str, details: dict[str, Json]) -> OperatorAction:
-    shown = rules().payload("", msgspec.to_builtins(details))
-    if len(msgspec.json.encode(shown)) > MAX_DETAILS_BYTES:
-        shown = {"details": f"more than {MAX_DETAILS_BYTES} bytes, left out"}
-    texts = [clean_text(text, TEXT_LENGTH) for text in (actor, action, target, rules().text(result), source)]
-    return OperatorAction(
-        actor=texts[0], action=texts[1], target=texts[2], result=texts[3], source=texts[4], details=shown
-    )
-
-
-def _append(store: Store, action: OperatorAction) -> None:
-    ensure_log(store, OPERATOR_LOG)
-    store.append(OPERATOR_LOG, [msgspec.json.encode(action)])

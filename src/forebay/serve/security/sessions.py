@@ -211,7 +211,10 @@ async def check_csrf(request: Request) -> None:
 
 
 class RequireSession(RequireRole):
-    """`RequireRole` for pages: the actor is the session's, and a change must come from one of the session's pages."""
+    """`RequireRole` for pages: the actor is the session's, and a change must come from one of the session's pages.
+
+    The actor is also at `request.state.actor`, for the frame of the page.
+    """
 
     async def __call__(self, request: Request) -> Actor:
         actor = session_of(request)
@@ -221,7 +224,8 @@ class RequireSession(RequireRole):
             raise Problem(401, "unauthorized", "Authentication is needed", f"log in at {login_url(request)}")
         if request.method not in SAFE_METHODS:
             await check_csrf(request)
-        return check_roles(actor, self.roles)
+        request.state.actor = check_roles(actor, self.roles)
+        return actor
 
 
 def login_url(request: Request) -> str:

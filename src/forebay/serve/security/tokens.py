@@ -10,7 +10,6 @@ An unknown `kid` makes the keys be fetched again, at most once per `REFETCH_SECO
 
 import asyncio
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -27,6 +26,7 @@ from forebay.core.limits import TEXT_LENGTH
 from forebay.core.names import check_name
 from forebay.core.payload import clean_text
 from forebay.serve.actor import Actor, Role
+from forebay.serve.settings import is_loopback
 
 ALGORITHMS: Final = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
 """The key type of each algorithm."""
@@ -66,7 +66,7 @@ class TokenRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not self.issuer or not self.audience:
             raise Invalid("JWT", "issuer and audience are required", "give both")
         if (parts := urlsplit(self.jwks)).scheme in ("http", "https"):
-            if parts.scheme == "http" and not _is_here(parts.hostname or ""):
+            if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
                 raise Invalid("JWKS", f"{self.jwks} would be fetched over plain http", "use https, or a file")
         elif not Path(self.jwks).is_file():
             raise Invalid("JWKS", f"{self.jwks} is neither an https URL nor a file", "give one of the two")
@@ -185,10 +185,3 @@ def _words(given: Any) -> tuple[str, ...]:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise Invalid("token", "a claim is not a list of strings", "check the issuer's claims")
     return tuple(words)
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -3,13 +3,12 @@
 from typing import Annotated, Final
 
 from fastapi import Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 from msgspec import Struct
 
 from forebay.serve.actor import Role
-from forebay.serve.dashboard.live import view_cache
-from forebay.serve.dashboard.pages.routing import Admin, Before, back, form_of_type, pages
-from forebay.serve.dashboard.render import STATIC, HtmlPage, link, render_page, render_without_store
+from forebay.serve.dashboard.pages.routing import Admin, Before, Cache, back, form_of_type, pages
+from forebay.serve.dashboard.render import STATIC, HtmlPage, link, render_without_store
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import read_actions, record_action
 from forebay.serve.security.sessions import check_origin, log_in, log_out, require_session, session_of
@@ -24,13 +23,13 @@ class LoginForm(Struct, frozen=True):
 
 
 @router.get("/")
-async def root(token: str = "") -> Response:
-    return RedirectResponse(link("login", token=token) if token else link(), 303)
+async def root(token: str = "") -> str:
+    return link("login", token=token) if token else link()
 
 
 @router.get("/ui")
-async def without_slash() -> Response:
-    return RedirectResponse(link(), 303)
+async def without_slash() -> str:
+    return link()
 
 
 @router.get("/ui/static/{name}")
@@ -44,16 +43,12 @@ async def static(name: str) -> Response:
 @router.get("/ui/login")
 async def login_form(request: Request, token: str = "") -> Response:
     """A one-time token opens a session at once; a key is never accepted in a URL."""
+    response = back(link())
     if token and not token.startswith("fb_"):
-        response = back(link())
         if await log_in(request, response, token):
             return response
-        return render_without_store(
-            request, None, HtmlPage("login.html", "Log in", {"wrong": "That token is used, or too old."})
-        )
-    if session_of(request) is not None:
-        return back(link())
-    return render_without_store(request, None, HtmlPage("login.html", "Log in", {"wrong": ""}))
+        return _login_page(request, "That token is used, or too old.")
+    return _login_page(request) if session_of(request) is None else response
 
 
 @router.post("/ui/login")
@@ -62,8 +57,11 @@ async def login(request: Request, form: Annotated[LoginForm, form_of_type(LoginF
     response = back(link())
     if await log_in(request, response, form.key):
         return response
-    page = HtmlPage("login.html", "Log in", {"wrong": "That key is unknown, revoked or expired."}, status=401)
-    return render_without_store(request, None, page)
+    return _login_page(request, "That key is unknown, revoked or expired.", 401)
+
+
+def _login_page(request: Request, wrong: str = "", status: int = 200) -> Response:
+    return render_without_store(request, None, HtmlPage("login.html", "Log in", {"wrong": wrong}, status=status))
 
 
 async def unknown_page(rest: str) -> Response:
@@ -77,28 +75,26 @@ async def logout(request: Request) -> Response:
     return response
 
 
-@router.get("/ui/operators")
-async def operators(request: Request, actor: Admin, before: Before) -> Response:
-    cache = view_cache(request)
-    shown, following = await cache.context.call(read_actions, cache.store, before, _ACTIONS_SHOWN)
+@router.get("/ui/operators", dependencies=[require_session(Role.ADMIN)])
+def operators(cache: Cache, before: Before) -> HtmlPage:
+    shown, following = read_actions(cache.store, before, _ACTIONS_SHOWN)
     values = {"actions": shown, "next": following, "first": before is None}
-    return await render_page(request, actor, HtmlPage("operators.html", "Operator log", values, "operators"))
+    return HtmlPage("operators.html", "Operator log", values, "operators")
 
 
-@router.get("/ui/keys")
-async def keys(request: Request, actor: Admin) -> Response:
-    known = sorted(view_cache(request).context.authenticator.keyring.all(), key=lambda key: -key.created_at)
+@router.get("/ui/keys", dependencies=[require_session(Role.ADMIN)])
+def keys(cache: Cache) -> HtmlPage:
+    known = sorted(cache.context.authenticator.keyring.all(), key=lambda key: -key.created_at)
     values = {"keys": known[:_KEYS_SHOWN], "more": max(0, len(known) - _KEYS_SHOWN)}
-    return await render_page(request, actor, HtmlPage("keys.html", "Keys", values, "keys"))
+    return HtmlPage("keys.html", "Keys", values, "keys")
 
 
 @router.post("/ui/keys/{key_id}/revoke")
-async def revoke(request: Request, key_id: str, actor: Admin) -> Response:
+def revoke(cache: Cache, key_id: str, actor: Admin) -> str:
     """Revoke a key; every server refuses it within seconds."""
-    context = view_cache(request).context
-    follower = context.authenticator.follower
-    if follower is None or all(key.id != key_id for key in context.authenticator.keyring.all()):
+    authenticator = cache.context.authenticator
+    if authenticator.follower is None or all(key.id != key_id for key in authenticator.keyring.all()):
         raise not_found(f"key {key_id}")
-    await record_action(context, actor, "revoke", f"key {key_id}")
-    await context.call(follower.revoke, key_id, actor.name)
-    return back(link("keys"))
+    record_action(cache.store, actor.name, "keys revoke", key_id)
+    authenticator.follower.revoke(key_id, actor.name)
+    return link("keys")

@@ -1,26 +1,24 @@
 """Bulk actions: dry run, confirmation, progress, stop."""
 
 from copy import copy
-from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import Request
-from fastapi.responses import Response
 from msgspec import Meta, Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.payload import parse_patch, patched
-from forebay.serve.actor import Actor
+from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.bulk_actions import MAX_CHOSEN, MAX_RATE, ActionKind, BulkAction
-from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.routing import Operator, back, decode_fields, form_of_type, pages
-from forebay.serve.dashboard.render import HtmlPage, link, render_page
+from forebay.serve.dashboard.pages.routing import Cache, Operator, decode_fields, form_of_type, pages
+from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.search import Filter
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
+from forebay.serve.security.sessions import require_session
 
 router = pages()
 
@@ -65,8 +63,8 @@ TEXTS: Final[dict[ActionKind, ActionTexts]] = {
 }
 
 
-@router.get("/ui/bulk/new")
-async def new(request: Request, actor: Operator) -> Response:
+@router.get("/ui/bulk/new", dependencies=[require_session(Role.OPERATOR)])
+async def new(request: Request) -> HtmlPage:
     """The form, filled with the filter of the page that opened it."""
     given = decode_fields(request.query_params, ProposedAction)
     wanted = given.filter()
@@ -74,55 +72,46 @@ async def new(request: Request, actor: Operator) -> Response:
     if wanted.state in (State.DONE, State.CANCELLED):
         raise Invalid("state", f"{wanted.state} jobs have ended for good", "choose jobs that are dead, or not ended")
     values = {"wanted": wanted, "act": act, "rate": RATE, "most": MAX_CHOSEN, "texts": TEXTS[act]}
-    return await render_page(request, actor, HtmlPage("bulk_action_new.html", _TITLES[act], values, _nav(act)))
+    return HtmlPage("bulk_action_new.html", _TITLES[act], values, _nav(act))
 
 
 @router.post("/ui/bulk")
-async def begin(
-    request: Request, actor: Operator, form: Annotated[BulkActionForm, form_of_type(BulkActionForm)]
-) -> Response:
+async def begin(cache: Cache, actor: Operator, form: Annotated[BulkActionForm, form_of_type(BulkActionForm)]) -> str:
     """Start the dry run."""
-    cache, wanted, act = view_cache(request), form.filter(), form.act or "cancel"
+    wanted, act = form.filter(), form.act or "cancel"
     if act != "cancel":
         wanted = msgspec.structs.replace(wanted, state=State.DEAD)
     patch = parse_patch(form.patch) if act == "redrive" else None
     action = BulkAction(actor, act, wanted, form.limit, form.rate, patch)
     cache.bulk_actions.begin(action)
-    return back(link("bulk", action.id))
+    return link("bulk", action.id)
 
 
 @router.get("/ui/bulk/{action_id}")
-async def action(request: Request, action_id: str, actor: Operator) -> Response:
-    cache = view_cache(request)
-    return await answer(request, actor, partial(_load_page, _mine(cache, actor, action_id)))
-
-
-async def _load_page(action: BulkAction) -> HtmlPage:
+async def action(cache: Cache, action_id: str, actor: Operator) -> HtmlPage:
     # A copy: the page is rendered later, when the action may have progressed.
-    found = copy(action)
+    found = copy(_mine(cache, actor, action_id))
     previews = [(job, patched(job.payload, found.patch) if found.patch else None) for job in found.sample]
     values = {"action": found, "previews": previews, "texts": TEXTS[found.act]}
     return HtmlPage("bulk_action.html", _TITLES[found.act], values, _nav(found.act), live=True)
 
 
 @router.post("/ui/bulk/{action_id}/go")
-async def go(request: Request, action_id: str, actor: Operator) -> Response:
-    cache = view_cache(request)
+async def go(cache: Cache, action_id: str, actor: Operator) -> str:
     found = _mine(cache, actor, action_id)
     cache.bulk_actions.check_chosen(found)
-    await record_action(cache.context, actor, f"{found.act} many", _about(found), **_facts(found))
+    await _record(cache, found, f"{found.act} many", **_facts(found))
     cache.bulk_actions.go(found, cache.invalidate)
-    return back(link("bulk", action_id))
+    return link("bulk", action_id)
 
 
 @router.post("/ui/bulk/{action_id}/stop")
-async def stop(request: Request, action_id: str, actor: Operator) -> Response:
-    cache = view_cache(request)
+async def stop(cache: Cache, action_id: str, actor: Operator) -> str:
     found = _mine(cache, actor, action_id)
-    await record_action(cache.context, actor, f"stop {found.act} many", _about(found), moved=found.moved)
+    await _record(cache, found, f"stop {found.act} many", moved=found.moved)
     cache.bulk_actions.stop(found)
     cache.invalidate()
-    return back(link("bulk", action_id))
+    return link("bulk", action_id)
 
 
 def _nav(act: ActionKind) -> str:
@@ -136,8 +125,9 @@ def _mine(cache: ViewCache, actor: Actor, action_id: str) -> BulkAction:
     return found
 
 
-def _about(found: BulkAction) -> str:
-    return f"{len(found.ids)} jobs"
+async def _record(cache: ViewCache, found: BulkAction, action: str, **facts: Any) -> None:
+    about = f"{len(found.ids)} jobs"
+    await cache.context.call(record_action, cache.store, found.actor.name, action, about, **facts)
 
 
 def _facts(found: BulkAction) -> dict[str, Any]:

@@ -1,15 +1,11 @@
 """Dead letters by cause."""
 
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from fastapi import Request
-from fastapi.responses import Response
 from msgspec.structs import replace
 
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.routing import Viewer, pages
+from forebay.serve.dashboard.pages.routing import Cache, Viewer, pages
 from forebay.serve.dashboard.render import HtmlPage
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.causes import Cause
@@ -23,24 +19,14 @@ _STEP_SECONDS: Final = 0.08
 
 
 @router.get("/ui/dead")
-async def dead(request: Request, actor: Viewer, queue: str = "") -> Response:
-    return await answer(request, actor, partial(_load_page, view_cache(request), actor, queue))
-
-
-async def _load_page(cache: ViewCache, actor: Actor, queue: str) -> HtmlPage:
-    return HtmlPage(
-        "dead.html", "Dead letters", await cache.context.call(_values, cache, actor, queue), "dead", live=True
-    )
-
-
-def _values(cache: ViewCache, actor: Actor, queue: str) -> dict[str, Any]:
+def dead(cache: Cache, actor: Viewer, queue: str = "") -> HtmlPage:
     scan = cache.scan(actor)
     if scan.due():
         scan.step(_STEP_SECONDS)
     summary = scan.summary()
     causes = [each for each in summary.causes if actor.reaches(each.queue) and queue in ("", each.queue)]
     total = _dead(cache, actor, queue) if actor.tenant is None else sum(each.count for each in causes)
-    return {
+    values = {
         "summary": summary,
         "causes": _without_secrets(cache, causes[:CAUSES_SHOWN]),
         "more": max(0, len(causes) - CAUSES_SHOWN),
@@ -49,6 +35,7 @@ def _values(cache: ViewCache, actor: Actor, queue: str) -> dict[str, Any]:
         "queue": queue,
         "queues": sorted({each.queue for each in summary.causes if actor.reaches(each.queue)})[:_QUEUES_PROPOSED],
     }
+    return HtmlPage("dead.html", "Dead letters", values, "dead", live=True)
 
 
 def _without_secrets(cache: ViewCache, causes: list[Cause]) -> list[Cause]:

@@ -1,10 +1,9 @@
 """Jobs: a list with filters, and one job with its timeline, its errors and the reason for its state."""
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import Request
-from fastapi.responses import Response
 from msgspec.structs import replace
 
 from forebay.core.instant import Instant
@@ -12,11 +11,19 @@ from forebay.core.job import Job, State
 from forebay.explain import QueuePosition, position_of, reasons
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import life
-from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.routing import MAX_ID, Before, Operator, Viewer, back, decode_fields, pages, parse_id
-from forebay.serve.dashboard.render import HtmlPage, link, render_page
+from forebay.serve.dashboard.pages.routing import (
+    MAX_ID,
+    Before,
+    Cache,
+    Operator,
+    Viewer,
+    decode_fields,
+    pages,
+    parse_id,
+)
+from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
-from forebay.serve.dashboard.views.search import Filter, SearchPage, find_newest
+from forebay.serve.dashboard.views.search import Filter, find_newest
 from forebay.serve.dashboard.views.timeline import (
     ENDED,
     FORGOTTEN,
@@ -29,7 +36,7 @@ from forebay.serve.dashboard.views.timeline import (
 from forebay.serve.problems import Problem, not_found
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact_job, redact_text, secrets_of
-from forebay.serve.security.visibility import hide_owner
+from forebay.serve.security.visibility import hide_owner, sees_job
 
 router = pages()
 
@@ -37,51 +44,34 @@ _QUEUES_PROPOSED: Final = 500
 
 
 @router.get("/ui/jobs")
-async def jobs(request: Request, actor: Viewer, before: Before, text: str = "") -> Response:
+def jobs(request: Request, cache: Cache, actor: Viewer, before: Before, text: str = "") -> HtmlPage | str:
     """An invalid filter is shown as it was typed, beside what is wrong with it."""
-    cache, given = view_cache(request), request.query_params
+    given = request.query_params
     if number := parse_id(text):
-        return back(link("jobs", number))
+        return link("jobs", number)
     typed = {name: given.get(name, "") for name in Filter.__struct_fields__}
     values: dict[str, Any] = {"given": typed, "wrong": "", "found": None}
     try:
         wanted = decode_fields(given, Filter)
-        values["found"] = await cache.context.call(_newest, cache, actor, wanted, before)
+        newest = cache.newest.find() + 1 if before is None else before
+        values["found"] = find_newest(cache.store, actor, wanted, newest)
     except Problem as error:
         wanted, values["wrong"] = Filter(), error.detail
     values |= {"wanted": wanted, "states": list(State), "first": before is None}
-    values["queues"] = await cache.context.call(_queue_names, cache, actor)
-    return await render_page(
-        request, actor, HtmlPage("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
-    )
-
-
-def _newest(cache: ViewCache, actor: Actor, wanted: Filter, before: int | None) -> SearchPage:
-    return find_newest(cache.store, actor, wanted, cache.newest.find() + 1 if before is None else before)
-
-
-def _queue_names(cache: ViewCache, actor: Actor) -> list[str]:
-    """The queue names that the filter suggests."""
-    found = cache.totals_soon(actor)
-    return [] if found is None else sorted(each.queue for each in found.deepest)[:_QUEUES_PROPOSED]
+    counted = cache.totals_soon(actor)
+    names = [] if counted is None else sorted(each.queue for each in counted.deepest)
+    values["queues"] = names[:_QUEUES_PROPOSED]
+    return HtmlPage("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
 
 
 @router.get("/ui/jobs/{job_id}")
-async def job(request: Request, job_id: int, actor: Viewer, did: str = "") -> Response:
+def job(cache: Cache, job_id: int, actor: Viewer, did: str = "") -> HtmlPage:
     if not 0 < job_id <= MAX_ID:
         raise not_found(f"job {job_id}")
-    return await answer(request, actor, partial(_load_page, view_cache(request), actor, job_id, did))
-
-
-async def _load_page(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
-    return await cache.context.call(_build_page, cache, actor, job_id, did)
-
-
-def _build_page(cache: ViewCache, actor: Actor, job_id: int, did: str) -> HtmlPage:
     found = cache.store.get([job_id])[0]
     if found is None:
         return _gone(cache, actor, job_id, did)
-    if not actor.sees(found.home or found.queue, found.tenant):
+    if not sees_job(actor, found):
         raise not_found(f"job {job_id}")
     timeline, now = _without_secrets(_seen(actor, timeline_of(cache.store, found)), found), cache.store.now()
     shown = redact_job(hide_owner(actor, found))
@@ -161,38 +151,27 @@ def _of_schedule(cache: ViewCache, job_id: int) -> Timeline | None:
     return None
 
 
-async def _job(cache: ViewCache, actor: Actor, job_id: int) -> Job:
-    found = (await cache.context.call(cache.store.get, [job_id]))[0] if 0 < job_id <= MAX_ID else None
-    if found is None or not actor.sees(found.home or found.queue, found.tenant):
-        raise not_found(f"job {job_id}")
-    return found
-
-
 @router.post("/ui/jobs/{job_id}/cancel")
-async def cancel(request: Request, job_id: int, actor: Operator) -> Response:
-    cache = view_cache(request)
-    found = await _job(cache, actor, job_id)
-    await record_action(cache.context, actor, "cancel", f"job {job_id}", queue=found.queue)
-    (came,) = await cache.context.call(cache.store.cancel, [job_id])
-    cache.invalidate()
-    return back(link("jobs", job_id, did=came.value))
+def cancel(cache: Cache, job_id: int, actor: Operator) -> str:
+    return _change(cache, actor, job_id, "cancel", lambda ids: cache.store.cancel(ids)[0].value)
 
 
 @router.post("/ui/jobs/{job_id}/redrive")
-async def redrive(request: Request, job_id: int, actor: Operator) -> Response:
-    cache = view_cache(request)
-    found = await _job(cache, actor, job_id)
-    await record_action(cache.context, actor, "redrive", f"job {job_id}", queue=found.queue)
-    moved = await cache.context.call(cache.store.redrive, [job_id])
-    cache.invalidate()
-    return back(link("jobs", job_id, did="redriven" if moved else "alive"))
+def redrive(cache: Cache, job_id: int, actor: Operator) -> str:
+    return _change(cache, actor, job_id, "dlq redrive", lambda ids: "redriven" if cache.store.redrive(ids) else "alive")
 
 
 @router.post("/ui/jobs/{job_id}/purge")
-async def purge(request: Request, job_id: int, actor: Operator) -> Response:
-    cache = view_cache(request)
-    found = await _job(cache, actor, job_id)
-    await record_action(cache.context, actor, "purge", f"job {job_id}", queue=found.queue)
-    gone = await cache.context.call(cache.store.discard, [job_id])
+def purge(cache: Cache, job_id: int, actor: Operator) -> str:
+    return _change(cache, actor, job_id, "dlq purge", lambda ids: "purged" if cache.store.discard(ids) else "alive")
+
+
+def _change(cache: ViewCache, actor: Actor, job_id: int, action: str, verb: Callable[[list[int]], str]) -> str:
+    """Record the action, apply the verb, and show the job with the notice that the verb returns."""
+    found = cache.store.get([job_id])[0] if 0 < job_id <= MAX_ID else None
+    if found is None or not sees_job(actor, found):
+        raise not_found(f"job {job_id}")
+    record_action(cache.store, actor.name, action, f"job {job_id}", queue=found.queue)
+    did = verb([job_id])
     cache.invalidate()
-    return back(link("jobs", job_id, did="purged" if gone else "alive"))
+    return link("jobs", job_id, did=did)

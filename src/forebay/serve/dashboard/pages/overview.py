@@ -1,21 +1,14 @@
-"""The overview (rates, queues, problems) and the workers (what each holds, and until when)."""
+"""The overview: rates, queues and problems."""
 
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import Response
 from msgspec import Struct
 
-from forebay.serve.actor import Actor
-from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.routing import Viewer, back, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import Cache, Viewer, pages
 from forebay.serve.dashboard.render import HtmlPage, link
-from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.rates import Rates
-from forebay.serve.dashboard.views.workers import workers_view
 from forebay.serve.queue_totals import QueueTotals
 from forebay.serve.security.visibility import sees_all
 from forebay.store.protocol import Backlog
@@ -45,17 +38,9 @@ class LastVerdict(Struct, frozen=True):
 
 
 @router.get("/ui/")
-async def overview(request: Request, actor: Viewer) -> Response:
+def overview(cache: Cache, actor: Viewer) -> HtmlPage | str:
     if actor.tenant is not None:
-        return back(link("jobs"))
-    return await answer(request, actor, partial(_load_page, view_cache(request), actor))
-
-
-async def _load_page(cache: ViewCache, actor: Actor) -> HtmlPage:
-    return HtmlPage("overview.html", "Overview", await cache.context.call(_values, cache, actor), "overview", live=True)
-
-
-def _values(cache: ViewCache, actor: Actor) -> dict[str, Any]:
+        return link("jobs")
     cache.rate_tracker.refresh()
     counted = cache.totals_soon(actor)
     totals = counted or QueueTotals([], 0, 0, 0, 0, 0, 0, 0)
@@ -68,7 +53,7 @@ def _values(cache: ViewCache, actor: Actor) -> dict[str, Any]:
     ranked = sorted(backlogs, key=lambda each: (-busy.get(each.queue, 0), -each.depth, each.queue))
     shown = ranked[:QUEUES_SHOWN]
     lines = [QueueLine(each, cache.rate_tracker.rates([each.queue]), since.get(each.queue)) for each in shown]
-    return {
+    values = {
         "known": cache.rate_tracker.known,
         "counting": counted is None,
         "day": cache.context.metrics.history.day(cache.store.now(), None if sees_all(actor) else actor.reaches),
@@ -84,6 +69,7 @@ def _values(cache: ViewCache, actor: Actor) -> dict[str, Any]:
         "dead_since": min((since[each.queue] for each in backlogs if each.queue in since), default=None),
         "verdict": _verdict(cache.context.settings.lake),
     }
+    return HtmlPage("overview.html", "Overview", values, "overview", live=True)
 
 
 def _verdict(lake: str | None) -> LastVerdict | None:
@@ -95,21 +81,3 @@ def _verdict(lake: str | None) -> LastVerdict | None:
             return msgspec.json.decode(file.read(_VERDICT_BYTES), type=LastVerdict)
     except (OSError, msgspec.DecodeError):
         return None
-
-
-@router.get("/ui/workers")
-async def workers(request: Request, actor: Viewer) -> Response:
-    require_all_tenants(actor)
-    return await answer(request, actor, partial(_load_workers_page, view_cache(request), actor))
-
-
-async def _load_workers_page(cache: ViewCache, actor: Actor) -> HtmlPage:
-    return await cache.context.call(_build_workers_page, cache, actor)
-
-
-def _build_workers_page(cache: ViewCache, actor: Actor) -> HtmlPage:
-    cache.rate_tracker.refresh()
-    running = cache.totals(actor).running
-    claims = cache.rate_tracker.claims() if sees_all(actor) else {}
-    view = workers_view(cache.store, actor, running, claims)
-    return HtmlPage("workers.html", "Workers", {"view": view, "known": cache.rate_tracker.known}, "workers", live=True)

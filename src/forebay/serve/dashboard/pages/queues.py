@@ -1,10 +1,7 @@
 """One queue: its axes as a chart, gates, shares; pausing and resuming it, and setting its gates."""
 
-from functools import partial
 from typing import Annotated, Final
 
-from fastapi import Request
-from fastapi.responses import Response
 from msgspec import Meta, Struct
 
 from forebay.core.gate import has_gate
@@ -13,8 +10,7 @@ from forebay.core.limits import MAX_INSTANT, MAX_SLOTS
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import star
-from forebay.serve.dashboard.live import answer, view_cache
-from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, form_of_type, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import Cache, Operator, Viewer, form_of_type, pages, require_all_tenants
 from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.queue import queue_view
@@ -41,16 +37,8 @@ class GateForm(Struct, frozen=True):
 
 
 @router.get("/ui/queues/{name}")
-async def queue(request: Request, name: str, actor: Viewer) -> Response:
+def queue(cache: Cache, name: str, actor: Viewer) -> HtmlPage:
     require_all_tenants(actor)
-    return await answer(request, actor, partial(_load_page, view_cache(request), actor, name))
-
-
-async def _load_page(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
-    return await cache.context.call(_build_page, cache, actor, name)
-
-
-def _build_page(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
     declared = cache.specs(actor).get(name)
     if declared is not None and declared.is_log:
         raise not_found(f"queue {name}")
@@ -74,42 +62,34 @@ def _build_page(cache: ViewCache, actor: Actor, name: str) -> HtmlPage:
 
 
 @router.post("/ui/queues/{name}/pause")
-async def pause(
-    request: Request, name: str, actor: Operator, form: Annotated[PauseForm, form_of_type(PauseForm)]
-) -> Response:
-    cache = view_cache(request)
-    await cache.context.call(_known, cache, actor, name)
-    now = await cache.context.call(cache.store.now)
-    until = None if form.minutes is None else now + form.minutes * 60 * SECOND
-    await record_action(cache.context, actor, "pause", f"queue {name}", minutes=form.minutes)
-    await cache.context.call(cache.store.pause, name, until)
+def pause(cache: Cache, name: str, actor: Operator, form: Annotated[PauseForm, form_of_type(PauseForm)]) -> str:
+    _known(cache, actor, name)
+    until = None if form.minutes is None else cache.store.now() + form.minutes * 60 * SECOND
+    record_action(cache.store, actor.name, "pause", name, minutes=form.minutes)
+    cache.store.pause(name, until)
     cache.invalidate()
-    return back(link("queues", name))
+    return link("queues", name)
 
 
 @router.post("/ui/queues/{name}/resume")
-async def resume(request: Request, name: str, actor: Operator) -> Response:
-    cache = view_cache(request)
-    await cache.context.call(_known, cache, actor, name)
-    await record_action(cache.context, actor, "resume", f"queue {name}")
-    await cache.context.call(cache.store.resume, name)
+def resume(cache: Cache, name: str, actor: Operator) -> str:
+    _known(cache, actor, name)
+    record_action(cache.store, actor.name, "resume", name)
+    cache.store.resume(name)
     cache.invalidate()
-    return back(link("queues", name))
+    return link("queues", name)
 
 
 @router.post("/ui/queues/{name}/gate")
-async def gate(
-    request: Request, name: str, actor: Operator, form: Annotated[GateForm, form_of_type(GateForm)]
-) -> Response:
+def gate(cache: Cache, name: str, actor: Operator, form: Annotated[GateForm, form_of_type(GateForm)]) -> str:
     """Override the slots of one of the queue's gates."""
-    cache, wanted = view_cache(request), form.gate
-    spec = await cache.context.call(_known, cache, actor, name)
-    if not has_gate(spec, wanted) or not controls_gate(actor, wanted, await cache.context.call(cache.store.specs)):
+    spec, wanted = _known(cache, actor, name), form.gate
+    if not has_gate(spec, wanted) or not controls_gate(actor, wanted, cache.store.specs()):
         raise not_found(f"gate {wanted}")
-    await record_action(cache.context, actor, "gate", f"gate {wanted}", queue=name, slots=form.slots)
-    await cache.context.call(cache.store.set_gate, wanted, form.slots)
+    record_action(cache.store, actor.name, "gates set", wanted, queue=name, slots=form.slots)
+    cache.store.set_gate(wanted, form.slots)
     cache.invalidate()
-    return back(link("queues", name))
+    return link("queues", name)
 
 
 def _known(cache: ViewCache, actor: Actor, name: str) -> QueueSpec:

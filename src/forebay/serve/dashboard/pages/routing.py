@@ -1,27 +1,34 @@
-"""What all routes of the dashboard share: roles, typed forms, and errors as HTML pages.
+"""What all routes of the dashboard share: roles, typed forms, live pages, and errors as HTML pages.
 
-    class PauseForm(Struct, frozen=True):
-        minutes: Annotated[int, Meta(ge=1)] | None = None
+    @router.get("/ui/queues/{name}")
+    def queue(cache: Cache, actor: Viewer, name: str) -> HtmlPage: ...
 
     @router.post("/ui/queues/{name}/pause")
-    async def pause(request: Request, name: str, actor: Operator, form: Annotated[PauseForm, form_of_type(PauseForm)])
+    def pause(cache: Cache, actor: Operator, name: str, form: Annotated[PauseForm, form_of_type(PauseForm)]) -> str: ...
 
-The actor precedes the form in a signature: dependencies are resolved in that order, so a form is read after the
-session, its role and its CSRF token were checked. A page that shows more than one tenant does not exist for a key that
-is bound to one: see `require_all_tenants`.
+A route returns a page, the address of the page to show next, or a response. One that is not `async` may block: it runs
+on the thread pool of the store's calls, a live page's again for each update. The actor precedes the form in a
+signature: dependencies are resolved in that order, so a form is read after the session, its role and its CSRF token
+were checked. A page that shows more than one tenant does not exist for a key that is bound to one: see
+`require_all_tenants`.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, get_request_handler
 from starlette.exceptions import HTTPException
 
 from forebay.serve.actor import Actor, Role
+from forebay.serve.dashboard.live import answer
 from forebay.serve.dashboard.render import HtmlPage, render_without_store
+from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.problems import invalid_value, not_found, to_problem
 from forebay.serve.security.sessions import form_of, require_session, session_of
 
@@ -29,16 +36,43 @@ T = TypeVar("T")
 
 MAX_ID: Final = 2**63 - 1
 
+
+async def view_cache(request: Request) -> ViewCache:
+    """For `Depends`."""
+    found: ViewCache = request.app.state.view_cache
+    return found
+
+
+Cache: TypeAlias = Annotated[ViewCache, Depends(view_cache)]
 Viewer: TypeAlias = Annotated[Actor, require_session(Role.VIEWER)]
 Operator: TypeAlias = Annotated[Actor, require_session(Role.OPERATOR)]
 Admin: TypeAlias = Annotated[Actor, require_session(Role.ADMIN)]
 
 
 class PageRoute(APIRoute):
-    """A route that renders its errors as pages."""
+    """A route of the dashboard; its errors are pages too."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options | {"response_model": None})
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
+        endpoint, request_name = self.endpoint, self.dependant.request_param_name
+        blocks = not iscoroutinefunction(endpoint)
+
+        @wraps(endpoint)
+        async def respond(request: Request, **values: Any) -> Response:
+            if request_name is not None:
+                values[request_name] = request
+
+            async def make() -> Any:
+                return await (request.app.state.context.call(endpoint, **values) if blocks else endpoint(**values))
+
+            made = await make()
+            if isinstance(made, HtmlPage):
+                return await answer(request, request.state.actor, made, make)
+            return back(made) if isinstance(made, str) else made
+
+        handler = get_request_handler(replace(self.dependant, call=respond, request_param_name="request"))
 
         async def handled(request: Request) -> Response:
             try:

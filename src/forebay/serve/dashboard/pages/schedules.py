@@ -1,26 +1,49 @@
 """Schedules: their next fire times, in words and in their zone; pausing, resuming, editing and running them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Final
+from zoneinfo import ZoneInfo
 
-from fastapi import Request
-from fastapi.responses import Response
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, to_datetime
+from forebay.core.job import Job
+from forebay.core.limits import MAX_BATCH
 from forebay.core.schedule import Schedule
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.live import view_cache
-from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, form_of_type, pages, require_all_tenants
-from forebay.serve.dashboard.render import HtmlPage, link, render_page
+from forebay.serve.api import cron
+from forebay.serve.api.cron import find_schedule
+from forebay.serve.dashboard.pages.routing import Cache, Operator, Viewer, form_of_type, pages, require_all_tenants
+from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
-from forebay.serve.dashboard.views.schedules import row_of, schedules_view
-from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
-from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
-from forebay.work.ticker import run_now
+from forebay.store.protocol import Store
+from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable, describe
 
 router = pages()
+
+MAX_SHOWN: Final = 200
+FIRES: Final = 3
+
+
+class ScheduleRow(Struct, frozen=True):
+    """One schedule. Where its rule cannot be parsed, `words` is empty and `trouble` is the reason."""
+
+    schedule: Schedule
+    cron: str
+    words: str
+    trouble: str
+    fires: list[str]
+    catch_up: str
+    overlap: str
+    jitter: int
+    last: Job | None
+
+
+class ScheduleList(Struct, frozen=True):
+    rows: list[ScheduleRow]
+    more: int
 
 
 class ScheduleForm(Struct, frozen=True):
@@ -37,85 +60,90 @@ class ScheduleForm(Struct, frozen=True):
 
 
 @router.get("/ui/schedules")
-async def schedules(request: Request, actor: Viewer, name: str = "") -> Response:
+def schedules(cache: Cache, actor: Viewer, name: str = "") -> HtmlPage:
     require_all_tenants(actor)
-    cache = view_cache(request)
-    values = {"view": await cache.context.call(schedules_view, cache.store, actor, name), "wanted": name}
-    return await render_page(request, actor, HtmlPage("schedules.html", "Schedules", values, "schedules"))
+    values = {"view": schedules_view(cache.store, actor, name), "wanted": name}
+    return HtmlPage("schedules.html", "Schedules", values, "schedules")
 
 
 @router.get("/ui/schedules/{name}")
-async def schedule(request: Request, name: str, actor: Viewer) -> Response:
-    cache = view_cache(request)
-    values = await cache.context.call(_values, cache, actor, name)
-    return await render_page(
-        request, actor, HtmlPage("schedule.html", f"Schedule {name}", values | {"wrong": ""}, "schedules")
-    )
+def schedule(cache: Cache, name: str, actor: Viewer) -> HtmlPage:
+    require_all_tenants(actor)
+    return _page(cache, find_schedule(cache.store, actor, name))
+
+
+def _page(cache: ViewCache, found: Schedule, wrong: str = "") -> HtmlPage:
+    last = None if found.last_job is None else cache.store.get([found.last_job])[0]
+    row = row_of(found, last, cache.store.now())
+    dst = "once" if row.trouble else Timetable.parse(found.rule, found.zone).cron.dst
+    values = {"row": row, "dst": dst, "wrong": wrong}
+    return HtmlPage("schedule.html", f"Schedule {found.name}", values, "schedules", status=422 if wrong else 200)
 
 
 @router.post("/ui/schedules/{name}/edit")
-async def edit(
-    request: Request, name: str, actor: Operator, form: Annotated[ScheduleForm, form_of_type(ScheduleForm)]
-) -> Response:
+def edit(
+    cache: Cache, name: str, actor: Operator, form: Annotated[ScheduleForm, form_of_type(ScheduleForm)]
+) -> HtmlPage | str:
     """Change the rule from now on; the job that it enqueues stays the same."""
-    cache = view_cache(request)
-    was = await cache.context.call(_one, cache, actor, name)
+    require_all_tenants(actor)
+    was = find_schedule(cache.store, actor, name)
     try:
         timetable = form.timetable()
     except Invalid as error:
-        values = await cache.context.call(_values, cache, actor, name)
-        page = HtmlPage("schedule.html", f"Schedule {name}", values | {"wrong": str(error)}, "schedules", status=422)
-        return await render_page(request, actor, page)
-    first = timetable.cron.next_after(await cache.context.call(cache.store.now)) or NEVER
-    await record_action(cache.context, actor, "edit schedule", f"schedule {name}", rule=timetable.rule, was=was.rule)
-    edited = replace(was, rule=timetable.rule, zone=timetable.cron.zone, next_at=first)
-    await cache.context.call(cache.store.put_schedule, edited)
-    return back(link("schedules", name))
+        return _page(cache, was, str(error))
+    first = timetable.cron.next_after(cache.store.now()) or NEVER
+    record_action(cache.store, actor.name, "cron put", name, rule=timetable.rule, was=was.rule)
+    cache.store.put_schedule(replace(was, rule=timetable.rule, zone=timetable.cron.zone, next_at=first))
+    return link("schedules", name)
 
 
 @router.post("/ui/schedules/{name}/pause")
-async def pause(request: Request, name: str, actor: Operator) -> Response:
-    cache = view_cache(request)
-    was = await cache.context.call(_one, cache, actor, name)
-    await record_action(cache.context, actor, "pause schedule", f"schedule {name}")
-    await cache.context.call(cache.store.put_schedule, replace(was, paused=True))
-    return back(link("schedules", name))
+def pause(cache: Cache, name: str, actor: Operator) -> str:
+    require_all_tenants(actor)
+    cron.pause(cache.context, actor, name)
+    return link("schedules", name)
 
 
 @router.post("/ui/schedules/{name}/resume")
-async def resume(request: Request, name: str, actor: Operator) -> Response:
+def resume(cache: Cache, name: str, actor: Operator) -> str:
     """Resume from now on; what was missed while paused is not made up for."""
-    cache = view_cache(request)
-    was = await cache.context.call(_one, cache, actor, name)
-    now = await cache.context.call(cache.store.now)
-    following = Timetable.parse(was.rule, was.zone).cron.next_after(now) or NEVER
-    await record_action(cache.context, actor, "resume schedule", f"schedule {name}")
-    await cache.context.call(cache.store.put_schedule, replace(was, paused=False, next_at=following))
-    return back(link("schedules", name))
+    require_all_tenants(actor)
+    cron.resume(cache.context, actor, name)
+    return link("schedules", name)
 
 
 @router.post("/ui/schedules/{name}/run")
-async def run(request: Request, name: str, actor: Operator) -> Response:
+def run(cache: Cache, name: str, actor: Operator) -> str:
     """Enqueue its job now, and show that job."""
-    cache = view_cache(request)
-    schedule = await cache.context.call(_one, cache, actor, name)
-    receipt = await cache.context.call(run_now, cache.store, schedule)
-    await record_action(cache.context, actor, "run schedule", f"schedule {name}", job=receipt.id)
-    cache.invalidate()
-    return back(link("jobs", receipt.id, did="enqueued") if receipt.id else link("schedules", name))
-
-
-def _one(cache: ViewCache, actor: Actor, name: str) -> Schedule:
     require_all_tenants(actor)
-    for found in cache.store.schedules():
-        if found.name == name and actor.reaches(found.draft.queue):
-            return found
-    raise not_found(f"schedule {name}")
+    made = cron.run(cache.context, actor, name)
+    cache.invalidate()
+    return link("jobs", made.job_id, did="enqueued") if made.job_id else link("schedules", name)
 
 
-def _values(cache: ViewCache, actor: Actor, name: str) -> dict[str, Any]:
-    found = _one(cache, actor, name)
-    last = cache.store.get([found.last_job])[0] if found.last_job is not None else None
-    row = row_of(found, last, cache.store.now())
-    dst = "once" if row.trouble else Timetable.parse(found.rule, found.zone).cron.dst
-    return {"row": row, "dst": dst}
+def schedules_view(store: Store, actor: Actor, wanted: str = "") -> ScheduleList:
+    """Schedules whose name contains `wanted`."""
+    seen = sorted(
+        (each for each in store.schedules() if actor.reaches(each.draft.queue) and wanted in each.name),
+        key=lambda each: each.name,
+    )
+    shown, now = seen[:MAX_SHOWN], store.now()
+    ids = list({each.last_job for each in shown if each.last_job is not None})[:MAX_BATCH]
+    jobs = {job.id: job for job in store.get(ids) if job is not None} if ids else {}
+    rows = [row_of(each, jobs.get(each.last_job or 0), now) for each in shown]
+    return ScheduleList(rows, len(seen) - len(shown))
+
+
+def row_of(schedule: Schedule, last: Job | None, now: Instant) -> ScheduleRow:
+    try:
+        timetable = Timetable.parse(schedule.rule, schedule.zone)
+    except Invalid as error:
+        return ScheduleRow(schedule, schedule.rule, "", str(error), [], "", "", 0, last)
+    zone = ZoneInfo(schedule.zone)
+    ticks = [] if schedule.paused else timetable.cron.ticks(max(now, schedule.next_at - 1), NEVER, FIRES)
+    fires = [f"{to_datetime(tick).astimezone(zone):%a %d %b %H:%M:%S}" for tick in ticks]
+    words = describe(timetable.cron, now).partition(";")[0]
+    rule = timetable.cron.rule
+    return ScheduleRow(
+        schedule, rule, words, "", fires, str(timetable.catch_up), timetable.overlap, timetable.jitter, last
+    )

@@ -14,8 +14,13 @@ from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.core.presence import Presence
 from forebay.serve.actor import Actor
+from forebay.serve.dashboard.pages.routing import Cache, Viewer, pages, require_all_tenants
+from forebay.serve.dashboard.render import HtmlPage
 from forebay.serve.dashboard.views.search import find_some
+from forebay.serve.security.visibility import sees_all
 from forebay.store.protocol import Query, Store
+
+router = pages()
 
 SEARCH_SECONDS: Final = 0.15
 MAX_OWNERS: Final = 200
@@ -52,6 +57,16 @@ class Workers(Struct, frozen=True):
     announced: int
     idle: int
     slots: int
+
+
+@router.get("/ui/workers")
+def workers(cache: Cache, actor: Viewer) -> HtmlPage:
+    require_all_tenants(actor)
+    cache.rate_tracker.refresh()
+    running = cache.totals(actor).running
+    claims = cache.rate_tracker.claims() if sees_all(actor) else {}
+    view = workers_view(cache.store, actor, running, claims)
+    return HtmlPage("workers.html", "Workers", {"view": view, "known": cache.rate_tracker.known}, "workers", live=True)
 
 
 def workers_view(store: Store, actor: Actor, running: int, claims: Mapping[str, tuple[Instant, int]]) -> Workers:
