@@ -42,6 +42,12 @@ def test_beyond_this_machine_needs_keys_and_tls_or_the_word(host: str) -> None:
     assert "without TLS" in warning
 
 
+_USES = (
+    "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign "
+    "encipher_only decipher_only"
+).split()
+
+
 class Authority:
     """Makes certificates, and writes them where a server or a client finds them."""
 
@@ -54,7 +60,7 @@ class Authority:
         self.file.write_bytes(own.public_bytes(Encoding.PEM))
 
     def _built(self, name: x509.Name, public: ec.EllipticCurvePublicKey, *, authority: bool) -> x509.Certificate:
-        now = datetime.now(UTC)
+        now, use = datetime.now(UTC), "key_cert_sign" if authority else "digital_signature"
         builder = (
             x509.CertificateBuilder()
             .subject_name(name)
@@ -65,6 +71,10 @@ class Authority:
             .not_valid_after(now + timedelta(hours=1))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+            # Python 3.13 refuses certificates that do not say what they are for, and by which key they were signed.
+            .add_extension(x509.KeyUsage(**dict.fromkeys(_USES, False) | {use: True}), critical=True)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         )
         return builder.sign(self._key, SHA256())
 
