@@ -123,10 +123,11 @@ print("evidence: 1 things")
 def test_a_round_that_fails_or_counts_nothing_has_not_passed_and_is_run_again(root: Path, script: str) -> None:
     (result,) = ran(root, part(script, things(10)))
     assert (result.count, result.verdict(10)) == (10, "FAILED")
-    log = (root / "results" / "p.failed.log").read_text()
-    assert log.startswith("$ python -c ")
+    log = root / "results" / "p.failed.log"
+    assert log.read_text().startswith("$ python -c ")
     (again,) = ran(root, part(things(1), things(10)))
     assert (again.count, again.verdict(10)) == (11, "passed"), "a round that is no longer planned is left out"
+    assert not log.exists()
 
 
 def test_results_of_other_sources_are_named_and_begun_anew(root: Path) -> None:

@@ -269,13 +269,16 @@ class EvidenceRun:
         return len(running) < limit
 
     def _record(self, ended: _RunningRound) -> tuple[PartResult, RoundResult]:
-        """Write the result down; of a round that failed, its output too."""
+        """Write the result down, and what the last round that failed printed; that goes when all have passed."""
         result, output = self.results[ended.part.name], ended.output()
         ended.stop()
         result.add(done := ended.result(output))
         self._folder.mkdir(parents=True, exist_ok=True)
+        log = self._folder / f"{result.part}.failed.log"
         if not done.passed:
-            (self._folder / f"{result.part}.failed.log").write_text(f"$ {done.command}\n{output}")
+            log.write_text(f"$ {done.command}\n{output}")
+        elif not result.failed:
+            log.unlink(missing_ok=True)
         file = self._folder / f"{result.part}.{self._scale}.json"
         part = file.with_suffix(".part")
         part.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
