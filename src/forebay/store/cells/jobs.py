@@ -227,7 +227,7 @@ class Jobs:
         try:
             return self._moved(ids, lambda cell, part: cell.redrive(part))
         except QueueFull as full:
-            if full.limit > 0:
+            if full.limit > 0 or full.queue not in self._group.map.moves:
                 raise
             reason = "it has left the cell that has these dead letters, so they cannot become jobs there"
             raise Invalid(f"queue {full.queue}", reason, "enqueue their drafts again, then discard them") from None
