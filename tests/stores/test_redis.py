@@ -1,5 +1,6 @@
 """What only the Redis store has: a server held to what its operator promises, keys that go, ranks beyond 2^53."""
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -143,6 +144,15 @@ def test_every_script_is_one_that_the_server_takes(redis: RedisServer) -> None:
     with redis.client() as client:
         for name in names():
             assert client.script_load(script(name).text.decode()) == script(name).digest.decode()
+
+
+def test_the_legend_has_every_key_of_the_scripts() -> None:
+    texts = {name: script(name).text.decode() for name in names()}
+    used = {key for text in texts.values() for key in re.findall(r"P \.\. '([a-z_0-9]+)", text)}
+    legend = "\n".join(re.findall(r"^--   .*", texts["claim"], re.MULTILINE))
+    described = set(re.findall(r"(?:--   |; +|, )([a-z_0-9]+)(?:\b|:)", legend))
+    assert len(used) > 50
+    assert used - described == {"gone"}, "the two halves of what is remembered: gone0 and gone1"
 
 
 def test_ranks_beyond_what_a_number_of_lua_holds_are_exact(redis_url: str) -> None:

@@ -6,10 +6,10 @@ connects to that node alone. What a node answers when it is not the one:
     MOVED        the slot has another owner: connect there
     ASK          the slot is being moved key by key. A script needs all keys, and neither node has them, so the call
                  waits until the move is complete. No script runs meanwhile, on either node: its declared key, the
-                 prefix itself, never exists, so the source redirects every call. To follow ASK would run the script on
+                 prefix itself, never exists, so the source redirects every call. Following ASK would run the script on
                  the keys that have arrived so far.
     CLUSTERDOWN, READONLY, UNBLOCKED, no connection
-                 a fail-over is under way: any node is asked for the owner, until there is one
+                 a fail-over is under way: the known nodes are queried for the owner until there is one
 
 Each is retried within one bounded time, with the token of the call, so what was done already is not done twice.
 
@@ -123,7 +123,7 @@ class ClusterServer(Server):
         return deadline or RetryDeadline(CERTAIN_SECONDS)
 
     def _suspect(self, node: Node | None) -> None:
-        """Look for the owner anew, at this node last."""
+        """Find the owner again; this node is the last to be queried."""
         with self._node_guard:
             self._owner = None
             if node in self._known:
@@ -155,11 +155,11 @@ class ClusterServer(Server):
         assert failure is not None
         raise failure
 
-    def _owner_by(self, ranges: list[Any], asked: Node) -> Node:
+    def _owner_by(self, ranges: list[Any], queried: Node) -> Node:
         owner: Node | None = None
         found: list[Node] = []
         for first, last, *nodes in ranges:
-            of_range = [((host or b"").decode() or asked[0], int(port)) for host, port, *_ in nodes]
+            of_range = [((host or b"").decode() or queried[0], int(port)) for host, port, *_ in nodes]
             found += of_range
             if first <= self.address.slot <= last:
                 owner = of_range[0]

@@ -10,11 +10,11 @@ The URL of a store:
 
     redis://user:password@host:6379/0?durability=everysec&prefix=orders&delivery=streams
 
-`rediss://` is the same with TLS, `unix:///run/redis.sock?db=0` a socket. `durability` is what the operator says that an
-answer may promise: `always` (the default) that it outlives a crash of the machine, `everysec` and `none` less; the
-server is held to it when the store is opened. `delivery` is how ready jobs are kept, `sets` or `streams`: the first job
-of a store decides, and a URL that says otherwise is refused. `call_timeout` is in how many seconds a command must be
-answered. Everything else in the query is for the driver.
+`rediss://` is the same with TLS, `unix:///run/redis.sock?db=0` a socket. `durability` is what an answer promises: with
+`always` (the default) a job outlives a crash of the machine, with `everysec` and `none` less; a server whose settings
+promise less is refused when the store is opened. `delivery` is how ready jobs are kept, `sets` or `streams`: the first
+job of a store decides, and a URL that differs is refused. `call_timeout` is the number of seconds in which a command
+must be answered. Everything else in the query is for the driver.
 
     redis+cluster://user:password@host:7000,host:7001/?prefix=orders&replicas=1
 
@@ -80,10 +80,10 @@ class Address(Struct, frozen=True):
             nodes, parts = _split_nodes(parts)
         durability = options.pop("durability", "always")
         if durability not in get_args(Durability):
-            raise Invalid("durability", f"{durability!r} is not one", f"use {', '.join(get_args(Durability))}")
+            raise Invalid("durability", f"{durability!r} is not known", f"use {', '.join(get_args(Durability))}")
         delivery = options.pop("delivery", None)
         if delivery is not None and delivery not in get_args(Delivery):
-            raise Invalid("delivery", f"{delivery!r} is not one", f"use {', '.join(get_args(Delivery))}")
+            raise Invalid("delivery", f"{delivery!r} is not known", f"use {', '.join(get_args(Delivery))}")
         prefix = options.pop("prefix", _PREFIX)
         if not is_name(prefix):
             raise Invalid("prefix", f"{prefix!r} is not a name", "use letters, digits, _ . : and -")

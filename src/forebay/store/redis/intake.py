@@ -21,7 +21,7 @@ from forebay.store.redis.session import Session, SourceMoved, refuse
 from forebay.store.redis.waiting import Waiting
 
 _NEW, _DUPLICATE, _MERGED = range(3)
-_decode_place: Final = msgspec.msgpack.Decoder(Checkpoint).decode
+_decode_checkpoint: Final = msgspec.msgpack.Decoder(Checkpoint).decode
 
 
 class Intake:
@@ -39,16 +39,16 @@ class Intake:
 
     def ingested(self, source: str) -> Checkpoint | None:
         kept = self._session.command("HGET", self._session.key("sources"), source)
-        return None if kept is None else _decode_place(kept)
+        return None if kept is None else _decode_checkpoint(kept)
 
     def ingest(
         self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
     ) -> Tally | None:
         if self.ingested(source) != before:
             return None
-        places = (b"" if before is None else packed(before), packed(after))
+        checkpoints = (b"" if before is None else packed(before), packed(after))
         try:
-            return Tally.of(self._put("ingest", (source, *places), drafts))
+            return Tally.of(self._put("ingest", (source, *checkpoints), drafts))
         except SourceMoved:
             return None
 

@@ -79,7 +79,7 @@ class Logs:
 
 
 def _of_log(log: str, reply: Sequence[Any], partition: int = 0) -> Sequence[Any]:
-    """What was answered, if there is such a log and such a partition of it."""
+    """The reply, if there is such a log and such a partition of it."""
     match reply:
         case [b"kind"]:
             raise WrongQueueKind(log, is_log=False)
@@ -96,7 +96,7 @@ def _count(log: str, reply: int) -> int:
 
 
 def _number(value: object) -> int:
-    """What is no number of ours is one that never is: the server answers why."""
+    """-2 for what no partition or offset can be, so that the server refuses it with its reason."""
     return value if type(value) is int and abs(value) <= _MAX_NUMBER else -2
 
 
@@ -112,18 +112,17 @@ def _standing(reply: Sequence[Any]) -> Standing:
     return Standing(group.decode(), partition, position, lag, lost, loses_at or None, seen_at, *owner)
 
 
-_MAX_OFFSET: Final = 2**53 - 2
 _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class Ledger:
-    """What happened."""
+    """What the calls of this store did, a record each."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        first, _, *entries = self._session.call("ledger", min(after, _MAX_OFFSET), limit)
+        first, _, *entries = self._session.call("ledger", min(after, _MAX_NUMBER), limit)
         if after + 1 < first:
             raise OffsetGone("ledger", 0, after + 1, first)
         return [LedgerEntry(after + 1 + place, _record(kept)) for place, kept in enumerate(entries)]

@@ -1,4 +1,4 @@
-"""What is shown of jobs, queues and gates."""
+"""Jobs, queues and gates as they are shown."""
 
 from collections.abc import Sequence
 from heapq import nsmallest
@@ -21,7 +21,7 @@ _MAX_ID: Final = 10**16 - 1
 
 
 class Observing:
-    """Reads; nothing here changes anything."""
+    """Verbs that only read."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

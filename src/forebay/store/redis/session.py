@@ -1,4 +1,4 @@
-"""One open store: its server, the clock, what this process knows of the specs. Every part of the backend calls it."""
+"""What the parts of an open store share: the server, the clock, and the specs that this process knows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
@@ -13,7 +13,7 @@ from forebay.store.redis.health import Safety, delivery_of
 from forebay.store.redis.specs import Specs
 
 RETRY_AFTER_SECONDS: Final = 1.0
-_MAX_STARTS: Final = 20
+_MAX_ATTEMPTS: Final = 20
 
 
 class SourceMoved(Exception):
@@ -53,9 +53,9 @@ class Session:
         """Run one command that may be repeated."""
         return self.server.command(*arguments)
 
-    def key(self, *words: str) -> str:
+    def key(self, *parts: str) -> str:
         """A key of lua/keys.lua."""
-        return self.server.address.prefix + ":".join(words)
+        return self.server.address.prefix + ":".join(parts)
 
     def stored_specs(self) -> list[QueueSpec]:
         names = self.command("ZRANGE", self.key("queues"), 0, -1)
@@ -64,12 +64,12 @@ class Session:
 
     def on_specs(self, attempt: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """The reply of an attempt that relies on the specs; it is made again if they have changed."""
-        for _ in range(_MAX_STARTS):
+        for _ in range(_MAX_ATTEMPTS):
             reply = attempt()
             if reply[0] != b"stale":
                 return reply
             self.specs.reload()
-        raise StoreFailed(self.server.name, f"{_MAX_STARTS} calls in a row found their queues changed by others")
+        raise StoreFailed(self.server.name, f"{_MAX_ATTEMPTS} calls in a row found their queues changed by others")
 
     def _read_spec(self, name: str) -> tuple[int, bytes | None]:
         version = self.command("HGET", self.key("q", name), "version")

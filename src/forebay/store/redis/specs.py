@@ -1,4 +1,4 @@
-"""What this process knows of the queues' specs, by version, and what it makes of drafts by them.
+"""The specs that this process knows, by queue and version, and drafts as a script takes them by these specs.
 
 A batch carries the versions that it relies on; the server refuses it when one has changed, and the caller reads the
 specs anew. So all processes follow a new spec at once, without reading it in every call.
@@ -26,7 +26,7 @@ _TRAITS: Final = attrgetter(
 _RANK_ZERO: Final = 2**63
 
 
-class Known:
+class KnownSpec:
     """What follows from one version of a spec."""
 
     __slots__ = ("_ranked", "spec", "stamper", "version")
@@ -118,19 +118,19 @@ class Specs:
     def __init__(self, read: Callable[[str], tuple[int, bytes | None]], delivery: Delivery | None) -> None:
         self._read = read
         self._delivery = delivery
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownSpec] = {}
 
-    def of(self, name: str) -> Known:
+    def of(self, name: str) -> KnownSpec:
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = Known(name, *self._read(name))
+            known = self._known[name] = KnownSpec(name, *self._read(name))
         return known
 
     def reload(self) -> None:
         self._known.clear()
 
     def batch(self, drafts: Sequence[Draft], also: Sequence[str] = (), *, single: bool = False) -> EncodedDrafts:
-        """`also`: other queues whose specs were looked at; `single`: every draft is a run of its own."""
+        """`also`: other queues whose specs the caller relies on; `single`: every draft is a run of its own."""
         versions = {name: self.of(name).version for name in also}
         shapes: list[dict[str, Any]] = []
         runs: list[int] = []

@@ -1,7 +1,8 @@
 """`RedisStore`: every verb of the contract on a Redis or Valkey server, for the processes of many machines.
 
-Durable before every answer where the server syncs every write (`appendfsync always`), which is what it is held to while
-it runs; weaker only by the operator's word in the URL. The server's clock alone decides; tests may inject one.
+A call is durable before its answer where the server syncs every write (`appendfsync always`). That setting is checked
+when the store is opened and while it runs, unless the URL promises less. The server's clock decides; tests may inject
+one.
 """
 
 from typing import Final
@@ -22,7 +23,7 @@ _SETTLE_MEMORY: Final = 65_536
 
 
 class RedisBackend:
-    """The verbs of its parts: a script each."""
+    """The verbs of all parts; each is one script."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.session = session = Session(url, clock)
@@ -38,12 +39,8 @@ class RedisBackend:
         self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
         self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
         self.gates = observing.gates
-        self.cancel, self.redrive, self.purge, self.discard = (
-            control.cancel,
-            control.redrive,
-            control.purge,
-            control.discard,
-        )
+        self.cancel, self.redrive = control.cancel, control.redrive
+        self.purge, self.discard = control.purge, control.discard
         self.put_spec, self.pause = control.put_spec, control.pause
         self.set_gate, self.release = control.set_gate, control.release
         self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule

@@ -6,7 +6,7 @@
 local GONE, CANCELLED_NOW, REQUESTED = 0, 1, 2
 local replies, marks, ends, owners = {}, {}, {}, {}
 
--- A job without a holder will not run.
+-- A job that does not run is cancelled.
 local function dismiss(sid, r)
   local keep, m = kept_until(r[QUEUE]), more(r)
   if keep then
@@ -56,7 +56,8 @@ end
 return replies
 
 -- verb: redrive (once)
--- Redrive: ids. The dead among them live again, at home, due now, with all attempts back; those, or why none of them.
+-- Redrive: ids. The dead among them are due now, in the queue in which they died, with all attempts back; those, or why
+-- the call is refused.
 local arrivals, found, seen = {}, {}, {}
 for _, sid in ipairs(decode(ARGV[3])) do
   local r = not seen[sid] and fetch_one(sid)
@@ -95,7 +96,7 @@ write_all()
 return reply
 
 -- verb: discard (once)
--- Discard: ids. The dead among them are forgotten; those.
+-- Discard: ids. The dead among them are deleted; returns those.
 local going, seen = {}, {}
 for _, sid in ipairs(decode(ARGV[3])) do
   local r = not seen[sid] and fetch_one(sid)

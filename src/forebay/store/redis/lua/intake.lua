@@ -1,10 +1,11 @@
 -- Intake: what a batch of drafts changes (`forebay.engine.intake`). The plan is made before anything is written; a batch
--- that is refused changes nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the first, newer work of
--- the same subject takes the place of older, and all count against the capacity.
+-- that is refused changes nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the
+-- first, newer work of the same subject replaces older work, and all count against the capacity.
 --
--- A batch is: versions of the specs it relies on, by queue; shapes, each what alike drafts have in common; and runs of
--- them: a shape and how many. A shape is: queue cls kind max_attempts delay run_at base timed more · digest, window: of its key
--- (no window: its job's state decides) · quiet, at_most: of its merge · wrong: why it cannot become a job.
+-- A batch has the versions of the specs that it relies on, by queue; shapes, each what alike drafts have in common; and
+-- runs: the number of a shape and how many drafts have it. The fields of a shape: queue cls kind max_attempts delay run_at
+-- base timed more · digest, window: of its key (no window: its job's state decides) · quiet, at_most: of its merge ·
+-- wrong: why it cannot become a job.
 -- needs: maintain
 
 local NEW, DUPLICATE, MERGED = 0, 1, 2
@@ -75,7 +76,7 @@ local plan_intake, accept, accept_batch, receipts_of
     return first
   end
 
-  -- One draft that has a key or merges; false and why: the batch is refused.
+  -- One draft that has a key or merges; why the batch is refused, or nil.
   local function plan_keyed(plan, shape, body)
     local key = shape.more.key
     if key then
@@ -112,35 +113,35 @@ local plan_intake, accept, accept_batch, receipts_of
     return rank_at(shape.base or ZERO, shape.timed, due_of(shape))
   end
 
-  -- The jobs of a queue that are shed to make room for so many; nil: there are not enough.
-  local function victims(plan, queue, who, excess)
+  -- The jobs of a queue that are shed, the oldest or the lowest, to make room for so many; nil: there are not enough.
+  local function choose_shed(plan, queue, which, excess)
     local most = excess
     for _ in pairs(plan.spared) do
       most = most + 1
     end
-    local found = who == 'oldest' and call('ZRANGE', P .. 'old:' .. queue, 0, most - 1)
+    local found = which == 'oldest' and call('ZRANGE', P .. 'old:' .. queue, 0, most - 1)
       or call('ZRANGE', P .. 'low:' .. queue, 0, most - 1, 'REV')
-    local doomed, last = {}, nil
+    local shed, last = {}, nil
     for _, member in ipairs(found) do
       local sid = sub(member, -16)
-      if not plan.spared[sid] and #doomed < excess then
-        doomed[#doomed + 1], last = sid, member
+      if not plan.spared[sid] and #shed < excess then
+        shed[#shed + 1], last = sid, member
       end
     end
-    if #doomed < excess then
+    if #shed < excess then
       return nil
     end
-    for _, birth in ipairs(who == 'lowest' and plan.inserts or NOTHING) do
-      if birth.shape.queue == queue and rank_of(birth.shape) .. sid_of(birth.first + birth.n - 1) > last then
+    for _, insert in ipairs(which == 'lowest' and plan.inserts or NOTHING) do
+      if insert.shape.queue == queue and rank_of(insert.shape) .. sid_of(insert.first + insert.n - 1) > last then
         return nil
       end
     end
-    return doomed
+    return shed
   end
 
-  -- Whether every queue has room for the new jobs, or can make it; `doomed` are the jobs that are shed.
+  -- Whether every queue has room for the new jobs, or can make it; `shed` are the jobs that give way.
   local function make_room(plan)
-    local names, doomed = {}, {}
+    local names, shed = {}, {}
     for name in pairs(plan.arrivals) do
       names[#names + 1] = name
     end
@@ -150,16 +151,16 @@ local plan_intake, accept, accept_batch, receipts_of
       local limit = q.rule.limit
       local excess = limit and arriving - (limit - depth(q)) or 0
       if excess > 0 then
-        local some = q.rule.shed and victims(plan, name, q.rule.shed, excess)
+        local some = q.rule.shed and choose_shed(plan, name, q.rule.shed, excess)
         if not some then
           return { 'full', name, depth(q), limit, arriving }
         end
         for _, sid in ipairs(some) do
-          doomed[#doomed + 1] = sid
+          shed[#shed + 1] = sid
         end
       end
     end
-    return nil, doomed
+    return nil, shed
   end
 
   local function new_record(shape)
@@ -208,10 +209,10 @@ local plan_intake, accept, accept_batch, receipts_of
     count(r, #sids)
   end
 
-  local function insert_run(birth, new)
-    local shape = birth.shape
+  local function insert_run(insert, new)
+    local shape = insert.shape
     local r = new_record(shape)
-    local m, sids, size = r[MORE], sids_from(birth.first, birth.n), #new.sids
+    local m, sids, size = r[MORE], sids_from(insert.first, insert.n), #new.sids
     if r[STATE] == READY and streams.accepts(queue_of(r[QUEUE]), sids[1], r) then
       m.flow = r[DUE]
     end
@@ -226,19 +227,19 @@ local plan_intake, accept, accept_batch, receipts_of
       elseif m.expires or m.sheds or m.merges or m.keyed then
         index_job(sid, r, true)
       end
-      new.sids[size + i], new.blobs[size + i], new.bodies[size + i] = sid, blob, ARGV[birth.body + i - 1]
+      new.sids[size + i], new.blobs[size + i], new.bodies[size + i] = sid, blob, ARGV[insert.body + i - 1]
     end
     if not (m.line or m.expires or m.sheds or m.merges or m.keyed) then
       add_many(sids, r, new.sets)
     end
-    local facts = { 'accepted', birth.first, 1, r[QUEUE], r[KIND], 0, 0, r[MAX_ATTEMPTS], now, r[DUE], 0, 0 }
-    add_alike(facts, birth.n, trait_of(m))
+    local facts = { 'accepted', insert.first, 1, r[QUEUE], r[KIND], 0, 0, r[MAX_ATTEMPTS], now, r[DUE], 0, 0 }
+    add_alike(facts, insert.n, trait_of(m))
   end
 
   local function insert_all(inserts)
     local new = { sids = {}, blobs = {}, bodies = {}, sets = {} }
-    for _, birth in ipairs(inserts) do
-      insert_run(birth, new)
+    for _, insert in ipairs(inserts) do
+      insert_run(insert, new)
     end
     store('b', new.sids, new.bodies)
     store('j', new.sids, new.blobs)
@@ -272,7 +273,7 @@ local plan_intake, accept, accept_batch, receipts_of
     add_job(facts, trait_of(shape.more))
   end
 
-  -- A key that its former job holds no longer.
+  -- A key is taken from the job that had it.
   local function release_key(queue, key, sid)
     local r = fetch_one(sid)
     if r and more(r).keyed then
@@ -339,14 +340,14 @@ local plan_intake, accept, accept_batch, receipts_of
       end
       body = body + n
     end
-    local refusal, doomed = make_room(plan)
-    plan.doomed = doomed
+    local refusal, shed = make_room(plan)
+    plan.shed = shed
     return not refusal and plan or nil, refusal
   end
 
-  -- Do what was plan_intake; whether anything came of it that was not there before.
+  -- Carry out a plan; whether it made or changed a job.
   function accept(plan)
-    for _, sid in ipairs(plan.doomed) do
+    for _, sid in ipairs(plan.shed) do
       dead_letter(sid, fetch_one(sid), GAVE_WAY, 'shed')
     end
     insert_all(plan.inserts)
@@ -364,7 +365,7 @@ local plan_intake, accept, accept_batch, receipts_of
     return #plan.inserts + #plan.merged > 0
   end
 
-  -- Take in the batch that is in ARGV from a place on; the plan, or nil and why it is refused.
+  -- Accept the batch in ARGV, from this argument on; the plan, or nil and why it is refused.
   function accept_batch(first)
     local plan, refusal = plan_intake(decode(ARGV[first]), first + 1)
     if plan and accept(plan) then
@@ -408,7 +409,7 @@ write_all()
 return receipts_of(plan)
 
 -- verb: replace_dead (grows, once)
--- Dead jobs give way to new ones: ids, a batch with one draft for each, its payloads. The ids that did, and receipts.
+-- Replace dead jobs by new ones: ids, a batch with one draft for each, its payloads. The ids of those that were dead, and receipts.
 local sids, only, going, seen = decode(ARGV[3]), {}, {}, {}
 for i, sid in ipairs(sids) do
   local r = not seen[sid] and fetch_one(sid)

@@ -1,4 +1,4 @@
--- The legend of every key, the clock, and what a lost reply is answered by. Every script begins with this file.
+-- The legend of every key, the clock, and the answers that are kept for repeated calls. Every script begins with this file.
 --
 -- A file is a library, then verbs: `-- needs:` names the libraries that its own builds on, and a script is one verb behind
 -- all that it needs (scripts.py). A verb is `reads`: it changes nothing; `grows`: a server without memory refuses it;
@@ -57,14 +57,14 @@
 --
 --   schedules          hash    name: body, next, paused, last job, rule and zone;  ticks: hash of their last slots, also of dropped ones
 --   sources            hash    source: its checkpoint;  sources_at: zset of sources by when they last moved
---   ledger             stream  one entry a call, its id is the offset + 1;  builder: hash of its rule, extent and size
+--   ledger             stream  one entry a call, its id is the offset + 1;  book: hash of its rule, extent and size
 --   logs               zset    names of logs
 --   log:<log>          hash    partitions, and of each: first, next, at
 --   l:<log>|<number>   stream  a partition: the id of an entry is its offset + 1
 --   groups:<log>       zset    names of groups;  lg:<log>|<group>: hash of its positions;  lm: zset of members by lease
 --   workers            hash    owner: its presence, since when, last seen;  workers_names: zset by name
 --   workers_until      zset    owners by when their time is up
---   t:<token>          string  what a call answered, for its repetition; it expires
+--   t:<token>          string  the answer of a call, for its repetition; it expires
 --   sync               string  in a cluster: what is written before WAIT (cluster.py)
 --   progress           hash    running jobs that say how far they are: delivery, portion, note, when
 --   cancel_requested:<owner>   set of the running jobs of an owner whose cancellation is requested
@@ -127,14 +127,14 @@ local function lower_bound(low, high, is_before)
   return low
 end
 
--- A command with so many arguments that it may take several.
+-- A command for a list of any length, in batches: the number of arguments is bounded.
 local function call_all(command, key, list)
   for i = 1, #list, BATCH do
     call(command, key, unpack(list, i, min(i + BATCH - 1, #list)))
   end
 end
 
--- Fields of a hash: those that have a value, and those that are false and go.
+-- Set the fields of a hash that have a value, delete those that are false.
 local function write_hash(key, values)
   local kept, gone = {}, {}
   for field, value in pairs(values) do
@@ -148,7 +148,7 @@ local function write_hash(key, values)
   call_all('HDEL', key, gone)
 end
 
--- All of a list, also what is added on the way: to go through a table by `pairs` while it grows leaves some out.
+-- All elements of a list, also those that are added meanwhile: `pairs` would leave some out.
 local function every(list)
   local i = 0
   return function()
@@ -173,8 +173,8 @@ local function answer(reply)
   return reply
 end
 
--- A call that was made before, with this token, is answered as it was then. What is refused has changed nothing, so that
--- it may be decided again.
+-- A call that was made before, with this token, gets the same answer. A refused call has changed nothing, so it is decided
+-- again when it is repeated.
 local REFUSED = true
 
 local function once(verb)

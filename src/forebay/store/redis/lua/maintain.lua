@@ -1,5 +1,5 @@
--- Maintenance: expire, promote, forget. Bounded, and part of the verbs that change jobs.
--- An expired job is never claimed, however many there are: `expire` returns whether all are dead.
+-- Maintenance: expire, promote, forget. It is bounded, and part of the verbs that change jobs.
+-- A claim returns nothing while expired jobs are left (`maintain` returns whether all are dead), so none is ever claimed.
 -- needs: openings lines ledger
 
 local MAINTAIN_LIMIT, EXPIRE_LIMIT = 256, 4000
@@ -8,13 +8,13 @@ local GAVE_WAY = { 'forebay.Shed', 'it gave way to newer work in a full queue', 
 local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, maintain, sweep_keys, write_all
 
 (function()
-  -- Until when a job that ends now stays readable, by its queue or its verdict; nil: it goes at once.
+  -- Until when a job that ends now is readable, by its queue or its verdict; nil: it is deleted at once.
   function kept_until(queue, keep_for)
     local keep = max(queue_of(queue).rule.keep or 0, keep_for or 0)
     return keep > 0 and now + keep or nil
   end
 
-  -- What a job is once it is dead: where its queue sends the dead, for as long as they are kept there.
+  -- The record of a job that dies: in the queue of its dead letters, for as long as these are kept.
   function dead_record(r, error, mark)
     local is = edited(r)
     local m = is[MORE]
@@ -32,7 +32,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
     return is
   end
 
-  -- A job without a holder dies of this error.
+  -- A job that does not run dies of this error.
   function dead_letter(sid, r, error, change)
     move(sid, r, dead_record(r, error))
     add_plain(change, sid, r[QUEUE], r)
@@ -74,7 +74,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
     return false
   end
 
-  -- Lines expose their heads, lanes have theirs, gates that were given room are known; how many jobs became ready.
+  -- Expose the heads of lines, update the heads of lanes, wake lanes at gates with new room; how many jobs became ready.
   function update_lanes()
     local ready = expose_lines()
     refresh()

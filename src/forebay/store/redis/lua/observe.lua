@@ -34,8 +34,8 @@ local function matches(r)
     and (query.suspect == nil or is_suspect(r) == query.suspect)
 end
 
--- Whether the page goes on.
-local function look_at(sid, blob)
+-- Add a job to the page if it matches; whether the page has room for more.
+local function visit(sid, blob)
   probes, last = probes - 1, sid
   if matches(record(blob)) then
     found[#found + 1], records[#records + 1] = sid, blob
@@ -44,10 +44,10 @@ local function look_at(sid, blob)
   return not full
 end
 
-local function look_through(sids)
+local function visit_all(sids)
   local blobs = fetch(sids)
   for i, sid in ipairs(sids) do
-    if blobs[i] and not look_at(sid, blobs[i]) then
+    if blobs[i] and not visit(sid, blobs[i]) then
       return
     end
   end
@@ -62,7 +62,7 @@ local function walk()
       table.sort(sids)
       local blobs = fetch(sids)
       for i, sid in ipairs(sids) do
-        if sid > after and not look_at(sid, blobs[i]) then
+        if sid > after and not visit(sid, blobs[i]) then
           return
         end
       end
@@ -92,9 +92,9 @@ if query.state == RUNNING and call('ZCARD', P .. 'lease') <= probes then
     end
   end
   table.sort(sids)
-  look_through(sids)
+  visit_all(sids)
 elseif query.state == DEAD then
-  look_through(call('ZRANGE', P .. 'dead', '(' .. after, '+inf', 'BYSCORE', 'LIMIT', 0, probes))
+  visit_all(call('ZRANGE', P .. 'dead', '(' .. after, '+inf', 'BYSCORE', 'LIMIT', 0, probes))
 else
   walk()
 end

@@ -2,9 +2,9 @@
 -- The last settle is remembered as a mark, the delivery and the letter of the verdict, on the record or, once the job is
 -- gone, beside it: a repeated one is answered alike.
 --
--- Settlements come in groups of one verdict: code, delivery, ids; and by need span: how long until the job is tried again,
--- or for how long it is kept; error; result: its number in ARGV; keep_rank: a job that waits again keeps its rank; till: it
--- is void if the lease ends later than that by now.
+-- Settlements come in groups with one verdict: code, delivery, ids, and where it has them: span (how long until the job is
+-- tried again, or for how long it is kept), error, result (its number in ARGV), keep_rank (a job that waits again keeps its
+-- rank), till (the group is void if the lease has been extended beyond it).
 -- Codes: a acknowledged, r retried, d dead, l released, c cancelled.
 -- needs: maintain
 
@@ -14,7 +14,7 @@ local settle
 (function()
   local CHANGES = { a = 'acked', r = 'retried', d = 'died', l = 'released', c = 'dismissed' }
 
-  -- What a job is after a verdict; nil: it is gone. And until when, for the ledger.
+  -- The record of a job after a verdict; nil: it is deleted. And until when, for the ledger.
   local function after_verdict(r, group, mark)
     local code, error, span = group.code, group.error, group.span or 0
     if code == 'd' then
@@ -61,7 +61,7 @@ local settle
     ended[#ended + 1] = { sid, CHANGES[group.code], r, till, group.error and trait_of_error(group.error) or nil }
   end
 
-  -- Whether a job that is acknowledged is simply gone, if it is held so; known by its record for this group.
+  -- Whether a job that is acknowledged is deleted and nothing else; the same for all that have its record in this group.
   local function is_plain(known, blob, delivery)
     local plain = known[blob]
     if plain == nil then

@@ -172,7 +172,7 @@ local pop_ready, pop_ready_and_streamed, reclaim_entries
     return turns, i - 1, k - 1
   end
 
-  -- Hand out so many entries: ids and records; nil: they are not what those say.
+  -- Read so many entries for an owner: ids and records; nil: they differ from the records.
   local function read(q, most, owner)
     local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', most, 'STREAMS', streams.key(q), '>')
     local entries, dues, sids = reply and not reply.err and reply[1][2] or NOTHING, {}, {}
