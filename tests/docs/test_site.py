@@ -89,9 +89,7 @@ def search(site: Path, words: str) -> tuple[str, list[str]]:
             page.on("request", lambda request: loaded.append(request.url))
             page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
             page.fill("[data-md-component=search-query]", words, force=True)
-            page.wait_for_function(
-                "/\\d+ matching documents/.test(document.querySelector('.md-search-result__meta').innerText)"
-            )
+            page.wait_for_function("/\\d+ match/.test(document.querySelector('.md-search-result__meta').innerText)")
             answer = page.inner_text(".md-search-result__meta").strip()
     finally:
         server.shutdown()
