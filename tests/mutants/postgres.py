@@ -270,6 +270,13 @@ POSTGRES_MUTANTS = [
         (PACKS,),
     ),
     Mutant(
+        "postgres: calls are removed more slowly than they come",
+        f"{STORE}/claims.py",
+        "            if max(trimmed, swept) < _TRIM_LIMIT:\n",
+        "            if True:\n",
+        ("tests/stores/test_postgres_batch_inserter.py", "-k", "as_fast_as_they_come"),
+    ),
+    Mutant(
         "postgres: a call has another token when it is repeated",
         f"{SCHEMA}/0003_enqueue.pre.sql",
         "VALUES (insert_runs.token, v_first, v_now)",
