@@ -61,7 +61,7 @@ BEGIN
             AND (u.renewed IS NULL OR forebay.leased_until(p.by_heartbeat, p.lease_until, p.holder) <= u.renewed)
         RETURNING u.number::integer AS number, u.touched, p.holder, p.queue, p.plain, p.claimed_at, p.cancel_requested, p.members
     ), member AS MATERIALIZED (
-        SELECT g.number, g.holder, g.queue, g.plain, g.claimed_at, m.last_id, m.n, m.kind, m.delivery, m.attempt, m.enqueued_at,
+        SELECT g.queue, g.plain, g.claimed_at, m.last_id, m.n, m.kind, m.delivery, m.attempt, m.enqueued_at,
             m.due_at, m.lane, m.line, m.gates, m.cost,
             CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END AS kinds,
             substr(g.touched, m.member::integer, 1) = '1' AS listed,
@@ -80,15 +80,17 @@ BEGIN
         FROM member AS m WHERE NOT m.listed HAVING count(*) > 0
     )
     -- Jobs of an older spec may have lines and lanes that the queue does not have any more.
-    SELECT array_agg(DISTINCT m.number), array_agg(DISTINCT m.holder),
-        array_agg(ROW(m.queue, m.lane, m.line, m.gates, m.cost * m.n, m.last_id)::forebay.freed)
-            FILTER (WHERE exclusive_keys <> '{}' OR NOT m.plain),
-        string_agg(forebay.ledger_span(
-            'acked', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
-            greatest(m.claimed_at, m.due_at), 0, m.kinds
-        ), ',') FILTER (WHERE NOT m.listed),
-        array_agg(m.touched) FILTER (WHERE m.listed)
-    INTO v_done, v_holders, v_freed, v_spans, v_touched FROM member AS m;
+    SELECT p.numbers, p.holders, j.freed, j.spans, j.touched INTO v_done, v_holders, v_freed, v_spans, v_touched
+    FROM (SELECT array_agg(g.number) AS numbers, array_agg(g.holder) AS holders FROM deleted AS g) AS p, (
+        SELECT array_agg(ROW(m.queue, m.lane, m.line, m.gates, m.cost * m.n, m.last_id)::forebay.freed)
+                FILTER (WHERE exclusive_keys <> '{}' OR NOT m.plain) AS freed,
+            string_agg(forebay.ledger_span(
+                'acked', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
+                greatest(m.claimed_at, m.due_at), 0, m.kinds
+            ), ',') FILTER (WHERE NOT m.listed) AS spans,
+            array_agg(m.touched) FILTER (WHERE m.listed) AS touched
+        FROM member AS m
+    ) AS j;
     IF cardinality(array_remove(bits, NULL)) > 0 THEN
         WITH part AS (
             UPDATE forebay.pack AS p SET settled = coalesce(p.settled, repeat('0', p.n)::bit varying) | u.bits::bit varying
@@ -99,7 +101,7 @@ BEGIN
             RETURNING u.number::integer AS number, u.touched, p.holder, p.plain, p.queue, p.cancel_requested,
                 CASE WHEN u.touched <> '' THEN p.members END AS members
         )
-        SELECT array_agg(p.number), array_agg(DISTINCT p.holder),
+        SELECT array_agg(p.number), array_agg(p.holder),
             v_freed || forebay.freed_by(packs, bits, array_agg(p.number) FILTER (WHERE exclusive_keys <> '{}' OR NOT p.plain)),
             (
                 SELECT array_agg(ROW(g.number, m.member, g.queue, g.cancel_requested, ROW(
