@@ -131,6 +131,13 @@ SQLITE_MUTANTS = [
         _cases("shares"),
     ),
     Mutant(
+        "sqlite: of classes with one turn those with the first names start",
+        f"{_SQLITE}/queues.sql",
+        "WHERE (rank, id) > (?3, ?4) ORDER BY rank, id LIMIT ?5;",
+        "WHERE (rank, id) > (?3, ?4) ORDER BY cls LIMIT ?5;",
+        ("tests/stores/test_sqlite.py", "-k", "more_classes"),
+    ),
+    Mutant(
         "sqlite: an idle class saves turns up",
         f"{_SQLITE}/gates.py",
         "[(queue.name, cls, queue.turn) for cls in classes]",

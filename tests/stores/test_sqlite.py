@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from random import Random
 from time import monotonic
 from typing import Any
 
@@ -26,6 +27,7 @@ from forebay.core.lease import Settled
 from forebay.core.outcome import Ack
 from forebay.core.policy import AtMost, Fair, LatestWins, Priority, Until
 from forebay.core.spec import QueueSpec
+from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Want
 from forebay.store.sqlite import unit_of_work
 from forebay.store.sqlite.store import SqliteStore
@@ -517,3 +519,22 @@ def test_classes_with_equal_turns_share_though_they_are_more_than_a_page(store: 
     for _ in range(9):
         served.update(lease.job.tenant for lease in store.claim([Want("q", 100)], "w", LEASE))
     assert set(served.values()) == {3}
+
+
+@pytest.mark.parametrize("weights", [{}, {"t3": 2, "t17": 5, "t40": 3}])
+@pytest.mark.parametrize("seed", range(4))
+def test_more_classes_than_a_page_start_in_the_order_of_memory(
+    store: SqliteStore, seed: int, weights: dict[str, int]
+) -> None:
+    """With the same turn the class with the first job is next, wherever its name is; one of them has no name."""
+    random, stores = Random(seed), [store, MemoryStore(clock=ManualClock())]
+    for each in stores:
+        each.put_spec(QueueSpec(name="q", share=Fair(weights=weights)))
+    tenants = [None if number == 0 else f"t{number}" for number in range(50)]
+    for _ in range(6):
+        drafts = [Draft("k", queue="q", tenant=tenant) for tenant in random.sample(tenants, 40)]
+        for each in stores:
+            each.enqueue(drafts)
+        count = random.randrange(1, 40)
+        started, expected = ([lease.job.id for lease in each.claim([Want("q", count)], "w", LEASE)] for each in stores)
+        assert started == expected

@@ -179,7 +179,7 @@ class Front(Generic[J]):
 
     def first(self) -> Lane[J] | None:
         """The open lane whose head is next; lanes parked at gates that have room again are opened on the way."""
-        only = self.order.sole()
+        only = self.order.sole() if self.weight is None else None
         if isinstance(only, Class):
             lane = only.first()
             if lane is None:
@@ -348,7 +348,7 @@ class Lanes(Generic[J]):
             of = front.classes[cls] = Class(cls, front.turn)
         front.idle.pop(cls, None)
         of.lanes += 1
-        lane = front.lanes[cls, names] = Lane(of, names, ready, self._numbered(front, gates))
+        lane = front.lanes[cls, names] = Lane(of, names, ready, self._numbered(front, gates) if names else ())
         for _, state in lane.gates:
             state.refs += 1
         closed = self.closed_gate(front, lane) if lane.gates else None

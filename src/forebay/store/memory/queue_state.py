@@ -363,7 +363,7 @@ class QueueState:
                 lanes.add(front, *_NO_LANE, (), self._single)
             ready = LaneRows()
             ready.add(row)
-            lanes.add(front, *name, self.stamper.gates(name[1]), ready)
+            lanes.add(front, *name, self.stamper.gates(name[1]) if name[1] else (), ready)
         elif _ready_of(lane).add(row):
             lanes.grew(front, lane)
 

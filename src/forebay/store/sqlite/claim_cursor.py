@@ -276,7 +276,8 @@ class ClaimCursor:
 
     def _more_classes(self) -> Key | None:
         """The next classes by their turns; of more than a page with the same turn, those with the first jobs."""
-        execute, queue, size = self._connection.execute, self._queue.name, self._size
+        execute, queue, wanted = self._connection.execute, self._queue.name, self._size - len(self._front.classes)
+        size = wanted if wanted >= _MIN_PAGE else self._size
         if self._tied is None:
             found = execute(_BY_TURN, (queue, self._turn, size)).fetchall()
             whole = found if len(found) < size else [each for each in found if each[0] < found[-1][0]]

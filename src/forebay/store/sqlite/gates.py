@@ -62,7 +62,8 @@ class Gates:
             self.wake_at[name] = None if row is None else row.wake_at
 
     def state(self, name: str) -> GateState:
-        self.load((name,))
+        if name not in self._states:
+            self.load((name,))
         return self._states[name]
 
     def give_back(self, name: str, cost: int) -> None:

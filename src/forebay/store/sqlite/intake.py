@@ -55,10 +55,8 @@ _SWEEP_SOURCES: Final = (
 _WORK: Final = attrgetter("rank_timed", "kind", "tenant", "body")
 _ORDER: Final = attrgetter("expires_at", "priority", "rank_base", "merges", "line", "blocks")
 _NAMES: Final = attrgetter("cost", "subject", "key", "deadline")
-_TRAITS: Final = attrgetter(
-    "gates", "line", "priority", "rank_base", "expires_at", "deadline", "subject", "key", "meta", "cost"
-)
-_PLAIN: Final = ((), None, 0, 0, None, None, None, None, None, 1)
+_TRAITS: Final = attrgetter("line", "priority", "rank_base", "expires_at", "deadline", "subject", "key", "meta", "cost")
+_PLAIN: Final = (None, 0, 0, None, None, None, None, None, 1)
 """The traits of most jobs."""
 
 
