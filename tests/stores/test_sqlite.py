@@ -28,7 +28,7 @@ from forebay.core.outcome import Ack
 from forebay.core.policy import AtMost, Fair, LatestWins, Priority, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
-from forebay.store.protocol import Query, Want
+from forebay.store.protocol import Query, Store, Want
 from forebay.store.sqlite import unit_of_work
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
@@ -527,7 +527,8 @@ def test_more_classes_than_a_page_start_in_the_order_of_memory(
     store: SqliteStore, seed: int, weights: dict[str, int]
 ) -> None:
     """With the same turn the class with the first job is next, wherever its name is; one of them has no name."""
-    random, stores = Random(seed), [store, MemoryStore(clock=ManualClock())]
+    random = Random(seed)
+    stores: list[Store] = [store, MemoryStore(clock=ManualClock())]
     for each in stores:
         each.put_spec(QueueSpec(name="q", share=Fair(weights=weights)))
     tenants = [None if number == 0 else f"t{number}" for number in range(50)]
