@@ -92,7 +92,7 @@ def test_every_contradiction_is_shown_here() -> None:
     ("make", "reason"),
     [
         (lambda: LatestWins(at_most=days(1)), "no effect without quiet"),
-        (lambda: LatestWins(quiet=days(2), at_most=days(1)), "1 day is not in 2 days "),
+        (lambda: LatestWins(quiet=days(2), at_most=days(1)), "1 day is not in 2 days … "),
         (lambda: DeadLetters("dead", keep=days(1)), "has its own rule"),
         (lambda: DeadLetters("dead", limit=1), "has its own rule"),
         (lambda: While(()), "unknown or repeated"),
