@@ -81,7 +81,7 @@ def test_a_rate_is_never_passed_by_rounding(rate: Rate) -> None:
     [
         (lambda: Rate(0), "not an integer in 1"),
         (lambda: Rate(10_001), "more than one in 100 µs"),
-        (lambda: Rate(1, days(4_000)), "4000 days is not in 1 ms "),
+        (lambda: Rate(1, days(4_000)), "4000 days is not in 1 ms … "),
         (lambda: Rate(1, burst=0), "not an integer in 1"),
         (lambda: Rate(1, days(3_660), burst=2), "not an integer in 1 … 1"),
         (lambda: Rate(1, shared="a b"), "not a name"),
