@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from forebay.core.entries import DeadLetterRule
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change
-from forebay.core.limits import MAX_BATCH
+from forebay.core.limits import MAX_BATCH, SETTLE_MEMORY
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.engine.settle import errors_after
 from forebay.store.postgres.connect import Rows
@@ -21,7 +21,6 @@ from forebay.store.states import DEAD
 END_SINGLES: Final = statement("end_singles")
 EXTRACT: Final = "SELECT forebay.extract(%s, %s)"
 _RECOUNT_DEAD: Final = statement("recount_dead")
-SETTLE_MEMORY: Final = 65_536
 _HOLDER_MEMORY: Final = 3 * 86_400_000_000
 EXPIRE_LIMIT: Final = 4 * MAX_BATCH
 """How many expired jobs a verb removes as part of its maintenance."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from forebay.core.clock import Clock
 from forebay.core.job import Draft
 from forebay.core.lease import Heartbeat, Lease
+from forebay.core.limits import SETTLE_MEMORY
 from forebay.core.outcome import Verdict
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.claims import Claims
@@ -22,7 +23,6 @@ from forebay.store.postgres.export import Export
 from forebay.store.postgres.health import inspect, vitals_of
 from forebay.store.postgres.intake import Intake
 from forebay.store.postgres.logs import Ledger, Logs
-from forebay.store.postgres.maintenance import SETTLE_MEMORY
 from forebay.store.postgres.observing import Observing
 from forebay.store.postgres.session import Session
 from forebay.store.postgres.settling import Settling

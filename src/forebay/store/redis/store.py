@@ -5,9 +5,8 @@ when the store is opened and while it runs, unless the URL promises less. The se
 one.
 """
 
-from typing import Final
-
 from forebay.core.clock import Clock
+from forebay.core.limits import SETTLE_MEMORY
 from forebay.store.protocol import Capabilities, Vitals
 from forebay.store.redis.control import Control
 from forebay.store.redis.health import delivery_of, read_health, vitals_of
@@ -18,8 +17,6 @@ from forebay.store.redis.observing import Observing
 from forebay.store.redis.session import Session
 from forebay.store.redis.waiting import Waiting
 from forebay.store.shell import PipeliningShell
-
-_SETTLE_MEMORY: Final = 65_536
 
 
 class RedisBackend:
@@ -61,7 +58,7 @@ class RedisBackend:
             name="redis",
             durable=safety.durable,
             processes="many",
-            settle_memory=_SETTLE_MEMORY,
+            settle_memory=SETTLE_MEMORY,
             lease_grain=0.0,
             unsafe=safety.unsafe,
         )
