@@ -277,6 +277,20 @@ POSTGRES_MUTANTS = [
         ("tests/stores/test_postgres_batch_inserter.py", "-k", "as_fast_as_they_come"),
     ),
     Mutant(
+        "postgres: a single job is inserted by an old spec",
+        f"{SCHEMA}/0003_enqueue.pre.sql",
+        "WHERE coalesce((SELECT q.version FROM forebay.queue AS q WHERE q.name = v_queue), 0) = v_version",
+        "WHERE true",
+        ("tests/stores/test_postgres_batch_inserter.py", "-k", "follows_a_spec"),
+    ),
+    Mutant(
+        "postgres: a single job has another token when its call is repeated",
+        f"{SCHEMA}/0003_enqueue.pre.sql",
+        "SELECT insert_run.token, v_first, v_now",
+        "SELECT gen_random_uuid(), v_first, v_now",
+        (CUTS, "-k", "stands_for_one_job"),
+    ),
+    Mutant(
         "postgres: a call has another token when it is repeated",
         f"{SCHEMA}/0003_enqueue.pre.sql",
         "VALUES (insert_runs.token, v_first, v_now)",

@@ -87,7 +87,7 @@ def claimed(store: Store, count: int, queue: str = "default", lease: float = 20)
 @both_ways
 @pytest.mark.parametrize("count", [1, 50])
 def test_a_receipt_stands_for_one_job(store: Store, proxy: Proxy, cut: Cut, count: int) -> None:
-    with struck(cut(proxy, b"\0forebay.insert_runs(")):
+    with struck(cut(proxy, b"\0forebay.insert_run(")):
         receipts = store.enqueue([Draft("k", number) for number in range(count)])
     assert [(job.id, job.payload) for job in everything(store)] == [
         (receipt.id, number) for number, receipt in enumerate(receipts)
@@ -97,7 +97,7 @@ def test_a_receipt_stands_for_one_job(store: Store, proxy: Proxy, cut: Cut, coun
 def test_a_call_that_is_repeated_when_its_queue_has_changed_adds_nothing(
     store: Store, proxy: Proxy, durable_url: str
 ) -> None:
-    trap = after(proxy, b"\0forebay.insert_runs(")
+    trap = after(proxy, b"\0forebay.insert_run(")
     call = RacingCall(lambda: store.enqueue([Draft("k", 1)]))
     assert trap.wait(PATIENCE)
     proxy.freeze()
@@ -123,7 +123,7 @@ def test_threads_that_share_a_commit_share_its_luck(store: Store, proxy: Proxy) 
     threads = [Thread(target=produce, args=(100 * number,)) for number in range(8)]
     for thread in threads:
         thread.start()
-    traps = sum((before, after)[number % 2](proxy, b"\0forebay.insert_runs(").wait(0.5) for number in range(12))
+    traps = sum((before, after)[number % 2](proxy, b"\0forebay.insert_run(").wait(0.5) for number in range(12))
     proxy.disarm()
     for thread in threads:
         thread.join()

@@ -20,7 +20,7 @@ from forebay.store import connection_pool
 from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.proxy import Proxy, Trap
 
-PUT, COMMIT = b"\0forebay.insert_runs(", b"COMMIT"
+PUT, COMMIT = b"\0forebay.insert_run(", b"COMMIT"
 
 
 def before(proxy: Proxy, pattern: bytes, outage: bool) -> Trap:

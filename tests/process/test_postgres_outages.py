@@ -26,7 +26,7 @@ from tests.process.load import Load, admin, now
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> ALL (%s) AND client_port IS NOT NULL"
 LISTENERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'"
-CALLS = (b"\0forebay.insert_runs(", b"\0forebay.claim(", b"\0forebay.settle(", b"\0forebay.heartbeat(", b"COMMIT")
+CALLS = (b"\0forebay.insert_run(", b"\0forebay.claim(", b"\0forebay.settle(", b"\0forebay.heartbeat(", b"COMMIT")
 
 
 @contextmanager

@@ -107,6 +107,14 @@ def test_a_spec_that_changes_meanwhile_refuses_no_draft(store: PostgresStore, ta
     assert dict(ranks) == {answers[0][0].id: -9, answers[1][0].id: 0}
 
 
+def test_a_single_job_follows_a_spec_that_another_process_put(store: PostgresStore, tables: Tables) -> None:
+    store.enqueue([Draft("k", queue="q")])
+    with closing(PostgresStore(tables.url)) as other:
+        other.put_spec(QueueSpec(name="q", selection=Priority()))
+    (receipt,) = store.enqueue([Draft("k", queue="q", priority=9)])
+    assert tables.value(f"SELECT rank FROM forebay.run WHERE last_id = {receipt.id}") == -9
+
+
 def test_marks_of_transactions_are_swept_with_the_calls(store: PostgresStore, tables: Tables) -> None:
     """Each transaction that writes leaves a mark, for when its commit is in doubt; after ten minutes it is deleted."""
     store.put_spec(QueueSpec(name="q", selection=Priority()))

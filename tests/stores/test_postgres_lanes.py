@@ -36,9 +36,8 @@ CLAIM_OF_MANY = (
     "q.none::bigint[], q.none::bigint[])"
 )
 INSERT = (
-    "SELECT first FROM forebay.insert_runs(NULL, gen_random_uuid(), '{}', '{plain}', '{0}', "
-    "ARRAY[ROW(1, 1, 'plain', '', '', NULL, 1, 'k', 0, NULL, 0, 2, 25, NULL)::forebay.draft_run], "
-    "ARRAY[NULL::json], ARRAY['[1]'::json])"
+    "SELECT forebay.insert_run(NULL, gen_random_uuid(), 0, 1, 'plain', 1, 'k', 0, NULL, 0, 2::smallint, 25, NULL, "
+    "NULL, '[1]')"
 )
 TAKE = "SELECT cardinality(members) FROM forebay.take(%s, %s, NULL, %s)"
 REFRESH = "SELECT forebay.refresh(%s, %s, %s)"

@@ -58,12 +58,14 @@ from forebay.store.postgres.runs import (
 from forebay.store.postgres.session import KnownSpec, Restart, Session, UnitOfWork
 from forebay.store.protocol import Receipt
 
-_INSERT_RUNS: Final = (
-    "SELECT * FROM forebay.insert_runs(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], "
-    "%s::forebay.draft_run[], "
+_INSERT_RUN: Final = Prepared(
+    "SELECT forebay.insert_run(%s::bigint, %s::uuid, %s::integer, %s::integer, %s::text, %s::integer, %s::text, "
+    "%s::bigint, %s::bigint, %s::bigint, %s::smallint, %s::integer, %s::bigint, %b::json, %b::json)"
 )
-_MANY: Final = Prepared(_INSERT_RUNS + "%b::json[], %b::json[])")
-_ONE: Final = Prepared(_INSERT_RUNS + "ARRAY[%b::json], ARRAY[%b::json])")
+_INSERT_RUNS: Final = Prepared(
+    "SELECT * FROM forebay.insert_runs(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], "
+    "%s::forebay.draft_run[], %b::json[], %b::json[])"
+)
 _STALE: Final = -1
 _NEXT_ID: Final = "SELECT nextval('forebay.job_id')"
 _LOCK_BOUNDED: Final = statement("lock_bounded")
@@ -183,13 +185,18 @@ class BatchInserter:
                     exclusive.update(queue.lock_keys)
             return queue.stamp(draft)
 
-        counts, *columns, facts, bodies = zip(*[run.columns() for run in group(drafts, stamp)], strict=True)
+        runs = [run.columns() for run in group(drafts, stamp)]
+        server, at, token = self._session.server, self._session.at, uuid4()
+        if len(runs) == 1 and not exclusive:
+            n, queue, _, _, _, *others = runs[0]
+            first = server.query(_INSERT_RUN, (at, token, known[queue].version, n, queue, *others), certain=True)[0][0]
+            if first is not None:
+                return int(first)
+        counts, *columns, facts, bodies = zip(*runs, strict=True)
         rows = array_literal(map(row_literal, zip(accumulate(counts), counts, *columns, strict=True)))
-        one = len(bodies) == 1
-        payloads = (facts[0], bodies[0]) if one else (list(facts), list(bodies))
         versions = array_literal([queue.version for queue in known.values()])
-        fixed = (self._session.at, uuid4(), array_literal(sorted(exclusive)), array_literal(known), versions)
-        first = int(self._session.server.query(_ONE if one else _MANY, (*fixed, rows, *payloads), certain=True)[0][0])
+        fixed = (at, token, array_literal(sorted(exclusive)), array_literal(known), versions)
+        first = int(server.query(_INSERT_RUNS, (*fixed, rows, list(facts), list(bodies)), certain=True)[0][0])
         return None if first == _STALE else first
 
 

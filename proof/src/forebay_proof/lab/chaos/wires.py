@@ -8,7 +8,7 @@ from forebay_proof.lab.chaos.fault import ChaosFault
 from forebay_proof.lab.chaos.scene import Bite, Scene, pause
 
 _CALLS: Final = {
-    "postgres": (b"forebay.insert_runs(", b"forebay.claim(", b"forebay.settle(", b"forebay.heartbeat("),
+    "postgres": (b"forebay.insert_run", b"forebay.claim(", b"forebay.settle(", b"forebay.heartbeat("),
     "redis": (b"EVALSHA",),
 }
 _STRIKES_WITHIN: Final = 3.0

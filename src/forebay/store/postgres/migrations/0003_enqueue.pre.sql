@@ -7,9 +7,8 @@ CREATE TYPE forebay.draft_run AS (
     base bigint, timed smallint, max_attempts integer, expires_at bigint
 );
 
--- Insert runs. `first` -1: a spec has changed. A repeated call gets the answer of the first. It is one statement, since for a
--- single job most of the time is the start of statements, and the runs are one list: a list for each column would be unnested
--- by a function of its own.
+-- Insert runs. `first` -1: a spec has changed. A repeated call gets the answer of the first. The runs are
+-- one list: a list for each column would be unnested by a function of its own.
 CREATE FUNCTION forebay.insert_runs(
     at bigint, token uuid, exclusive_keys integer[], names text[], versions integer[], runs forebay.draft_run[], facts json[],
     bodies json[]
@@ -74,6 +73,45 @@ BEGIN
         END LOOP;
     END IF;
     RETURN NEXT;
+END
+$$;
+
+-- Insert one run of a queue without lanes, and return the id of its first job. NULL: a spec has changed or the call is
+-- repeated, and insert_runs with the same token has the answer. For a single job, reading lists costs almost as much as all else.
+CREATE FUNCTION forebay.insert_run(
+    at bigint, token uuid, v_version integer, v_n integer, v_queue text, v_cost integer, v_kind text, v_delay bigint,
+    v_run_at bigint, v_base bigint, v_timed smallint, v_max_attempts integer, v_expires_at bigint, v_facts json, v_bodies json
+) RETURNS bigint
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(at, forebay.clock());
+    v_due bigint := CASE WHEN v_run_at IS NULL THEN v_now + v_delay ELSE greatest(v_now, v_run_at) END;
+    v_first bigint := nextval('forebay.job_id');
+    v_inserted bigint;
+BEGIN
+    WITH call AS (
+        INSERT INTO forebay.call SELECT insert_run.token, v_first, v_now
+        WHERE coalesce((SELECT q.version FROM forebay.queue AS q WHERE q.name = v_queue), 0) = v_version
+        ON CONFLICT (token) DO NOTHING RETURNING first_id
+    ), recorded AS (
+        INSERT INTO forebay.ledger (at, verb, spans)
+        SELECT v_now, 'enqueue', ('[' || forebay.ledger_span(
+            'accepted', c.first_id, v_n, v_queue, v_kind, 0, 0, v_max_attempts, v_now, v_due, 0, 0, coalesce(',' || v_facts::text, '')
+        ) || ']')::json
+        FROM call AS c, forebay.ledger_rule AS l WHERE l.recording
+    )
+    INSERT INTO forebay.run (
+        last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, max_attempts, state, single, rank_timed, queue,
+        lane, cls, kind, facts, bodies
+    )
+    SELECT c.first_id + v_n - 1, forebay.rank_at(v_base, v_timed, v_due, v_now), v_due, v_now, v_base, v_expires_at, v_n, v_n,
+        v_cost, v_max_attempts, CASE WHEN v_due > v_now THEN 3 ELSE 1 END, v_n = 1, v_timed, v_queue, '', '', v_kind, v_facts,
+        v_bodies
+    FROM call AS c
+    RETURNING last_id - n + 1 INTO v_inserted;
+    RETURN v_inserted;
 END
 $$;
 
