@@ -162,6 +162,19 @@ def test_a_standby_that_may_lack_what_was_acknowledged_is_reported(
     pair.primary.reconfigure("synchronous_standby_names", STANDBY)
 
 
+def test_a_replication_slot_that_nothing_reads_is_reported(pair: Pair) -> None:
+    with closing(PostgresStore(pair.url)) as store, pair.primary.connect() as connection:
+        assert store.vitals().slots == {}, "the standby reads its own"
+        connection.execute("SELECT pg_create_physical_replication_slot('old', true)")
+        store.enqueue([Draft("k")])
+        try:
+            (found,) = (each for each in doctor.diagnoses(pair.url) if each.check == "slot")
+            assert (found.status, found.fact.partition(":")[0]) == ("warn", "nothing reads the replication slot old")
+            assert store.vitals().slots["old"] > 0
+        finally:
+            connection.execute("SELECT pg_drop_replication_slot('old')")
+
+
 def test_a_url_with_several_hosts_means_the_one_that_accepts_writes(pair: Pair) -> None:
     first, second = ("127.0.0.1", str(pair.primary.port)), ("127.0.0.1", str(pair.standby.port))
     server = Server(join_hosts(pair.standby.url(), pair.primary.url()))

@@ -72,7 +72,7 @@ def test_every_alert_fires_in_its_test(tmp_path: Path) -> None:
 MUTANTS = [
     (
         "a limit that is never reached",
-        "forebay_postgres_held_snapshot_seconds) > 900",
+        "forebay_postgres_held_snapshot_seconds) > 300",
         "forebay_postgres_held_snapshot_seconds) > 9e9",
     ),
     (

@@ -15,7 +15,7 @@ from forebay.core.policy import Fair, KeepFor, Priority
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.claims import ClaimCursor, LeaseCursor
 from forebay.store.postgres.connect import masked, without_password
-from forebay.store.postgres.health import Health, Open, Standby, TableHealth
+from forebay.store.postgres.health import Health, IdleSlot, Open, Standby, TableHealth
 from forebay.store.postgres.runs import DraftRun, facts_json, group
 from forebay.store.postgres.session import KnownSpec
 from tests.unit.values import NOW
@@ -36,6 +36,7 @@ WELL = Health(
     max_connections=97,
     sees_others=True,
     held=[],
+    slots=[],
     tables=[TableHealth("run", 10, 10, 30.0, True)],
 )
 
@@ -142,6 +143,7 @@ def check(health: Health, name: str) -> Diagnosis:
         *words._role(health),
         *words._standbys(health),
         *words._held(health),
+        *words._slots(health),
         *words._vacuum(health),
         words._connections(health),
     ]
@@ -196,6 +198,12 @@ def test_a_healthy_server_has_nothing_to_fix() -> None:
             "pid 42 (report, user ada, idle in transaction) holds a transaction open for 1m 15s",
         ),
         ({"held": [Open("", "x-1", "ada", "prepared", 75.0, 1)]}, "held", "warn", "prepared 'x-1'"),
+        (
+            {"slots": [IdleSlot("old", 5_000_000, True)]},
+            "slot",
+            "warn",
+            "nothing reads the replication slot old: the server keeps 5,000,000 bytes of the log and dead rows for it",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_server_is_said(changes: dict[str, Any], name: str, status: str, fact: str) -> None:

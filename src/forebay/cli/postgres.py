@@ -59,6 +59,7 @@ def diagnoses(url: str) -> Iterator[Diagnosis]:
         yield from _role(health)
         yield from _standbys(health)
         yield from _held(health)
+        yield from _slots(health)
         yield from _vacuum(health)
         yield _connections(health)
         if receives_notifications(server):
@@ -120,6 +121,14 @@ def _held(health: Health) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "ok", "held", f"no transaction{seen} has been open for {format_duration(int(HELD_SECONDS * SECOND))}"
         )
+
+
+def _slots(health: Health) -> Iterator[Diagnosis]:
+    for one in health.slots:
+        kept = f"{one.kept:,} bytes of the log{' and dead rows' if one.holds_rows else ''}"
+        fact = f"nothing reads the replication slot {one.name}: the server keeps {kept} for it"
+        remedy = f"start what reads it, or: SELECT pg_drop_replication_slot('{one.name}')"
+        yield Diagnosis("warn", "slot", fact, remedy)
 
 
 def _held_fact(one: Open) -> str:

@@ -499,6 +499,7 @@ class Vitals(Struct, frozen=True):
     dead_rows  by table: rows that are not vacuumed yet
     listening  whether notifications of other processes arrive; None: no thread of this process has waited yet
     standbys   by name: bytes of the log that a standby has yet to replay
+    slots      by name: bytes of the log that the server keeps for a replication slot that nothing reads
     """
 
     settings: dict[str, str]
@@ -509,6 +510,7 @@ class Vitals(Struct, frozen=True):
     max_connections: int
     listening: bool | None
     standbys: dict[str, int] = {}
+    slots: dict[str, int] = {}
 
 
 @runtime_checkable

@@ -160,6 +160,10 @@ def server(vitals: Vitals | None, able: Capabilities) -> Iterator[Family]:
     yield gauge("forebay_postgres_connections_max", "The server's connection limit.", [((), vitals.max_connections)])
     behind = [((("standby", name),), float(count)) for name, count in vitals.standbys.items()]
     yield gauge("forebay_postgres_standby_lag_bytes", "Bytes of the log that a standby has yet to replay.", behind)
+    kept = [((("slot", name),), float(count)) for name, count in vitals.slots.items()]
+    yield gauge(
+        "forebay_postgres_idle_slot_bytes", "Bytes of the log kept for a replication slot that is not read.", kept
+    )
     if vitals.listening is not None:
         text = "1: notifications arrive. 0: they do not, as behind a pooler; idle waiters poll ten times a second."
         yield gauge("forebay_postgres_listening", text, [((), float(vitals.listening))])

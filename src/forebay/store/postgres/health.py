@@ -26,6 +26,7 @@ HELD_SECONDS: Final = 60.0
 
 _MAX_HELD: Final = 5
 _MAX_STANDBYS: Final = 20
+_MAX_SLOTS: Final = 20
 _REPLICATED: Final = ("on", "remote_apply")
 """Values of `synchronous_commit` with which a commit waits until a synchronous standby has it on disk."""
 
@@ -59,6 +60,14 @@ class Standby(Struct, frozen=True):
     behind: int | None
 
 
+class IdleSlot(Struct, frozen=True):
+    """A replication slot that nothing reads. `kept`: bytes of the log that the server keeps for it."""
+
+    name: str
+    kept: int
+    holds_rows: bool
+
+
 class Health(Struct, frozen=True):
     """One inspection of a server. `hosts`: how many servers its URL names."""
 
@@ -77,6 +86,7 @@ class Health(Struct, frozen=True):
     max_connections: int
     sees_others: bool
     held: list[Open]
+    slots: list[IdleSlot]
     tables: list[TableHealth]
 
     @property
@@ -128,6 +138,7 @@ def inspect(server: Server) -> Health:
         max_connections,
         sees_others,
         sorted(held, key=lambda one: -one.seconds)[:_MAX_HELD],
+        [IdleSlot(*row) for row in server.query(texts["slots"], (_MAX_SLOTS,))],
         [TableHealth(*row) for row in server.query(texts["tables"])],
     )
 
@@ -145,6 +156,7 @@ def vitals_of(health: Health, listening: bool | None) -> Vitals:
         health.max_connections,
         listening,
         {each.name: each.behind for each in health.standbys if each.behind is not None},
+        {each.name: each.kept for each in health.slots},
     )
 
 

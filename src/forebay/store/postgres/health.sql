@@ -38,6 +38,13 @@ SELECT s.application_name, coalesce(s.sync_state, ''), CASE WHEN NOT pg_is_in_re
 END
 FROM pg_stat_replication AS s WHERE s.state IS DISTINCT FROM 'backup' ORDER BY s.application_name, s.pid LIMIT %s;
 
+-- name: slots
+-- Replication slots that no standby reads: the server keeps the log, and with an xmin dead rows, until they are read or dropped.
+SELECT s.slot_name::text, greatest(0, pg_wal_lsn_diff(
+    CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn
+))::bigint, s.xmin IS NOT NULL
+FROM pg_replication_slots AS s WHERE NOT s.active AND s.restart_lsn IS NOT NULL ORDER BY s.restart_lsn LIMIT %s;
+
 -- name: sees_others
 -- Whether this role sees the sessions of others.
 SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE');

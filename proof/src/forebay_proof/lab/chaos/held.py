@@ -75,12 +75,13 @@ class HoldTransaction(ChaosFault, frozen=True):
         assert isinstance(scene.store, Inspecting)
         if not held - _PATIENCE_SECONDS <= (known := scene.store.vitals().held) <= held + _PATIENCE_SECONDS:
             scene.blame(f"the metric says that a transaction is held for {known:.0f} s, not {held:.0f}")
+        if _SLOT not in scene.store.vitals().slots:
+            scene.blame("the metric does not name the replication slot")
         words = [sys.executable, "-m", "forebay", "doctor", "--store", scene.lab_server.url, "--json"]
         lines = subprocess.run(words, capture_output=True, check=False).stdout.splitlines()
-        if not any(
-            (found := msgspec.json.decode(line))["check"] == "held" and found["status"] == "warn" for line in lines
-        ):
-            scene.blame("doctor does not name the transaction")
+        warned = {found["check"] for line in lines if (found := msgspec.json.decode(line))["status"] == "warn"}
+        for missed in sorted({"held", "slot"} - warned):
+            scene.blame(f"doctor does not name what is held: {missed}")
 
     def _normal_after(self, scene: Scene, tallies: Tallies, before: Pace) -> float:
         """Seconds until a second of work is like those before."""
