@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "guides" / "audit.md").read_text()
 @pytest.mark.timeout(600)
 def test_the_app_of_the_page_passes(run: Run, tmp_path: Path) -> None:
     (app,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
-    produce, work, audit = re.findall(r"^\$ (\S.*?)(?:  +#.*)?$", PAGE, re.MULTILINE)
+    produce, work, audit, *_ = re.findall(r"^\$ (\S.*?)(?:  +#.*)?$", PAGE, re.MULTILINE)
     (tmp_path / "app.py").write_text(app)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_SUBMIT_ARGS": SMALL_DATA}
     said = ""
