@@ -163,7 +163,7 @@ def test_the_page_has_arithmetic_sources_and_assumptions(run: Callable[..., Comm
     found = run("--rate", "1000000", "--mix", "s1")
     assert found.code == 0
     assert re.search(r"cells +100 +1,000,000 jobs/s ÷ 10,000 jobs/s a cell", found.out)
-    assert re.search(r"worker processes, a core each +179 +1,000,000 jobs/s × 107 µs ÷ 0.6 headroom", found.out)
+    assert re.search(r"worker processes, a core each +170 +1,000,000 jobs/s × 102 µs ÷ 0.6 headroom", found.out)
     assert "[1] forebay lab headline --mix s1 --rate 10000" in found.out
     assert re.search(r"--headroom +0.6 of a core", found.out)
     assert "handlers" in found.out
@@ -172,7 +172,7 @@ def test_the_page_has_arithmetic_sources_and_assumptions(run: Callable[..., Comm
 def test_json_has_the_same_plan(run: Callable[..., CommandResult]) -> None:
     (found,) = run("--rate", "60000000/m", "--store", "postgres", "--json").json
     plan = {line["name"]: line["value"] for line in found["plan"]}
-    assert (plan["cells"], plan["worker processes, a core each"]) == (100, 179)
+    assert (plan["cells"], plan["worker processes, a core each"]) == (100, 170)
     assert found["demand"]["rate"] == 1_000_000
     assert found["bill"]["log_bytes"]["unit"] == "B/job"
     assert found["assumptions"]["--replication"].startswith("2 copies")
