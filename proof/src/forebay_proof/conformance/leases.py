@@ -88,6 +88,16 @@ def overdue_leases_come_oldest_first_and_bounded(h: Harness) -> None:
 
 
 @case
+def settled_jobs_take_no_place_among_overdue_leases(h: Harness) -> None:
+    """Of a claim whose other jobs are settled: a reaper rests after a page that is not full."""
+    h.enqueue(6)
+    first, second = (h.claim(3, lease_for=h.short_delta) for _ in range(2))
+    h.store.settle([(lease, Ack()) for lease in first[:2]])
+    h.lapse(*first[2:], *second)
+    assert len(h.store.overdue(3)) == 3
+
+
+@case
 def reading_overdue_leases_changes_nothing(h: Harness) -> None:
     h.one()
     h.lapse(h.take(lease_for=h.short_delta))

@@ -140,7 +140,9 @@ SELECT m.id, m.delivery, m.code FROM forebay.past_settles(%s::bigint[]) AS m;
 -- its floor on; no more packs than have the jobs that are wanted.
 SELECT {running} FROM (
     SELECT p.*, sum(p.n) OVER (ORDER BY p.until, p.pack) - p.n AS before FROM (
-        SELECT p.id AS pack, p.n, forebay.leased_until(p.by_heartbeat, p.lease_until, p.holder) AS until FROM (
+        SELECT p.id AS pack, p.n - coalesce(bit_count(p.settled), 0) AS n,
+            forebay.leased_until(p.by_heartbeat, p.lease_until, p.holder) AS until
+        FROM (
             SELECT p.* FROM forebay.holder AS h
             LEFT JOIN unnest(%s::integer[], %s::bigint[]) AS f (id, floor) ON f.id = h.id, LATERAL (
                 SELECT * FROM forebay.pack AS p
