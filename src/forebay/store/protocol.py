@@ -418,7 +418,10 @@ class Store(Log, Protocol):
         """
 
     def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-        """Replace each dead job by its draft, both or neither. None: there is no such dead job."""
+        """Replace each dead job by its draft, both or neither; new jobs come in this order. None: no such dead job.
+
+        `Invalid`: a draft has a key. It could be a duplicate of the very job that it replaces.
+        """
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
         """Up to `limit` records with an offset greater than `after` (-1: from the start), without a gap.

@@ -271,7 +271,13 @@ class Shell(Generic[B]):
     def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
         check_batch("replace_dead", len(pairs))
         check_drafts("replace_dead", [draft for _, draft in pairs])
-        receipts = self.backend.replace_dead(dict(reversed(pairs)))
+        if any(draft.key is not None for _, draft in pairs):
+            reason = "a draft has a key, and could be a duplicate of the job that it replaces"
+            raise Invalid("replace_dead", reason, "leave the key out")
+        drafts: dict[int, Draft] = {}
+        for job_id, draft in pairs:
+            drafts.setdefault(job_id, draft)
+        receipts = self.backend.replace_dead(drafts)
         return [receipts.pop(job_id, None) for job_id, _ in pairs]
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:

@@ -1,6 +1,6 @@
 """Sources that repeat themselves, and dead jobs that give way to new ones."""
 
-from forebay.core.errors import QueueFull
+from forebay.core.errors import Invalid, QueueFull
 from forebay.core.job import State
 from forebay.core.policy import Bounded, DeadLetters, InOrder, Reject, Routing
 from forebay.redrive import successor
@@ -75,6 +75,25 @@ def only_dead_jobs_are_replaced_and_each_once(h: Harness) -> None:
     assert (unknown, alive, again) == (None, None, None)
     assert h.store.replace_dead([(dead, draft)]) == [None]
     assert sorted(h.drain()) == [waiting, first.id]
+
+
+@case
+def new_jobs_come_in_the_order_of_the_dead_jobs_that_they_replace(h: Harness) -> None:
+    h.spec(eligibility=InOrder())
+    first, second, third = (h.dead(subject="s") for _ in range(3))
+    pairs = [(job_id, h.draft(payload=job_id, subject="s")) for job_id in (second, third, first, second)]
+    ids = [receipt.id for receipt in h.store.replace_dead(pairs) if receipt is not None]
+    assert [h.get(job_id).payload for job_id in ids] == [second, third, first]
+    assert h.drain() == sorted(ids) == ids
+
+
+@case
+def a_draft_with_a_key_replaces_no_dead_job(h: Harness) -> None:
+    """Within the window of its key it would be a duplicate of the dead job, and both would be gone."""
+    dead = h.dead(key="x")
+    with h.unchanged():
+        refused(Invalid, lambda: h.store.replace_dead([(dead, h.draft(key="x"))]))
+    assert h.state(dead) is State.DEAD
 
 
 @case

@@ -315,7 +315,8 @@ def _ingest(unit: UnitOfWork, move: Any, drafts: Sequence[Draft]) -> Tally | Non
 
 
 def _replace_dead(drafts: dict[int, Draft], unit: UnitOfWork) -> dict[int, Receipt]:
-    ids = take_dead(unit, list(drafts))
+    dead = set(take_dead(unit, list(drafts)))
+    ids = [job_id for job_id in drafts if job_id in dead]
     receipts = dict(zip(ids, accept([drafts[job_id] for job_id in ids], unit), strict=True))
     if ids:
         unit.builder.set_verb("replace_dead")

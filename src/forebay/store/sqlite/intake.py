@@ -86,7 +86,7 @@ class Intake:
     def replace_dead(self, unit: UnitOfWork, drafts: dict[int, Draft]) -> dict[int, Receipt]:
         dead = rows_of(unit.connection.execute(_DEAD, (id_list(drafts),)))
         remove_finished(unit, dead)
-        ids = [row.id for row in dead]
+        ids = [job_id for job_id in drafts if job_id in {row.id for row in dead}]
         receipts = dict(zip(ids, accept(unit, [drafts[job_id] for job_id in ids]), strict=True))
         if ids and unit.builder is not None:
             unit.builder.set_verb("replace_dead")
