@@ -15,6 +15,7 @@ from forebay.serve.app import create_app
 from forebay.serve.metrics.families import DURATIONS, FLEET
 from forebay.serve.metrics.gates import GATE_FIELDS, MAX_GATES
 from forebay.store.open import open_store
+from forebay_proof.evidence import recorded
 from forebay_proof.evidence_parts import PARTS
 from tests.docs import figures
 
@@ -22,6 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = ROOT / "docs" / "reference"
 BEGIN: Final = "<!-- generated: begin -->\n"
 END: Final = "<!-- generated: end -->\n"
+EVIDENCE: Final = ROOT / "docs" / "results" / "evidence"
 _METRIC_SOURCES: Final = ("serve/metrics", "work")
 _TYPES: Final = ("counter", "gauge", "histogram")
 
@@ -137,6 +139,25 @@ def evidence() -> str:
     return "\n".join(["| part | what | goal | rounds | hours |", "|---|---|---|---|---|", *rows, whole]) + "\n"
 
 
+def recorded_evidence() -> str:
+    """What the recorded rounds did, at either scale, and the commits that they ran on."""
+    rows, commands = [], []
+    for scale in ("full", "quick"):
+        known = recorded(EVIDENCE, scale)
+        for part in PARTS:
+            if (result := known.get(part.name)) is None:
+                continue
+            rounds, last = f"{len(result.rounds)} of {result.planned}", max(each.at for each in result.rounds)
+            cells = (f"{result.count:,} {part.unit}", f"{part.goal:,}" if scale == "full" else "–", rounds)
+            ran = (f"{result.seconds / 60:.0f}", " ".join(result.commits), f"{last[:16].replace('T', ' ')}")
+            rows.append(f"| `{part.name}` | {scale} | {' | '.join((*cells, *ran, result.verdict(part.goal)))} |")
+            commands.append(f"| `{part.name}` | {scale} | `{result.rounds[0].command}` |")
+    heads = "| part | scale | count | goal | rounds | minutes | commits | last (UTC) | result |"
+    table = "\n".join([heads, "|---|---|---|---|---|---|---|---|---|", *rows])
+    first = "\n".join(["| part | scale | command of its first round |", "|---|---|---|", *commands])
+    return f"{table}\n\n{first}\n"
+
+
 TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "http.md": routes,
     "metrics.md": metrics,
@@ -144,6 +165,7 @@ TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "../compare.md": figures.compared,
     "../guides/stores.md": lambda: figures.pivot("stores"),
     "../internals/testing.md": evidence,
+    "../internals/evidence.md": recorded_evidence,
 }
 """What writes the table of a page; None leaves the page as it is."""
 

@@ -159,4 +159,11 @@ LAB_MUTANTS = [
         "count - 0 for",
         ("tests/lab/test_experiments.py", "-k", "tally"),
     ),
+    Mutant(
+        "evidence of other sources counts",
+        "proof/src/forebay_proof/evidence.py",
+        "rounds=[each for each in self.rounds if each.sources == identity])",
+        "rounds=[each for each in self.rounds if identity])",
+        ("tests/unit/test_evidence.py",),
+    ),
 ]

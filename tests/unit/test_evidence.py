@@ -27,9 +27,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def git(root: Path, *words: str) -> None:
+def git(root: Path, *words: str) -> str:
     who = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
-    subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
+    return subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True, text=True).stdout
 
 
 def commit(root: Path) -> None:
@@ -54,7 +54,7 @@ def part(*scripts: str, name: str = "p", alone: bool = False) -> EvidencePart:
 def ran(root: Path, *parts: EvidencePart, scale: str = "full", seconds: float = 60.0) -> list[PartResult]:
     work = EvidenceRun(root, root / "results", parts, scale)
     list(work.carry_out(seconds))
-    return list(work.results.values())
+    return [work.result(part.name) for part in parts]
 
 
 def things(count: int, after: str = "") -> str:
@@ -67,7 +67,7 @@ def test_rounds_are_added_up_kept_and_not_run_again(root: Path) -> None:
     assert (first.count, result.count) == (12, 12)
     assert (result.verdict(12), result.verdict(13)) == ("passed", "below goal")
     assert (root / "ran").read_text() == "xx"
-    assert evidence.stale(root, [result]) == []
+    assert not result.stale(evidence.sources(root))
     assert evidence.recorded(root / "results", "full")["p"].versions["sqlite"]
     (quick,) = ran(root, whole, scale="quick")
     assert (quick.count, (root / "ran").read_text()) == (7, "xxx"), "another scale is another result"
@@ -130,16 +130,26 @@ def test_a_round_that_fails_or_counts_nothing_has_not_passed_and_is_run_again(ro
     assert not log.exists()
 
 
-def test_results_of_other_sources_are_named_and_begun_anew(root: Path) -> None:
-    (result,) = ran(root, part(things(1)))
+def test_results_of_other_sources_stay_and_count_for_nothing(root: Path) -> None:
+    whole = part(things(1), things(2), alone=True)
+    (result,) = ran(root, whole)
     commit(root)
-    assert evidence.stale(root, [result]) == [], "committing the result itself changes no source"
+    assert not result.stale(evidence.sources(root)), "committing the result itself changes no source"
     (root / "src" / "a.py").write_text("2\n")
     with pytest.raises(Invalid, match="uncommitted"):
         evidence.sources(root)
     commit(root)
-    assert evidence.stale(root, [result]) == ["p"]
-    assert EvidenceRun(root, root / "results", [part(things(1))], "full").results["p"].rounds == []
+    identity = evidence.sources(root)
+    assert result.stale(identity)
+    work = EvidenceRun(root, root / "results", [whole], "full")
+    assert len(work.open_rounds(whole)) == 2
+    rounds = work.carry_out()
+    now, _ = next(rounds)
+    rounds.close()
+    assert (now.count, now.verdict(1)) == (1, "1 of 2 rounds")
+    mixed = evidence.recorded(root / "results", "full")["p"]
+    assert (mixed.count, mixed.of(identity).count, mixed.stale(identity)) == (3, 1, True)
+    assert len(mixed.commits) == 2
 
 
 def test_what_is_left_is_estimated_by_the_rounds_that_ran(root: Path) -> None:
@@ -178,10 +188,17 @@ def test_the_commands_run_and_show(
     assert main(["evidence", "show"]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("p ")]
     assert row.split()[:4] == ["p", "12", "10", "things"]
+    assert row.split()[6:8] == [git(root, "rev-parse", "HEAD")[:8], "passed"]
     (root / "src" / "a.py").write_text("2\n")
     commit(root)
     assert main(["evidence", "show"]) == 2
-    assert "results of other sources: p;" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    (row,) = [line for line in shown.out.splitlines() if line.startswith("p ")]
+    assert row.split()[1:5:3] == ["0", "12"]
+    assert " stale " in row
+    assert "results of other sources: p;" in shown.err
+    assert main(["evidence", "run", "--scale", "full", "--parallel", "1"]) == 0
+    assert main(["evidence", "show"]) == 0
 
 
 def test_a_trial_in_which_a_job_ran_twice_counts_for_nothing() -> None:

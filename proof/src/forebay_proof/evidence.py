@@ -3,8 +3,9 @@
 A part is one layer of the proof: its rounds, each a command, and how to count what a command did. `EvidenceRun` runs
 the rounds that have no passed result for this state of the sources yet, several side by side, and writes each result
 down when its round ends: what is interrupted goes on later, and loses the rounds that ran. A part has one JSON file a
-scale. Results of another state of the sources are refused: the identity is that of the trees `src` and `proof/src` in
-git, so that committing a result does not make it stale.
+scale. Each result names the commit and the sources it ran on: the trees `src` and `proof/src` in git, so that
+committing a result does not make it stale. Results of other sources stay until their round is run again, and count for
+nothing until then.
 
 Tests count what they did (recoveries, comparisons, histories) by `happened`; a run prints the sums when it ends.
 """
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -86,6 +87,8 @@ class RoundResult(Struct, frozen=True, kw_only=True):
     passed: bool
     seconds: float
     at: str
+    commit: str
+    sources: str
 
 
 class PartResult(Struct, kw_only=True):
@@ -94,11 +97,21 @@ class PartResult(Struct, kw_only=True):
     part: str
     unit: str
     scale: str
-    sources: str
-    commit: str
     versions: dict[str, str]
     planned: int
     rounds: list[RoundResult] = []
+
+    def of(self, identity: str) -> "PartResult":
+        """The rounds that ran on these sources alone."""
+        return msgspec.structs.replace(self, rounds=[each for each in self.rounds if each.sources == identity])
+
+    def stale(self, identity: str) -> bool:
+        return any(each.sources != identity for each in self.rounds)
+
+    @property
+    def commits(self) -> list[str]:
+        """Those that its rounds ran on, the newest last."""
+        return list(dict.fromkeys(each.commit[:8] for each in sorted(self.rounds, key=lambda each: each.at)))
 
     @property
     def count(self) -> int:
@@ -161,12 +174,6 @@ def recorded(folder: Path, scale: str) -> dict[str, PartResult]:
     return {result.part: result for result in found}
 
 
-def stale(root: Path, results: Iterable[PartResult]) -> list[str]:
-    """The parts whose results belong to other sources."""
-    identity = sources(root)
-    return [result.part for result in results if result.sources != identity]
-
-
 def shown(command: Sequence[str]) -> str:
     """A command as results name it, whatever the path of this interpreter."""
     return " ".join("python" if word == sys.executable else word for word in command)
@@ -190,7 +197,7 @@ class _RunningRound:
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
 
-    def result(self, output: str) -> RoundResult:
+    def result(self, output: str, commit: str, identity: str) -> RoundResult:
         count = self.part.count(output) if output.strip() else 0
         return RoundResult(
             command=shown(self.command),
@@ -198,6 +205,8 @@ class _RunningRound:
             passed=self._process.returncode == 0 and count > 0,
             seconds=round(monotonic() - self._began, 1),
             at=datetime.now(UTC).isoformat(timespec="seconds"),
+            commit=commit,
+            sources=identity,
         )
 
     def stop(self) -> None:
@@ -212,27 +221,34 @@ class _RunningRound:
 class EvidenceRun:
     """The rounds of these parts that are still to be run, for the sources as they are committed now."""
 
-    def __init__(self, root: Path, folder: Path, parts: Sequence[EvidencePart], scale: str) -> None:
-        self._root, self._folder, self._parts, self._scale = root, folder, parts, scale
-        known, identity = recorded(folder, scale), sources(root)
-        commit, here = _git(root, "rev-parse", "HEAD"), versions()
+    def __init__(
+        self, root: Path, folder: Path, parts: Sequence[EvidencePart], scale: str, parallel: int = SIDE_BY_SIDE
+    ) -> None:
+        self._root, self._folder, self._parts, self._scale, self._parallel = root, folder, parts, scale, parallel
+        self._commit, self._sources = _git(root, "rev-parse", "HEAD"), sources(root)
+        known, here = recorded(folder, scale), versions()
         self.results: dict[str, PartResult] = {}
         for part in parts:
             before, commands = known.get(part.name), {shown(each) for each in part.rounds(scale)}
-            kept = before.rounds if before is not None and before.sources == identity else []
             self.results[part.name] = PartResult(
                 part=part.name,
                 unit=part.unit,
                 scale=scale,
-                sources=identity,
-                commit=commit,
                 versions=here,
                 planned=len(commands),
-                rounds=[each for each in kept if each.command in commands],
+                rounds=[] if before is None else [each for each in before.rounds if each.command in commands],
             )
 
+    def result(self, part: str) -> PartResult:
+        """What its rounds did on these sources."""
+        return self.results[part].of(self._sources)
+
+    @property
+    def failed(self) -> bool:
+        return any(self.result(part.name).failed for part in self._parts)
+
     def open_rounds(self, part: EvidencePart) -> list[tuple[str, ...]]:
-        passed = self.results[part.name].passed_commands()
+        passed = self.result(part.name).passed_commands()
         return [command for command in part.rounds(self._scale) if shown(command) not in passed]
 
     def seconds_left(self) -> float:
@@ -242,7 +258,7 @@ class EvidenceRun:
             done = [each.seconds for each in self.results[part.name].rounds if each.passed]
             guess = part.hours * 3_600 * (1 if part.alone else SIDE_BY_SIDE) / len(part.full)
             each = sum(done) / len(done) if done else guess if self._scale == "full" else 0.0
-            left += each * len(self.open_rounds(part)) / (1 if part.alone else SIDE_BY_SIDE)
+            left += each * len(self.open_rounds(part)) / (1 if part.alone else self._parallel)
         return left
 
     def carry_out(self, seconds: float = inf) -> Generator[tuple[PartResult, RoundResult], None, None]:
@@ -263,24 +279,23 @@ class EvidenceRun:
             for each in running:
                 each.stop()
 
-    @staticmethod
-    def _fits(part: EvidencePart, running: Sequence[_RunningRound]) -> bool:
-        limit = 1 if part.alone or any(each.part.alone for each in running) else SIDE_BY_SIDE
+    def _fits(self, part: EvidencePart, running: Sequence[_RunningRound]) -> bool:
+        limit = 1 if part.alone or any(each.part.alone for each in running) else self._parallel
         return len(running) < limit
 
     def _record(self, ended: _RunningRound) -> tuple[PartResult, RoundResult]:
         """Write the result down, and what the last round that failed printed; that goes when all have passed."""
         result, output = self.results[ended.part.name], ended.output()
         ended.stop()
-        result.add(done := ended.result(output))
+        result.add(done := ended.result(output, self._commit, self._sources))
         self._folder.mkdir(parents=True, exist_ok=True)
         log = self._folder / f"{result.part}.failed.log"
         if not done.passed:
             log.write_text(f"$ {done.command}\n{output}")
-        elif not result.failed:
+        elif not self.result(result.part).failed:
             log.unlink(missing_ok=True)
         file = self._folder / f"{result.part}.{self._scale}.json"
         part = file.with_suffix(".part")
         part.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
         part.replace(file)
-        return result, done
+        return self.result(result.part), done
