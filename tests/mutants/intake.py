@@ -160,4 +160,25 @@ INTAKE_MUTANTS = [
         "ids[::-1]\n",
         _POSTGRES,
     ),
+    Mutant(
+        "a draft with the key of a dead job replaces it",
+        "src/forebay/store/shell.py",
+        "if any(draft.key is not None for _, draft in pairs):",
+        "if any(draft.key == 0 for _, draft in pairs):",
+        ("tests/stores/test_conformance.py", "-k", "memory-ingest-a_draft_with_a_key"),
+    ),
+    Mutant(
+        "the last of two drafts replaces a dead job",
+        "src/forebay/store/shell.py",
+        "drafts.setdefault(job_id, draft)",
+        "drafts[job_id] = draft",
+        ("tests/stores/test_conformance.py", "-k", "memory-ingest-only_dead_jobs"),
+    ),
+    Mutant(
+        "dead jobs are replaced in the order of their ids",
+        "src/forebay/store/sqlite/intake.py",
+        "ids = [job_id for job_id in drafts if job_id in {row.id for row in dead}]",
+        "ids = [row.id for row in dead]",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-ingest-new_jobs_come"),
+    ),
 ]

@@ -25,6 +25,13 @@ POSTGRES_MUTANTS = [
         ("tests/stores/test_conformance.py", "-k", "postgres-timing-a_promotion"),
     ),
     Mutant(
+        "postgres: settled jobs take places in a page of overdue leases",
+        f"{STORE}/jobs.sql",
+        "SELECT p.id AS pack, p.n - coalesce(bit_count(p.settled), 0) AS n,",
+        "SELECT p.id AS pack, p.n,",
+        (CONFORMANCE, "-k", "postgres-leases-settled_jobs_take_no_place"),
+    ),
+    Mutant(
         "postgres: a job taken back loses its rank",
         f"{SCHEMA}/0002_values.pre.sql",
         "SELECT CASE WHEN keep_rank THEN forebay.rank_back",

@@ -69,9 +69,10 @@ def only_dead_jobs_are_replaced_and_each_once(h: Harness) -> None:
     dead, waiting = h.dead(), h.one()
     draft = h.draft(payload=1)
     first, unknown, alive, again = h.store.replace_dead(
-        [(dead, draft), (10**12, draft), (waiting, draft), (dead, draft)]
+        [(dead, draft), (10**12, draft), (waiting, draft), (dead, h.draft(payload=2))]
     )
     assert first is not None
+    assert h.get(first.id).payload == 1
     assert (unknown, alive, again) == (None, None, None)
     assert h.store.replace_dead([(dead, draft)]) == [None]
     assert sorted(h.drain()) == [waiting, first.id]

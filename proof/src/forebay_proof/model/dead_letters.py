@@ -17,7 +17,7 @@ from forebay.core.outcome import Failure
 from forebay.core.stamp import Stamper
 from forebay_proof.model.jobs import SECOND, Item, JobTable
 
-UNHELD: dict[str, Any] = {"owner": None, "claimed_at": None, "lease_until": None}
+UNHELD: dict[str, Any] = {"owner": None, "claimed_at": None, "lease_until": None, "progress": None}
 
 
 class DeadLetterModel:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forebay.core.changeset import ChangeSet
 from forebay.core.decide import decide
@@ -25,7 +26,16 @@ from forebay.core.outcome import Abandoned, Ack
 from forebay.core.policy import Routing
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import CancelAnswer, Query, Receipt, Store, Want
+from forebay.store.protocol import (
+    CancelAnswer,
+    Checkpoint,
+    Pipelining,
+    ProgressReport,
+    Query,
+    Receipt,
+    Store,
+    Want,
+)
 from forebay.testing.clock import ManualClock
 from forebay_proof.model.jobs import require
 from forebay_proof.model.model import Model
@@ -99,7 +109,7 @@ class Lockstep:
             require(page.next > after, "pages go forward", page.next)
             after = page.next
         wanted = {name: value for name in query.__struct_fields__ if (value := getattr(query, name)) not in (None, ())}
-        items = [item.job for item in self.model.jobs.in_state(*State)]
+        items = [replace(item.job, progress=None) for item in self.model.jobs.in_state(*State)]
         expected = [job for job in items if all(getattr(job, name) == value for name, value in wanted.items())]
         require(jobs == expected, "browse", expected, jobs)
 
@@ -121,7 +131,21 @@ class Lockstep:
             self.model.logs.check_window(self.now, log, limit, self.store.extent(log))
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        leases = self.store.claim(wants, owner, lease_for)
+        return self._handed_out(wants, owner, lease_for, self.store.claim(wants, owner, lease_for))
+
+    def settle_and_claim(
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
+    ) -> None:
+        """In one call, where the store can."""
+        if not isinstance(self.store, Pipelining):
+            self.settle(settlements)
+            self.claim(wants, owner, lease_for)
+            return
+        answer, leases = self.store.settle_and_claim(settlements, wants, owner, lease_for)
+        _equal("answer", answer, self.model.settle(self.now, settlements))
+        self._handed_out(wants, owner, lease_for, leases)
+
+    def _handed_out(self, wants: Sequence[Want], owner: str, lease_for: timedelta, leases: list[Lease]) -> list[Lease]:
         self.model.end_by_themselves(self.now, self._shown_jobs())
         self.model.check_claim(self.now, wants, owner, micros(lease_for), leases)
         self.compare_jobs()
@@ -160,6 +184,24 @@ class Lockstep:
     def redrive(self, ids: Sequence[int]) -> None:
         answer = _outcome(lambda: self.store.redrive(ids))
         self._same(answer, _outcome(lambda: self.model.redrive(self.now, ids)))
+
+    def discard(self, ids: Sequence[int]) -> None:
+        self._same(self.store.discard(ids), self.model.discard(ids))
+
+    def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> None:
+        answer = _outcome(lambda: self.store.replace_dead(pairs))
+        receipts = [] if isinstance(answer, ForebayError) else [each for each in answer if each is not None]
+        fresh = self._fresh(receipts)
+        self._same(answer, _outcome(lambda: self.model.replace_dead(self.now, pairs, fresh)))
+
+    def ingest(self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]) -> None:
+        answer = _outcome(lambda: self.store.ingest(source, before, after, drafts))
+        fresh = None if isinstance(answer, ForebayError) else self._new_ids()
+        self._same(answer, _outcome(lambda: self.model.ingest(self.now, source, before, after, drafts, fresh)))
+        _equal(f"position of {source}", self.store.ingested(source), self.model.sources.get(source))
+
+    def report_progress(self, reports: Sequence[ProgressReport]) -> None:
+        self._same(self.store.report_progress(reports), self.model.report_progress(self.now, reports))
 
     def purge(self, state: State, before: Instant, limit: int = MAX_BATCH) -> None:
         answer = self.store.purge(state, before, limit)
@@ -205,6 +247,11 @@ class Lockstep:
         self.model.gates.check_release(self.now, condition_gate(condition, value), count, answer)
         self.compare_jobs()
 
+    def _new_ids(self) -> list[int]:
+        """Of jobs that the model does not know yet."""
+        after = max(self.model.intake.accepted, default=0)
+        return [job.id for job in self.store.browse(Query(), after, MAX_BATCH).jobs]
+
     def put_schedule(self, schedule: Schedule) -> None:
         self.store.put_schedule(schedule)
         self.model.put_schedule(schedule)
@@ -215,10 +262,10 @@ class Lockstep:
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> None:
         answer = _outcome(lambda: self.store.fire(name, tick, next_at, draft))
-        new = self.store.browse(Query(), max(self.model.intake.accepted, default=0), MAX_BATCH).jobs
-        fresh = None if isinstance(answer, ForebayError) else [job.id for job in new]
+        new = self._new_ids()
+        fresh = None if isinstance(answer, ForebayError) else new
         self._same(answer, _outcome(lambda: self.model.fire(self.now, name, tick, next_at, draft, fresh)))
-        require(all(job.id in self.model.intake.accepted for job in new), "jobs that were never enqueued", new)
+        require(all(job_id in self.model.intake.accepted for job_id in new), "jobs that were never enqueued", new)
         self.configuration()
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None]) -> list[LogEntry]:
@@ -270,6 +317,7 @@ class Lockstep:
         if self.opened.reopen is not None:
             self.store = self.opened.reopen()
             self.model.reopened()
+            self.model.forget_progress(self._shown_jobs())
             self.compare_jobs()
             self.configuration()
 

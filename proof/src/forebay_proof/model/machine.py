@@ -13,27 +13,27 @@ machine and run the test again: `reproduce_failure("6.…", b"…")(Machine)`. A
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
 from forebay.core.decide import decide
 from forebay.core.instant import seconds
-from forebay.core.job import Draft, State
+from forebay.core.job import Draft, Progress, State
 from forebay.core.lease import Lease, Settlement
 from forebay.core.ledger import Change, LedgerEntry
 from forebay.core.limits import MAX_BATCH
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Query, Want
+from forebay.store.protocol import Checkpoint, Query, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.checkers import check_all, ledger
 from forebay_proof.evidence import happened
 from forebay_proof.model.lockstep import Lockstep, OpenedStore
+from forebay_proof.model.log_rules import LogRules, plays
 from forebay_proof.model.strategies import (
-    BACK,
     COST,
     DELAY,
     FEW,
@@ -62,20 +62,12 @@ from forebay_proof.model.strategies import (
     drafts,
 )
 
-Rule = TypeVar("Rule", bound=Callable[..., Any])
 _COMPANY = (QUEUES, QUEUES, HOLDING)
 Opener = Callable[[ManualClock], OpenedStore]
-_GROUP = st.sampled_from("ggh")
-_MEMBER = st.sampled_from("abc")
-_NUMBER = st.integers(0, 1)
+_OWNER = st.sampled_from(["one", "many"])
 
 
-def plays(*names: str) -> Callable[[Rule], Rule]:
-    """The rule is for histories in which one of these plays."""
-    return precondition(lambda machine: not machine.plays.isdisjoint(names))
-
-
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(LogRules):
     """A store, its model and a clock. A history has one theme and few queues, so that its steps meet."""
 
     opener: ClassVar[Opener]
@@ -168,11 +160,6 @@ class StoreMachine(RuleBasedStateMachine):
         queues = [queue for queue in self.queues if queue in (names or self.queues)]
         return queues[pick % len(queues)]
 
-    def _offset(self, partition: int, pick: int) -> int:
-        """From -1, the start, to one that is not written yet; small picks are the newest."""
-        following = self.lockstep.model.logs.extent(LOG)[partition][1]
-        return following - pick % (following + 2)
-
     def _leases(self, pick: int) -> list[Lease]:
         newest = self.lockstep.leases[::-1]
         return newest[pick % len(newest) :]
@@ -181,11 +168,19 @@ class StoreMachine(RuleBasedStateMachine):
         newest = self.lockstep.model.intake.accepted[::-1] or [1]
         return newest[pick % len(newest)]
 
+    def _known(self, pick: int) -> bool:
+        """Whether the pick is a job that is kept, and not a dead one."""
+        item = self.lockstep.model.jobs.items.get(self._id(pick))
+        return item is not None and item.job.state is not State.DEAD
+
     def _settle(self, wishes: list[tuple[Lease, str]]) -> None:
+        self._decide(wishes)
+        self._begin().settle(self.last)
+
+    def _decide(self, wishes: list[tuple[Lease, str]]) -> None:
         self.last = [
             (lease, decide(lease.job, OUTCOMES[name], self.lockstep.routing(lease), 0.5)) for lease, name in wishes
         ]
-        self._begin().settle(self.last)
 
     @plays(JOBS)
     @rule(payload=PAYLOAD, pick=PICK, attempts=st.sampled_from([None, 1, 2]))
@@ -298,6 +293,34 @@ class StoreMachine(RuleBasedStateMachine):
             self._settle([(lease, name)])
 
     @plays(JOBS)
+    @precondition(lambda self: self.lockstep.leases)
+    @rule(
+        pick=PICK, settled=FEW, names=st.lists(OUTCOME, min_size=4, max_size=4), count=st.integers(1, 5), owner=_OWNER
+    )
+    def work_without_a_pause(self, pick: int, settled: int, names: list[str], count: int, owner: str) -> None:
+        """What a busy worker does: verdicts and the next claim in one call."""
+        leases = self._leases(pick)[:settled]
+        self._decide(list(zip(leases, names, strict=False)))
+        wants = [Want(queue, count) for queue in self.queues]
+        self._begin().settle_and_claim(self.last, wants, owner, seconds(5))
+
+    @precondition(lambda self: self.lockstep.leases)
+    @rule(pick=PICK, count=FEW, portion=st.sampled_from([0.0, 0.5]))
+    def report_progress(self, pick: int, count: int, portion: float) -> None:
+        leases = self._leases(pick)[:count]
+        self._begin().report_progress([(lease.fence, Progress(portion, f"{lease.job.id}")) for lease in leases])
+
+    @plays(JOBS)
+    @rule(source=NAME, on=st.sampled_from([True, True, False]), placed=st.lists(st.tuples(PICK, drafts()), max_size=4))
+    def ingest(self, source: str, on: bool, placed: list[tuple[int, Draft]]) -> None:
+        """From where the source is, or once more from where it was."""
+        known = self.lockstep.model.sources.get(source)
+        batch = known.batch if known else 0
+        before = known if on else Checkpoint(batch + 1, 1, b"")
+        batch_of = [replace(draft, queue=self._queue(pick)) for pick, draft in placed]
+        self._begin().ingest(source, before, Checkpoint(batch + 1, len(placed), b"d"), batch_of)
+
+    @plays(JOBS)
     @rule(pick=PICK)
     def fail_again_and_again(self, pick: int) -> None:
         """Past the last life, or past as many errors as a job carries."""
@@ -377,6 +400,27 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(ids=st.lists(PICK, min_size=1, max_size=3))
     def redrive(self, ids: list[int]) -> None:
         self._begin().redrive([*map(self._id, ids), 10**9])
+
+    @plays(JOBS)
+    @rule(ids=st.lists(PICK, min_size=1, max_size=3))
+    def discard(self, ids: list[int]) -> None:
+        self._begin().discard([*map(self._id, ids), 10**9])
+
+    @plays(JOBS)
+    @rule(order=st.permutations([0, 1, 2]), payload=PAYLOAD, cost=COST, pick=PICK)
+    def replace_the_dead(self, order: list[int], payload: int, cost: int, pick: int) -> None:
+        """Some of the newest dead in any order, one of them twice, and a job that may be in any state."""
+        dead = [item.job for item in self.lockstep.model.jobs.in_state(State.DEAD)][::-1]
+        jobs = [dead[place] for place in order if place < len(dead)]
+        pairs = [
+            (
+                job.id,
+                Draft("k", payload, queue=job.home or job.queue, subject=job.subject, tenant=job.tenant, cost=cost),
+            )
+            for job in jobs + jobs[:1]
+        ]
+        other = Draft("k", payload, queue=self.queues[0])
+        self._begin().replace_dead([*pairs, *([(self._id(pick), other)] if self._known(pick) else [])])
 
     @plays(JOBS)
     @rule(limit=st.sampled_from([1, 1000]))
@@ -497,59 +541,3 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def look_at_what_holds_them(self) -> None:
         self._begin().holds()
-
-    @plays(LOG)
-    @rule(keys=st.lists(st.sampled_from([None, "u", "v", "w"]), max_size=4))
-    def append(self, keys: list[str | None]) -> None:
-        bodies = [b'{"n":%d}' % number for number in range(len(keys))]
-        self._begin().append(LOG, bodies, keys)
-
-    @plays(LOG)
-    @rule(partition=_NUMBER, pick=PICK, limit=FEW)
-    def read(self, partition: int, pick: int, limit: int) -> None:
-        self._begin().read(LOG, partition, self._offset(partition, pick), limit)
-
-    @plays(LOG)
-    @rule(group=_GROUP, partition=_NUMBER, picks=st.lists(PICK, max_size=3), rewind=BACK)
-    def commit(self, group: str, partition: int, picks: list[int], rewind: bool) -> None:
-        """A reader that goes on, is late, or goes back on purpose."""
-        for pick in picks:
-            self._begin().commit(LOG, group, partition, self._offset(partition, pick), rewind=rewind)
-
-    @plays(LOG)
-    @rule(age=st.sampled_from([-1, 0, SECOND]), limit=st.sampled_from([1, 2, 1000]))
-    def trim(self, age: int, limit: int) -> None:
-        self._begin().trim(LOG, self.clock.now() - age, limit)
-
-    @plays(LOG)
-    @rule(group=_GROUP, partition=_NUMBER, pick=PICK, rewind=BACK, epoch=FEW)
-    def commit_in_an_epoch(self, group: str, partition: int, pick: int, rewind: bool, epoch: int) -> None:
-        """Some owner says so, of now, of before, or one that never was."""
-        offset = self._offset(partition, pick)
-        self._begin().commit(LOG, group, partition, offset, rewind=rewind, epoch=epoch)
-
-    @plays(LOG)
-    @rule(group=_GROUP, member=_MEMBER, span=st.sampled_from([1, 1, 90]))
-    def own(self, group: str, member: str, span: int) -> None:
-        self._begin().own(LOG, group, member, seconds(span))
-
-    @plays(LOG)
-    @rule(group=_GROUP, members=st.permutations("abc"))
-    def all_own(self, group: str, members: list[str]) -> None:
-        for member in members:
-            self._begin().own(LOG, group, member, seconds(5))
-
-    @plays(LOG)
-    @rule(group=_GROUP, member=_MEMBER)
-    def disown(self, group: str, member: str) -> None:
-        self._begin().disown(LOG, group, member)
-
-    @plays(LOG)
-    @rule(partition=_NUMBER, age=st.sampled_from([-1, 0, 1, SECOND, 3 * SECOND]))
-    def offset_at(self, partition: int, age: int) -> None:
-        self._begin().offset_at(LOG, partition, self.clock.now() - age)
-
-    @plays(LOG)
-    @rule()
-    def look_at_the_groups(self) -> None:
-        self._begin().configuration()

@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from forebay.core.errors import ForebayError
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
@@ -29,7 +30,16 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.engine.settle import outlived
-from forebay.store.protocol import Backlog, CancelAnswer, Promotion, Want
+from forebay.store.protocol import (
+    Backlog,
+    CancelAnswer,
+    Checkpoint,
+    ProgressReport,
+    Promotion,
+    Receipt,
+    Tally,
+    Want,
+)
 from forebay_proof.model.claims import ClaimModel
 from forebay_proof.model.dead_letters import UNHELD, DeadLetterModel, errors_of
 from forebay_proof.model.gates import GateModel
@@ -53,6 +63,7 @@ class Model:
         self.logs = LogModel(self.jobs.specs)
         self.schedules: dict[str, Schedule] = {}
         self.ticks: dict[str, Instant] = {}
+        self.sources: dict[str, Checkpoint] = {}
         self._settled: dict[int, tuple[int, type[Verdict]]] = {}
         self._later: set[int] = set()
         self._just: set[int] = set()
@@ -196,6 +207,61 @@ class Model:
                 self.jobs.change(item, state=State.WAITING)
         return list(dead)
 
+    def discard(self, ids: Sequence[int]) -> list[int]:
+        dead = [job_id for job_id in dict.fromkeys(ids) if self._is_dead(job_id)]
+        for job_id in dead:
+            del self.jobs.items[job_id]
+        return dead
+
+    def replace_dead(
+        self, now: Instant, pairs: Sequence[tuple[int, Draft]], fresh: Iterable[int] | None
+    ) -> list[Receipt | None]:
+        """Only the first pair with a dead job counts."""
+        drafts: dict[int, Draft] = {}
+        for job_id, draft in pairs:
+            if self._is_dead(job_id):
+                drafts.setdefault(job_id, draft)
+        dead = {job_id: self.jobs.items.pop(job_id) for job_id in drafts}
+        try:
+            receipts = self.intake.enqueue(now, list(drafts.values()), fresh)
+        except ForebayError:
+            self.jobs.items.update(dead)
+            raise
+        answers: dict[int, Receipt] = dict(zip(drafts, receipts, strict=True))
+        return [answers.pop(job_id, None) for job_id, _ in pairs]
+
+    def ingest(
+        self,
+        now: Instant,
+        source: str,
+        before: Checkpoint | None,
+        after: Checkpoint,
+        drafts: Sequence[Draft],
+        fresh: Iterable[int] | None,
+    ) -> Tally | None:
+        if self.sources.get(source) != before:
+            return None
+        tally = Tally.of(self.intake.enqueue(now, drafts, fresh))
+        self.sources[source] = after
+        return tally
+
+    def report_progress(self, now: Instant, reports: Sequence[ProgressReport]) -> list[Settled]:
+        current = [self._held(fence) is not None for fence, _ in reports]
+        for (fence, progress), is_current in zip(reports, current, strict=True):
+            if is_current:
+                self.jobs.change(self.jobs.items[fence[0]], progress=replace(progress, at=now))
+        return [Settled.APPLIED if each else Settled.STALE for each in current]
+
+    def forget_progress(self, shown_jobs: Mapping[int, Job | None]) -> None:
+        """A crash may lose what was reported."""
+        for job_id, shown in shown_jobs.items():
+            if shown is not None and shown.progress is None and (item := self.jobs.items.get(job_id)):
+                self.jobs.change(item, progress=None)
+
+    def _is_dead(self, job_id: int) -> bool:
+        item = self.jobs.items.get(job_id)
+        return item is not None and item.job.state is State.DEAD
+
     def check_purge(self, now: Instant, state: State, before: Instant, limit: int, answer: int, gone: set[int]) -> None:
         """`gone`: accepted jobs that the store no longer shows. It may count those whose retention was over, or not."""
         old = {item.job.id for item in self.jobs.in_state(state) if (item.job.finished_at or 0) < before}
@@ -305,7 +371,8 @@ class Model:
 
     def _check_lease(self, lease: Lease) -> None:
         job = self.jobs.items[lease.job.id].job
-        shown = (lease.job, lease.owner, lease.until)
+        job = replace(job, progress=None)
+        shown = (replace(lease.job, progress=None), lease.owner, lease.until)
         require(shown == (job, job.owner or "", job.lease_until or 0), "the lease shows its job", job, lease)
 
     def _settle(self, now: Instant, lease: Lease, verdict: Verdict) -> Settled:
