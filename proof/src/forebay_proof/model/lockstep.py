@@ -203,10 +203,10 @@ class Lockstep:
     def report_progress(self, reports: Sequence[ProgressReport]) -> None:
         self._same(self.store.report_progress(reports), self.model.report_progress(self.now, reports))
 
-    def purge(self, state: State, before: Instant, limit: int = MAX_BATCH) -> None:
-        answer = self.store.purge(state, before, limit)
+    def purge(self, state: State, before: Instant, limit: int = MAX_BATCH, queue: str | None = None) -> None:
+        answer = self.store.purge(state, before, limit, queue)
         gone = {job_id for job_id, job in self._shown_jobs().items() if job is None}
-        self.model.check_purge(self.now, state, before, limit, answer, gone)
+        self.model.check_purge(self.now, state, before, limit, answer, gone, queue)
         self.compare_jobs()
 
     def put_spec(self, spec: QueueSpec) -> None:

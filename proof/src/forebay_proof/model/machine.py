@@ -13,7 +13,7 @@ machine and run the test again: `reproduce_failure("6.…", b"…")(Machine)`. A
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
@@ -433,9 +433,11 @@ class StoreMachine(LogRules):
         state=st.sampled_from([State.DONE, State.DEAD, State.CANCELLED]),
         age=st.sampled_from([-1, 0, 1_000, SECOND]),
         limit=st.sampled_from([1, 2, 1000]),
+        pick=st.one_of(st.none(), PICK),
     )
-    def purge(self, state: State, age: int, limit: int) -> None:
-        self._begin().purge(state, self.clock.now() - age, limit)
+    def purge(self, state: State, age: int, limit: int, pick: int | None) -> None:
+        queue = None if pick is None else self._queue(pick)
+        self._begin().purge(state, self.clock.now() - age, limit, queue)
 
     @plays(JOBS)
     @rule(pick=PICK, span=st.sampled_from([None, SECOND, SECOND, 90 * SECOND]))
@@ -491,10 +493,18 @@ class StoreMachine(LogRules):
         self._begin().fire(name, tick, tick + SECOND, job)
 
     @plays(JOBS)
-    @rule(pick=st.one_of(st.none(), PICK), state=st.one_of(st.none(), st.sampled_from(State)), limit=FEW)
-    def browse(self, pick: int | None, state: State | None, limit: int) -> None:
+    @rule(
+        pick=st.one_of(st.none(), PICK),
+        state=st.one_of(st.none(), st.sampled_from(State)),
+        kind=st.sampled_from([None, None, "k", "l"]),
+        tenant=st.sampled_from([None, None, "a"]),
+        subject=st.sampled_from([None, None, "s"]),
+        suspect=st.sampled_from([None, None, True, False]),
+        limit=FEW,
+    )
+    def browse(self, pick: int | None, limit: int, **fields: Any) -> None:
         queue = None if pick is None else self._queue(pick)
-        self._begin().browse(Query(queue=queue, state=state), limit)
+        self._begin().browse(Query(queue=queue, **fields), limit)
 
     @rule()
     def crash_and_reopen(self) -> None:

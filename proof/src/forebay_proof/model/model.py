@@ -262,9 +262,19 @@ class Model:
         item = self.jobs.items.get(job_id)
         return item is not None and item.job.state is State.DEAD
 
-    def check_purge(self, now: Instant, state: State, before: Instant, limit: int, answer: int, gone: set[int]) -> None:
+    def check_purge(
+        self,
+        now: Instant,
+        state: State,
+        before: Instant,
+        limit: int,
+        answer: int,
+        gone: set[int],
+        queue: str | None = None,
+    ) -> None:
         """`gone`: accepted jobs that the store no longer shows. It may count those whose retention was over, or not."""
-        old = {item.job.id for item in self.jobs.in_state(state) if (item.job.finished_at or 0) < before}
+        finished = self.jobs.in_state(state, queue=queue)
+        old = {item.job.id for item in finished if (item.job.finished_at or 0) < before}
         crowded = self.dead_letters.crowded() if state is State.DEAD else []
         dropped = {
             i.job.id
