@@ -1,9 +1,13 @@
 """A clock that only a test moves, so that days of leases pass in microseconds and no test sleeps."""
 
 from threading import Condition
+from typing import Final
 
 from forebay.core.clock import Signal
 from forebay.core.instant import Duration, Instant
+
+_FIRST_POLL: Final = 0.001
+_LONGEST_POLL: Final = 0.02
 
 
 class ManualClock:
@@ -34,10 +38,12 @@ class ManualClock:
             self._sleeping[id(signal)] = signal
             self._changed.notify_all()
         try:
-            while not signal.wait(0.001):
+            poll = _FIRST_POLL
+            while not signal.wait(poll):
                 with self._changed:
                     if self._now >= until:
                         return
+                poll = min(_LONGEST_POLL, poll * 1.25)
         finally:
             with self._changed:
                 del self._sleeping[id(signal)]

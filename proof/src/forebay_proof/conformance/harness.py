@@ -33,6 +33,7 @@ QUEUE: Final = "q"
 LONG: Final = minutes(30)
 SECOND: Final[Duration] = 1_000_000
 ERROR: Final = Failure("Boom", "it broke")
+_LATE_NOTIFICATIONS: Final = 100
 _REAL_SHORT: Final[Duration] = 400_000
 
 
@@ -104,7 +105,7 @@ class Harness:
 
     def asleep_in(self, wait: Callable[[], bool]) -> RacingCall[bool]:
         """A thread that sleeps in this call. A late notification may wake it: then it waits again."""
-        while True:
+        for _ in range(_LATE_NOTIFICATIONS):
             task = RacingCall(wait)
             if self.clock is None:
                 self.until_asleep(1)
@@ -113,6 +114,7 @@ class Harness:
             if task.running:
                 return task
             task.result()
+        raise AssertionError(f"the call did not sleep, {_LATE_NOTIFICATIONS} times in a row")
 
     def spec(self, name: str = QUEUE, **axes: Any) -> QueueSpec:
         spec = QueueSpec(name=name, **axes)

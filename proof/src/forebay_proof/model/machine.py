@@ -111,9 +111,14 @@ class StoreMachine(LogRules):
         self._compared = True
 
     def teardown(self) -> None:
-        """Not after a failure: what comes after it would hide it."""
-        if not self._compared:
-            return
+        """The last checks are not made after a failure: what comes after it would hide it."""
+        try:
+            if self._compared:
+                self._judge_whole()
+        finally:
+            self.lockstep.store.close()
+
+    def _judge_whole(self) -> None:
         self._judge_ledger()
         self.lockstep.drain()
         changes = self.lockstep.opened.changes
