@@ -12,6 +12,13 @@ _FAULTS = ("tests/process/test_redis_faults.py", "-k", "lost_reply or forgotten 
 
 REDIS_MUTANTS = [
     Mutant(
+        "turns are rounded more coarsely, in Redis",
+        f"{_LUA}/shares.lua",
+        "256, 720720000",
+        "256, 7207200",
+        ("tests/unit/test_literals.py",),
+    ),
+    Mutant(
         "the end of a cancelled job is not published, in Redis",
         f"{_LUA}/settle.lua",
         "      has_ended[sid] = group.code == 'c' or nil\n",

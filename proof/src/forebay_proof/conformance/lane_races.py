@@ -7,12 +7,14 @@ from typing import Any
 
 from forebay.core.job import Draft
 from forebay.core.lease import Lease, Settled
+from forebay.core.ledger import Change
 from forebay.core.outcome import Ack, Retry
-from forebay.core.policy import AtMost, Eligibility, Fair, InOrder, Until
+from forebay.core.policy import AtMost, Eligibility, Fair, InOrder, Rate, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Store, Want
 from forebay_proof.conformance.case import case
 from forebay_proof.conformance.harness import ERROR, LONG, QUEUE, Harness
+from forebay_proof.conformance.ledger import entries
 from forebay_proof.conformance.racing import answers, race
 from forebay_proof.conformance.turns import within_a_quantum
 
@@ -169,27 +171,60 @@ def numbers_that_change_while_jobs_are_claimed_leave_no_slot_behind(h: Harness) 
 
 @case
 def shares_are_exact_under_eight_racing_claimers(h: Harness) -> None:
-    """Claims of a queue with shares are serial. At the end they are within one quantum; what eight threads see on the
-    way may differ by the starts of the claims that are under way, eight times the batch, for each class.
+    """Claims of a queue with shares are serial: in the order of their records, which a store with a ledger has, any
+    stretch of starts is within one quantum; beside a cap and a rate that hold the claimers up, too.
     """
-    weights = {"a": 5, "b": 3, "c": 2}
-    for number, cap in enumerate((AtMost(1_000), AtMost(1_000, per="kind"))):
-        queue, batch = f"q{number}", 2
-        h.spec(queue, share=Fair(weights=weights), eligibility=cap)
-        for tenant, weight in weights.items():
-            h.enqueue(60 * weight, queue=queue, tenant=tenant)
-        seen: list[str | None] = []
+    thirds, odd = {"a": 5, "b": 3, "c": 2}, {"a": 17, "b": 19}
+    terms: list[tuple[dict[str, int], int, Eligibility]] = [
+        (thirds, 120, AtMost(1_000)),
+        (thirds, 120, AtMost(1_000, per="kind")),
+        (odd, 144, AtMost(4) & Rate(9, h.short_delta)),
+        (odd, 144, AtMost(4, per="kind") & Rate(9, h.short_delta, per="kind")),
+    ]
+    for number, (weights, total, eligibility) in enumerate(terms):
+        queue = f"q{number}"
+        h.spec(queue, share=Fair(weights=weights), eligibility=eligibility)
+        for tenant in weights:
+            h.enqueue(total, queue=queue, tenant=tenant)
+        claims = _racing_claims(h, queue, total)
+        starts = [lease.job.tenant for leases in claims for lease in leases]
+        assert Counter(starts) == {name: total * weight // sum(weights.values()) for name, weight in weights.items()}
+        if h.store.ledger_extent()[1]:
+            within_a_quantum(starts, weights)
 
-        def act(store: Store, queue: str, batch: int, seen: list[str | None]) -> None:
-            for _ in range(15):
-                leases = store.claim([Want(queue, batch)], "claimer", LONG)
-                seen += [lease.job.tenant for lease in leases]
-                store.settle([(lease, Ack()) for lease in leases])
 
-        with h.handles(CLAIMERS) as handles:
-            answers(race(CLAIMERS, lambda number: act(handles[number], queue, batch, seen)))  # noqa: B023
-        assert Counter(seen) == Counter(a=120, b=72, c=48)
-        within_a_quantum(seen, weights, more=CLAIMERS * batch)
+def _racing_claims(h: Harness, queue: str, total: int) -> list[list[Lease]]:
+    """What eight claimers claim, `total` jobs together, in the order in which the store recorded it."""
+    claims: list[list[Lease]] = []
+    left, guard = [total], Lock()
+
+    def act(number: int, store: Store) -> None:
+        for _ in range(ROUNDS):
+            with guard:
+                count = min(1 + number % 3, left[0])
+                left[0] -= count
+            leases = store.claim([Want(queue, count)], f"claimer-{number}", LONG) if count else []
+            with guard:
+                left[0] += count - len(leases)
+                claims.extend([leases] if leases else [])
+                done = sum(map(len, claims)) == total
+            if leases:
+                assert set(store.settle([(lease, Ack()) for lease in leases])) == {Settled.APPLIED}
+            elif done:
+                return
+            else:
+                h.advance(h.short // 9)
+
+    with h.handles(CLAIMERS) as handles:
+        answers(race(CLAIMERS, lambda number: act(number, handles[number])))
+    recorded = {
+        span.first + i: entry.offset
+        for entry in entries(h)
+        for span in entry.record.spans
+        if span.change == Change.CLAIMED
+        for i in range(span.n)
+    }
+    return sorted(claims, key=lambda leases: recorded.get(leases[0].job.id, 0))
 
 
 @case

@@ -38,8 +38,8 @@ def _served(h: Harness, rounds: int, batch: int = 1, *, passing: bool = False) -
     return Counter(_starts(h, rounds, batch, passing=passing))
 
 
-def within_a_quantum(starts: Iterable[str | None], weights: dict[str, int], more: int = 0) -> None:
-    """In any stretch two classes differ by at most one start each, measured by their weights; `more`: so many each."""
+def within_a_quantum(starts: Iterable[str | None], weights: dict[str, int]) -> None:
+    """In any stretch two classes differ by at most one start each, measured by their weights."""
     served: Counter[str | None] = Counter()
     lead = {pair: [0, 0] for pair in combinations(weights, 2)}
     for count, tenant in enumerate(starts, 1):
@@ -48,8 +48,7 @@ def within_a_quantum(starts: Iterable[str | None], weights: dict[str, int], more
             ahead = served[one] * weights[other] - served[other] * weights[one]
             lead[one, other] = [min(least, ahead), max(most, ahead)]
             spread = lead[one, other][1] - lead[one, other][0]
-            allowed = (1 + more) * (weights[one] + weights[other])
-            assert spread <= allowed, f"{one} and {other} after {count} starts: {served}"
+            assert spread <= weights[one] + weights[other], f"{one} and {other} after {count} starts: {served}"
 
 
 @case

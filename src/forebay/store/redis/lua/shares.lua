@@ -3,7 +3,7 @@
 -- is known in `idle` while its turn is ahead of the queue's, which is that of the class that started last.
 -- needs: gates
 
-local IDLE_CLASSES, UNIT = 256, 7207200
+local IDLE_CLASSES, UNIT = 256, 720720000
 local open_key, turn_of, place_class, advance_class, restart_turns, write_classes
 
 (function()
