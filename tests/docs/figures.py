@@ -20,21 +20,24 @@ ROOT: Final = Path(__file__).parents[2]
 RECORDED: Final = ROOT / "docs" / "results" / "figures.json"
 EARLIER: Final = ROOT / "docs" / "results" / "earlier.json"
 RUNS: Final = {
-    "memory": "forebay bench run memory --quick --json",
-    "sqlite": "forebay bench run sqlite --quick --json",
-    "postgres": "forebay bench run postgres --quick --json --only drain/",
-    "redis": "forebay bench run redis --quick --json --only drain/",
+    "memory": "forebay bench run memory --json",
+    "sqlite": "forebay bench run sqlite --json",
+    "postgres": "forebay bench run postgres --json --only drain/,drain_unlike/,defaults/",
+    "redis": "forebay bench run redis --json --only drain/",
     "stores": "forebay bench run stores --json",
-    "latency": "forebay bench run latency --quick --json",
-    "postgres-bulk": "forebay bench run postgres --quick --json --only bulk/",
-    "postgres-together": "forebay bench run postgres --quick --json --only end_to_end/",
-    "postgres-single": "forebay bench run postgres --quick --json --only single",
-    "postgres-fleet": "forebay bench run postgres --quick --json --only fleet/",
-    "postgres-scale": "forebay bench run postgres --quick --json --only scale/",
-    "postgres-scheduled": "forebay bench run postgres --quick --json --only scheduled/",
-    "postgres-latency": "forebay bench run postgres --quick --json --only latency/",
-    "redis-cycle": "forebay bench run redis --quick --json --only cycle/",
-    "redis-together": "forebay bench run redis --quick --json --only end_to_end/",
+    "latency": "forebay bench run latency --json",
+    "postgres-bulk": "forebay bench run postgres --json --only bulk/",
+    "postgres-together": "forebay bench run postgres --json --only end_to_end/,failing/",
+    "postgres-failures": "forebay bench run postgres --json --only failure/",
+    "postgres-single": "forebay bench run postgres --json --only single/,single_enqueue/,single_claim/,aenqueue/",
+    "postgres-fleet": "forebay bench run postgres --json --only fleet/",
+    "postgres-scale": "forebay bench run postgres --json --only scale/",
+    "postgres-flat": "forebay bench run postgres --json --only flat/",
+    "postgres-snapshot": "forebay bench run postgres --json --only snapshot/",
+    "postgres-scheduled": "forebay bench run postgres --json --only scheduled/",
+    "postgres-latency": "forebay bench run postgres --json --only latency/",
+    "redis-cycle": "forebay bench run redis --json --only cycle/",
+    "redis-together": "forebay bench run redis --json --only end_to_end/",
     "worker": "forebay bench run worker --quick --json --only worker/",
     "worker-recovery": "forebay bench run worker --json --only recovery",
     "prices": "forebay bench run prices --quick --json",
@@ -51,17 +54,20 @@ RUNS: Final = {
 ABOUT: Final = {
     "memory": "The in-process store, beside a textbook queue (a deque and a dict); `durable` with its journal.",
     "sqlite": "One file, every commit synced, beside bare SQLite and bare syncs. `cycle`: enqueue, claim, acknowledge.",
-    "postgres": "A backlog drained by one worker process, beside other queues on the same server.",
+    "postgres": "A backlog drained by one or two worker processes, beside other queues on the same server.",
     "redis": "A backlog drained by one worker process, beside other queues on the same server.",
     "stores": "The four stores in one run: [Choosing a store](../guides/stores.md#how-fast) explains the rows.",
     "latency": "From the call to the first line of the handler: an idle worker, 50 jobs a second, one call each.",
     "postgres-bulk": "Enqueue of a long stream of drafts.",
-    "postgres-together": "A producer and a worker at the same time, on one server.",
+    "postgres-together": "A producer and two worker processes at the same time, on one server, and with failures.",
+    "postgres-failures": "What a failed attempt costs, to its second acknowledgement.",
     "postgres-single": "One job a call.",
     "postgres-fleet": "Eight worker processes of 64 slots on one server.",
-    "postgres-scale": "What depth, bloat and many queues cost.",
+    "postgres-scale": "What depth, bloat, many queues and many tenants cost.",
+    "postgres-flat": "Enqueue and process together for five minutes.",
+    "postgres-snapshot": "The same while another transaction holds a snapshot for twelve minutes.",
     "postgres-scheduled": "How late a scheduled job starts.",
-    "postgres-latency": "How long a claim takes under load.",
+    "postgres-latency": "How long a claim takes under load, and from the call to the handler of an idle worker.",
     "redis-cycle": "Enqueue, claim and acknowledge by one client, beside bare commands and bare designs.",
     "redis-together": "A producer and a worker at the same time, on one server.",
     "worker": "What the worker itself costs: a job that does nothing, a job that fails, no job.",
@@ -80,6 +86,8 @@ ABOUT: Final = {
 
 BUSY: Final = 8.0
 """A load at the start above which a recording is not the last word: benchmarks themselves cause less."""
+
+_MAX_SECONDS: Final = 4 * 3_600
 
 PEERS: Final = ("postgres", "redis")
 """Benchmarks that run other queues, too."""
@@ -101,7 +109,7 @@ def record(name: str) -> dict[str, Any]:
     load = os.getloadavg()[0]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        command.split(), cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=3_600
+        command.split(), cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=_MAX_SECONDS
     )
     figures = [_figure(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
     about = {"command": command, "commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count()}
@@ -137,9 +145,7 @@ def _noted(name: str, found: dict[str, Any] | None) -> list[str]:
     earlier = json.loads(EARLIER.read_text()).get(name)
     if earlier is None or (found is not None and found["load"][0] <= BUSY):
         return []
-    command = RUNS[name].replace(" --json", "")
-    command = command.replace(" --quick", "") if "full length" in earlier["note"] else command
-    about = ", ".join(filter(None, [f"`{command}`", f"noted {earlier['date']}", earlier["note"]]))
+    about = ", ".join(filter(None, [f"`{earlier['command']}`", f"noted {earlier['date']}", earlier["note"]]))
     rows = "".join(f"| {figure} | {value} | {_noted_goal(goal)} |\n" for figure, value, goal in earlier["rows"])
     return [f"{about}:\n\n| figure | value | goal |\n|---|---|---|\n{rows}"]
 
@@ -156,16 +162,20 @@ def pivot(name: str) -> str | None:
 
 def compared() -> str:
     """The rates of drains, Forebay's and its peers', by the store they ran on."""
-    parts = []
-    for name, found in sorted(read().items()):
-        rates = [each for each in found["figures"] if each["unit"] == "jobs/s" and _shown(name, each)]
-        if name in PEERS:
-            rows = "".join(
-                f"| `{each['name'].removeprefix('drain/')}` | {_measured(each)} | {_ratio(each)} |\n" for each in rates
-            )
+    parts, recorded = [], read()
+    for name in PEERS:
+        found = recorded.get(name)
+        if found is not None:
+            rates = [each for each in found["figures"] if each["unit"] == "jobs/s" and _shown(name, each)]
+            rows = "".join(f"| `{_queue(each['name'])}` | {_measured(each)} | {_ratio(each)} |\n" for each in rates)
             heading = "| queue | rate | of Forebay's |\n|---|---|---|\n"
-            parts += [f"{name.title()}, {_source(found)}:\n\n{heading}{rows}", *_noted(name, found)]
+            parts.append(f"{name.title()}, {_source(found)}:\n\n{heading}{rows}")
+        parts += _noted(name, found)
     return "\n".join(parts)
+
+
+def _queue(figure: str) -> str:
+    return figure.removeprefix("drain/").removesuffix("-rate")
 
 
 def read() -> dict[str, dict[str, Any]]:

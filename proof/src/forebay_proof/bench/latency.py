@@ -4,8 +4,8 @@ make bench-latency PEERS=1                    all of it, about eight minutes; th
 make bench-latency ARGS="--quick"             a first look, without peers that are not there
 make bench-latency ARGS="--json --only postgres"    one object a figure
 
-latency/NAME        the median of the time from just before the enqueue to the first line of the handler
-latency/NAME/p95    of the same jobs
+latency/STORE        the median of the time from just before the enqueue to the first line of the handler
+latency/STORE/p95    of the same jobs; latency/PEER-time: of the peer's
 
 Fifty jobs a second, one call each, from a process of their own; handlers only note the time. Ours are `forebay worker`
 with its defaults, and so are the peers. Servers are real ones that sync before they answer, on this machine.
@@ -91,9 +91,9 @@ def figures(stack: ExitStack, seconds: float) -> list[Figure]:
     theirs = peers()
     for name, compared in (("graphile", postgres), ("bullmq", redis)):
         if name in theirs:
-            add(name, compared, partial(start_peer, theirs[name]), "")
-    add("postgres", postgres, start_ours, "graphile", ("≤ 4", "≤ 8"))
-    add("redis", redis, start_ours, "bullmq", ("≤ 5", "≤ 10"))
+            add(f"{name}-time", compared, partial(start_peer, theirs[name]), "")
+    add("postgres", postgres, start_ours, "graphile-time", ("≤ 4", "≤ 8"))
+    add("redis", redis, start_ours, "bullmq-time", ("≤ 5", "≤ 10"))
     add("sqlite", Sqlite(), start_ours, "postgres", ("≤ 5", "≤ 10"))
     return found
 

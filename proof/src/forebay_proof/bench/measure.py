@@ -11,6 +11,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Final
+
+ONLY: Final = "only figures whose name contains one of these (and their baselines)"
+"""The help of `--only`."""
 
 
 @dataclass
@@ -38,12 +42,17 @@ def bench_parser(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
     parser.add_argument("--json", action="store_true", help="one JSON object a figure instead of the table")
-    parser.add_argument("--only", default="", help="only figures whose name contains this (and their baselines)")
+    parser.add_argument("--only", default="", metavar="TEXT,TEXT", help=ONLY)
     return parser
 
 
 def arguments(description: str | None) -> argparse.Namespace:
     return bench_parser(description).parse_args()
+
+
+def selected(only: str, name: str) -> bool:
+    """Whether `--only` selects a name."""
+    return any(part in name for part in only.split(","))
 
 
 def taken(name: str, unit: str, value: float, baseline: str | None = None) -> Figure:
@@ -54,7 +63,7 @@ def taken(name: str, unit: str, value: float, baseline: str | None = None) -> Fi
 def run(figures: Sequence[Figure], *, rounds: int, only: str, as_json: bool) -> None:
     """Measure all figures round by round, so that a noisy minute hurts a figure and its baseline alike."""
     named = {figure.name: figure for figure in figures}
-    wanted = [figure for figure in figures if only in figure.name]
+    wanted = [figure for figure in figures if selected(only, figure.name)]
     for figure in tuple(wanted):
         if (base := named.get(figure.baseline or "")) and base not in wanted:
             wanted.append(base)

@@ -4,7 +4,7 @@ make bench-postgres PEERS=1                            all of it, more than an h
 make bench-postgres ARGS="--quick"                     a first look, without peers that are not there
 make bench-postgres ARGS="--json --only end_to_end"    one object a figure
 
-drain/        a backlog worked off; over-…: ours by theirs
+drain/        a backlog worked off
 drain_unlike/ the same where each job is a row of its own            bulk/      many jobs put at once, batches of 1,000
 end_to_end/   enqueue and process together, batches of 100, a depth of 20,000; failing: 5 % on their first attempt
 failure/      CPU of a failed attempt and all that follows, a job in twenty or every job; failing/none: by the rate
@@ -16,6 +16,9 @@ scale/        depth: a deep backlog beside a shallow one; queues and tenants: a 
               tables and indexes after so many jobs
 sweep/        jobs a claim, and claimers at once                     defaults/  a worker's own settings beside the best
 flat/         minutes in buckets                                     snapshot/  twelve minutes with a snapshot held
+
+What is named after a peer, or pgbench, is ours over theirs: drain/graphile, drain_unlike/graphile, end_to_end/pgbench,
+single_enqueue/pgqueuer, latency/graphile. What they reach themselves ends in -rate or -time.
 
 One server of its own for all, with fsync and synchronous_commit, a fresh database for each measurement; payloads of 100
 bytes, async handlers that only count. CPU is that of the server and of all clients. Settings are printed first.

@@ -31,7 +31,7 @@ from forebay_proof.bench.guarantees import (
     parked_price,
     prices,
 )
-from forebay_proof.bench.measure import arguments
+from forebay_proof.bench.measure import arguments, selected
 from forebay_proof.servers.postgres import PostgresServer
 
 MANY: Final = 100_000
@@ -55,9 +55,11 @@ def measured(store: Store, only: str, rounds: Rounds, many: int) -> Iterator[Pri
     name = store.capabilities.name
     for base in (PLAIN, UNLIKE):
         ending = "" if base is PLAIN else f"/{base.name}"
-        wanted = [each for key, each in GUARANTEES.items() if only in f"{name}/{key}{ending}" and each is not base]
+        wanted = [
+            each for key, each in GUARANTEES.items() if selected(only, f"{name}/{key}{ending}") and each is not base
+        ]
         yield from prices(store, wanted, rounds, base)
-    if only in f"{name}/parked":
+    if selected(only, f"{name}/parked"):
         yield parked_price(store, many, rounds)
 
 
@@ -69,7 +71,7 @@ def main() -> None:
         for store, pid in opened:
             for price in measured(store, args.only, replace(rounds, pids=(pid,)), many):
                 show(price, as_json=args.json)
-            if args.only in f"{store.capabilities.name}/lanes":
+            if selected(args.only, f"{store.capabilities.name}/lanes"):
                 show_lanes(store.capabilities.name, *lanes_latency(store, many, rounds), as_json=args.json)
             store.close()
 

@@ -4,7 +4,7 @@ make bench-redis PEERS=1                       all of it, about twenty minutes; 
 make bench-redis ARGS="--quick"                a first look, without peers that are not there
 make bench-redis ARGS="--json --only cycle"    one object a figure
 
-drain/        a backlog put and worked off, everysec; over-…: ours by theirs
+drain/        a backlog put and worked off, everysec; a peer's name: ours over theirs, NAME-rate what it reaches
 end_to_end/   a producer and a worker together, batches of 100; 80-percent: at four fifths of that
 
 The server is a real one, started for this (see docs/internals/servers.md). "always" is the default of the store: every

@@ -15,6 +15,7 @@ from forebay.cli.exits import OK
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay_proof.bench.guarantees import GUARANTEES, Price, Rounds, parked_price, prices
+from forebay_proof.bench.measure import ONLY
 
 BENCHMARKS: Final = {
     **{
@@ -100,7 +101,7 @@ def _row(price: Price) -> tuple[object, ...]:
 def _run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", choices=sorted(BENCHMARKS), help="which one")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
-    parser.add_argument("--only", metavar="TEXT", help="only figures whose name contains this (and their baselines)")
+    parser.add_argument("--only", metavar="TEXT,TEXT", help=ONLY)
 
 
 def _run(call: Call) -> int:

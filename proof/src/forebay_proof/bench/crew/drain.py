@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, PUT, RATE, SERVER, WAL, ClientWindow, Values
+from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, PUT, RATE, SERVER, WAL, ClientWindow, Measurement, Values
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.crew.server import BenchServer, D
@@ -62,11 +62,13 @@ def drain_of(server: BenchServer[D], queue: Queue[D], jobs: int) -> Callable[[],
     return lambda: drained(server, queue, jobs)
 
 
-def drain_of_peer(server: BenchServer[D], peer: Peer, jobs: int) -> Callable[[], Values]:
+def rate_of_peer(server: BenchServer[D], peer: Peer, jobs: int) -> Measurement:
+    """`drain/NAME` is ours over theirs, so what they reach has another name."""
+
     def seed(database: D, clients: Clients, count: int) -> float:
         peer.prepare(database.plain_url, clients)
         peer.put(database.plain_url, clients, _SEED, count)
         return clients.tallies(_SEED).seconds(WHOLE)
 
     queue = Queue[D](seed, lambda database, clients: peer.start(database.plain_url, clients), peer.left, analyze=True)
-    return drain_of(server, queue, jobs // peer.slower)
+    return Measurement(f"drain/{peer.name}-rate", drain_of(server, queue, jobs // peer.slower))

@@ -1,4 +1,4 @@
-"""Enqueue and process together: one producer and one worker, flat out, or at four fifths of that.
+"""Enqueue and process together: one producer and a worker of one or more processes, flat out, or at 4/5 of that.
 
 The producer holds the depth: it puts a batch whenever fewer than so many jobs are unfinished. So neither side outruns
 the other, and the rate is what both sides and the server do together. Values are taken in a window after a warm-up.
@@ -67,16 +67,21 @@ def together(
     queue: str = ours.QUEUE,
     ledger: bool = True,
     size: tuple[int, int] = ours.FLOW,
+    processes: int = 0,
 ) -> Values:
-    with flowing(server, mix=mix, queue=queue, ledger=ledger, size=size) as flow:
+    with flowing(server, mix=mix, queue=queue, ledger=ledger, size=size, processes=processes) as flow:
         values = flow.measured(seconds)
         return {**values, **flow.database.traces()}
 
 
 def at_share(
-    server: BenchServer[D], seconds: float, ceiling_of: Callable[[], float], size: tuple[int, int] = ours.FLOW
+    server: BenchServer[D],
+    seconds: float,
+    ceiling_of: Callable[[], float],
+    size: tuple[int, int] = ours.FLOW,
+    processes: int = 0,
 ) -> Values:
     """At four fifths of what both sides reached flat out."""
     offered = round(SHARE * ceiling_of())
-    with flowing(server, rate=offered, size=size) as flow:
+    with flowing(server, rate=offered, size=size, processes=processes) as flow:
         return {**flow.measured(seconds), OFFERED: float(offered)}

@@ -13,8 +13,9 @@ from forebay_proof.load.mix import email_drafts
 from forebay_proof.load.payloads import BATCH
 
 SETTINGS: Final = (
-    f"one process; drain: --concurrency {DRAIN[0]} --claim-batch {DRAIN[1]}, a backlog of rows of 100 jobs "
-    f"(singles: of one); enqueue and process together: --concurrency {FLOW[0]} --claim-batch {FLOW[1]}, batches of 100"
+    f"drain: one process or two, --concurrency {DRAIN[0]} --claim-batch {DRAIN[1]}, a backlog of rows of 100 jobs "
+    f"(singles: of one); enqueue and process together: two processes, --concurrency {FLOW[0]} --claim-batch {FLOW[1]}, "
+    "batches of 100"
 )
 LEFT: Final = (
     "SELECT (SELECT coalesce(sum(n), 0) FROM forebay.run) "

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from forebay_proof.bench.crew import ours
 from forebay_proof.bench.crew.cell import DEAD, RATE, Measurement, Values, costs, latencies, ratio
-from forebay_proof.bench.crew.drain import COSTS, Prepare, Put, Queue, drain_of, drain_of_peer
+from forebay_proof.bench.crew.drain import COSTS, Prepare, Put, Queue, drain_of, rate_of_peer
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.measure import Figure
@@ -77,20 +77,19 @@ _OURS: Final = {
 def figures(bench: Bench, jobs: int) -> list[Figure]:
     found: list[Figure] = []
     cells = {name: Measurement(f"drain/{name}", drain_of(bench, queue, jobs)) for name, queue in _OURS.items()}
-    theirs = {peer.name: Measurement(f"drain/{peer.name}", drain_of_peer(bench, peer, jobs)) for peer in PEERS.here()}
+    theirs = {peer.name: rate_of_peer(bench, peer, jobs) for peer in PEERS.here()}
     for name, cell in cells.items():
         found += cell.figures(_KEYS, None if name == "forebay" else "drain/forebay")
     for cell in theirs.values():
         found += cell.figures(_KEYS, "drain/forebay")
     found.append(ratio("defaults/tuned", [cells["forebay-defaults"]], [cells["forebay"]], "≥ 0.8"))
-    mine = [cells["forebay"], cells["forebay-2-processes"]]
     unlike = Measurement("drain_unlike/forebay", drain_of(bench, _worker(ours.DRAIN, processes=2, rows_of=1), jobs))
-    found += unlike.figures(_KEYS, "drain/forebay")
+    found += unlike.figures(_KEYS, "drain/forebay-2-processes", rate="≥ 60,000")
     if layouts := [theirs[peer.name] for peer in PEERS.layouts("graphile")]:
         found.append(ratio("drain_unlike/graphile", [unlike], layouts, "≥ 3.5"))
-    for name, goal in (("graphile", "≥ 2.5 (4)"), ("pgqueuer", "≥ 3 (5)"), ("procrastinate", "")):
+    for name, goal in (("graphile", "≥ 5"), ("pgqueuer", "≥ 5"), ("procrastinate", "")):
         if layouts := [theirs[peer.name] for peer in PEERS.layouts(name)]:
-            found.append(ratio(f"drain/over-{name}", mine, layouts, goal))
+            found.append(ratio(f"drain/{name}", [cells["forebay-2-processes"]], layouts, goal))
     return found
 
 

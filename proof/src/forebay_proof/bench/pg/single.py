@@ -8,7 +8,7 @@ from typing import Final
 from forebay import Forebay, Want, open_store
 from forebay.core.instant import minutes
 from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import Measurement, Values
+from forebay_proof.bench.crew.cell import Measurement, Values, ratio
 from forebay_proof.bench.crew.drain import COSTS
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
@@ -70,20 +70,28 @@ def _claimed(database: PostgresDatabase, _: Clients, jobs: int) -> tuple[float, 
 def figures(bench: Bench, jobs: int, seconds: float) -> list[Figure]:
     found: list[Figure] = []
     keys = (*COSTS, "enqueue-p50", "enqueue-p99")
+    mine = Measurement("single_enqueue/forebay", partial(_ours, bench, jobs))
     base = None
     for peer in (each for each in PEERS.here() if each.name == "pgqueuer"):
-        base = f"single_enqueue/{peer.name}"
-        found += Measurement(base, partial(_theirs, bench, peer, jobs)).figures(keys)
-    mine = Measurement("single_enqueue/forebay", partial(_ours, bench, jobs))
-    found += mine.figures(keys, base, rate="≥ 1 ×")
+        theirs = Measurement(f"single_enqueue/{peer.name}-rate", partial(_theirs, bench, peer, jobs))
+        base = theirs.name
+        found += theirs.figures(keys)
+        found.append(ratio(f"single_enqueue/{peer.name}", [mine], [theirs], "≥ 1"))
+    found += mine.figures(keys, base)
     shared = partial(put_in_bulk, bench, lambda database, _: ours.prepare(database), _by_coroutines, 10 * jobs)
     found += Measurement("aenqueue/1000-coroutines", shared).figures(keys, "single_enqueue/forebay")
     claims = partial(put_in_bulk, bench, lambda database, _: backlog.seed(database, jobs, 1), _claimed, jobs)
     found += Measurement("single_claim/forebay", claims).figures(COSTS, server_cpu="≤ 200")
-    starts: dict[str, Start] = {name: partial(start_peer, peer) for name, peer in peers().items() if name == "graphile"}
-    for name, start in {**starts, "forebay": start_ours}.items():
-        cell = Measurement(f"latency/{name}", partial(dripped, bench.database, seconds, start))
-        ahead = "latency/graphile" if name == "forebay" and starts else None
-        read = partial(cell.read, "p50", cell.name)
-        found.append(Figure(cell.name, "ms", read, ahead, "≤ 0.8 ×" if ahead else ""))
-    return found
+    return [*found, *_latencies(bench, seconds)]
+
+
+def _latencies(bench: Bench, seconds: float) -> list[Figure]:
+    """Ours, theirs if they are here, and ours over theirs."""
+    starts: dict[str, Start] = {"forebay": start_ours}
+    if graphile := peers().get("graphile"):
+        starts["graphile-time"] = partial(start_peer, graphile)
+    cells = [
+        Measurement(f"latency/{name}", partial(dripped, bench.database, seconds, each)) for name, each in starts.items()
+    ]
+    found = [Figure(cell.name, "ms", partial(cell.read, "p50", cell.name)) for cell in cells]
+    return [*found, *([ratio("latency/graphile", cells[:1], cells[1:], "≤ 0.8", "p50")] if cells[1:] else [])]

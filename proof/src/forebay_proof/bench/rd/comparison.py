@@ -9,7 +9,7 @@ from typing import Final
 
 from forebay_proof.bench.crew import ours
 from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, OFFERED, PUT, RATE, SERVER, Measurement, Values, ratio
-from forebay_proof.bench.crew.drain import Queue, drain_of, drain_of_peer
+from forebay_proof.bench.crew.drain import Queue, drain_of, rate_of_peer
 from forebay_proof.bench.crew.flow import CALLS, at_share, together
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.rd.peers.programs import PEERS
@@ -41,14 +41,15 @@ def drain_figures(bench: RedisBench, jobs: int) -> list[Figure]:
         Measurement("drain/forebay", drain_of(bench, _worker(0), jobs)),
         Measurement("drain/forebay-2-processes", drain_of(bench, _worker(2), jobs)),
     ]
-    theirs = {peer.name: Measurement(f"drain/{peer.name}", drain_of_peer(bench, peer, jobs)) for peer in PEERS.here()}
+    theirs = {peer.name: rate_of_peer(bench, peer, jobs) for peer in PEERS.here()}
     found: list[Figure] = []
     for cell in [*mine, *theirs.values()]:
-        found += cell.figures(_KEYS, None if cell is mine[0] else "drain/forebay")
+        first = cell is mine[0]
+        found += cell.figures(_KEYS, None if first else "drain/forebay", rate="≥ 40,000" if first else "")
     for project, goal in GOALS.items():
         if layouts := [theirs[peer.name] for peer in PEERS.layouts(project)]:
-            found.append(ratio(f"drain/over-{project}", mine, layouts, ""))
-            found.append(ratio(f"drain/put-and-drained-over-{project}", mine, layouts, goal, BOTH))
+            found.append(ratio(f"drain/{project}", mine, layouts, ""))
+            found.append(ratio(f"drain/{project}/put-and-drained", mine, layouts, goal, BOTH))
     return found
 
 
