@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import CHECKS, AuditOptions, Verdict
+from forebay.spark.audit import CHECKS, AuditOptions, AuditVerdict
 from tests.spark.growing import Growing, findings, known, same
 from tests.spark.lie_rounds import compared
 from tests.spark.lies import KINDS
@@ -207,14 +207,14 @@ def _lies_before(spark: SparkSession, place: Path, cut: _Cut) -> Iterator[str]:
     yield from _judged_by_duckdb(whole, cut)
 
 
-def _the_rest(growing: Growing, options: AuditOptions) -> tuple[Verdict, Verdict]:
+def _the_rest(growing: Growing, options: AuditOptions) -> tuple[AuditVerdict, AuditVerdict]:
     growing.bring(growing.events["offset"][-1].as_py() + 1)
     for name in ("receipts", "effects"):
         growing.give(name, list(range(len(getattr(growing, name)))))
     return growing.audits(options)
 
 
-def _judged_by_duckdb(verdict: Verdict, cut: _Cut) -> Iterator[str]:
+def _judged_by_duckdb(verdict: AuditVerdict, cut: _Cut) -> Iterator[str]:
     answer, rows = oracle(cut.events, cut.receipts, cut.effects, cut.options)
     if verdict.answer != answer:
         yield f"the answer is {verdict.answer}, that of DuckDB is {answer}"

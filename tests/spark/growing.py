@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import AuditOptions, Verdict, audit
+from forebay.spark.audit import AuditOptions, AuditVerdict, audit
 from forebay.spark.evidence import read_effects, read_receipts
 from forebay.spark.lake import Lake
 from forebay.spark.lake_reader import read_events
@@ -67,7 +67,7 @@ class Growing:
         effects = read_effects(self.start, [str(self.place / "effects")], self.lake)
         return LakeEvidence(receipts, effects, {})
 
-    def audits(self, options: AuditOptions) -> tuple[Verdict, Verdict]:
+    def audits(self, options: AuditOptions) -> tuple[AuditVerdict, AuditVerdict]:
         """The incremental one, and the whole one, which leaves no proof."""
         evidence = self.evidence()
         before = self.starts
@@ -100,7 +100,7 @@ def _first(events: pa.Table, verb: str | None) -> dict[object, int]:
     return found
 
 
-def findings(verdict: Verdict, *outcomes: str) -> set[tuple[object, ...]]:
+def findings(verdict: AuditVerdict, *outcomes: str) -> set[tuple[object, ...]]:
     return {
         (each.check, who.seq, who.job_id, who.delivery, who.offset, who.place, who.note)
         for each in verdict.results
@@ -109,7 +109,7 @@ def findings(verdict: Verdict, *outcomes: str) -> set[tuple[object, ...]]:
     }
 
 
-def same(ours: Verdict, whole: Verdict, before: set[tuple[object, ...]]) -> set[tuple[object, ...]]:
+def same(ours: AuditVerdict, whole: AuditVerdict, before: set[tuple[object, ...]]) -> set[tuple[object, ...]]:
     """Everything but notes of what was not touched since `before`; the notes of the whole one."""
     assert (ours.answer, ours.reasons, ours.facts) == (whole.answer, whole.reasons, whole.facts)
     assert findings(ours, "failed", "missing") == findings(whole, "failed", "missing")

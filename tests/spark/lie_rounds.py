@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from forebay.spark.audit import Verdict, audit
+from forebay.spark.audit import AuditVerdict, audit
 from forebay.spark.audit.verdict import OFFENDERS
 from tests.spark.lies import KINDS, lawful
 from tests.spark.oracle import Row, oracle
@@ -37,7 +37,7 @@ class Round(NamedTuple):
     partitions: int
     lies: int
     gaps: set[int]
-    verdict: Verdict
+    verdict: AuditVerdict
     answer: str
     offenders: Counter[Row]
 
@@ -86,7 +86,7 @@ def faults(played: Round) -> Iterator[str]:
     yield from compared(verdict, played.offenders)
 
 
-def compared(verdict: Verdict, theirs: Counter[Row]) -> Iterator[str]:
+def compared(verdict: AuditVerdict, theirs: Counter[Row]) -> Iterator[str]:
     """To the row. Seqs of checks that only know jobs are added for the reader; DuckDB has none there."""
     by_seq = {row[0] for row in theirs if row[1] is not None}
     ours: Counter[Row] = Counter(

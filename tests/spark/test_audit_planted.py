@@ -9,7 +9,7 @@ import random
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import CHECKS, AuditOptions, Tier, Verdict, audit, examine
+from forebay.spark.audit import CHECKS, AuditOptions, Tier, AuditVerdict, audit, examine
 from tests.spark.lie_rounds import PARTITIONS, Round, faults, grown, played, rounds
 from tests.spark.lies import KINDS, lawful
 from tests.spark.planted import Found, Garden, clean
@@ -27,7 +27,7 @@ def round_of_all(spark: SparkSession) -> Round:
     return played(spark, grown(11, KINDS), 5, 2 * len(KINDS))
 
 
-def named(verdict: Verdict) -> set[Found]:
+def named(verdict: AuditVerdict) -> set[Found]:
     return {(result.check, each.seq, each.job_id) for result in verdict.results for each in result.offenders}
 
 

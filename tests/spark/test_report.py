@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.spark.audit import CheckResult, Offender, Verdict
+from forebay.spark.audit import CheckResult, Offender, AuditVerdict
 from forebay.spark.figures import MAX_GROUPS, Figures
 from forebay.spark.plots import MAX_BARS, MAX_POINTS, Curve, bars, lines, thinned
 from forebay.spark.report import page
@@ -94,9 +94,9 @@ def hostile(steps: int = 50, groups: int = 3, queues: int = 3) -> Figures:
     )
 
 
-def failed() -> Verdict:
+def failed() -> AuditVerdict:
     offenders = [Offender(seq=number, job_id=9, note=EVIL) for number in range(100)]
-    return Verdict(
+    return AuditVerdict(
         "FAIL", [EVIL], {"events": 1_000, "from": EVIL}, [CheckResult("lost", "I1", EVIL, "failed", 4, offenders)]
     )
 

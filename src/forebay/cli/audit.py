@@ -37,7 +37,7 @@ from forebay.core.errors import ForebayError, Invalid
 from forebay.store.clock import SystemClock
 
 if TYPE_CHECKING:
-    from forebay.spark.audit import AuditOptions, Verdict
+    from forebay.spark.audit import AuditOptions, AuditVerdict
     from forebay.spark.evidence import Start
     from forebay.spark.lake import Lake
     from forebay.spark.proof import LakeEvidence
@@ -182,7 +182,7 @@ def _follow(call: Call, start: "Start", lake: "Lake", url: str | None, options: 
     return OK
 
 
-def _keep(lake: "Lake", verdict: "Verdict") -> None:
+def _keep(lake: "Lake", verdict: "AuditVerdict") -> None:
     """A summary of the last verdict stays in the lake, for the dashboard."""
     failed = [f"{each.check}: {each.count:,}. {each.what}" for each in verdict.results if each.outcome == "failed"]
     summary = {"answer": verdict.answer, "at": SystemClock().now(), "reasons": [*verdict.reasons, *failed]}
@@ -254,7 +254,7 @@ def _judge(
     evidence: "LakeEvidence",
     options: "AuditOptions",
     until: int | None = None,
-) -> "Verdict":
+) -> "AuditVerdict":
     from forebay.spark.proof import audit_lake
 
     args, note = call.args, call.screen.note

@@ -24,7 +24,7 @@ from forebay.store.protocol import Receipt, Store
 if TYPE_CHECKING:
     from forebay.serve.context import ServerContext
 
-Answer: TypeAlias = Receipt | Exception
+IntakeResult: TypeAlias = Receipt | Exception
 Waiting: TypeAlias = tuple[Draft, "asyncio.Future[Receipt]"]
 
 GATHER_SECONDS: Final = 0.004
@@ -116,7 +116,7 @@ class Enqueuer:
         return batch
 
     async def _send_batch(self, batch: list[Waiting]) -> None:
-        answers: list[Answer]
+        answers: list[IntakeResult]
         try:
             if monotonic() - self._specs_read_at > _SPECS_SECONDS:
                 await self.refresh_blocking()
@@ -132,7 +132,7 @@ class Enqueuer:
                 future.set_result(answer)
 
 
-def enqueue_each(store: Store, drafts: list[Draft]) -> list[Answer]:
+def enqueue_each(store: Store, drafts: list[Draft]) -> list[IntakeResult]:
     """One result per draft, in few calls: a bad draft costs further calls, a full queue one more in all."""
     if not drafts:
         return []
@@ -151,7 +151,7 @@ def enqueue_each(store: Store, drafts: list[Draft]) -> list[Answer]:
         return enqueue_each(store, drafts[:half]) + enqueue_each(store, drafts[half:])
 
 
-def _enqueue_around_full(store: Store, drafts: list[Draft], full: QueueFull) -> list[Answer]:
+def _enqueue_around_full(store: Store, drafts: list[Draft], full: QueueFull) -> list[IntakeResult]:
     """Enqueue the drafts of other queues and as many of the full queue as fit; refuse the rest.
 
     A draft with a known idempotency key needs no room, so each draft with a key is tried by itself.
@@ -170,7 +170,7 @@ def _enqueue_around_full(store: Store, drafts: list[Draft], full: QueueFull) -> 
     if len(tried) == len(drafts):
         half = len(drafts) // 2
         return enqueue_each(store, drafts[:half]) + enqueue_each(store, drafts[half:])
-    answers: dict[int, Answer] = dict(zip(tried, enqueue_each(store, [drafts[index] for index in tried]), strict=True))
+    answers: dict[int, IntakeResult] = dict(zip(tried, enqueue_each(store, [drafts[index] for index in tried]), strict=True))
     for index in refused:
         keyed = drafts[index].key is not None
         answers[index] = enqueue_each(store, [drafts[index]])[0] if keyed else _refusal_of_one(full)

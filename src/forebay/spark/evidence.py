@@ -44,14 +44,14 @@ _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-Answer = Literal["accepted", "duplicate", "merged", "refused", "unknown"]
+ReceiptAnswer = Literal["accepted", "duplicate", "merged", "refused", "unknown"]
 
 
 class ReceiptLine(Struct, frozen=True):
     """A producer's record of one enqueue."""
 
     seq: _Long
-    answer: Answer
+    answer: ReceiptAnswer
     job_id: _Long | None = None
     sent_at: datetime | None = None
 
@@ -349,7 +349,7 @@ def _check_rows(rows: DataFrame, schema: StructType, what: str) -> None:
     needed = [field.name for field in schema if not field.nullable]
     wrong = " or ".join(f"{name} is null" for name in needed)
     if "answer" in needed:
-        answers = ", ".join(f"'{answer}'" for answer in get_args(Answer))
+        answers = ", ".join(f"'{answer}'" for answer in get_args(ReceiptAnswer))
         wrong += f" or answer not in ({answers})"
     bad = rows.filter(wrong).take(1)
     if bad:

@@ -40,7 +40,7 @@ from forebay.spark.audit.in_cells import doubts, in_cells, not_judged
 from forebay.spark.audit.judge import AuditCase
 from forebay.spark.audit.proven import NOTHING, Past, Proven
 from forebay.spark.audit.small import SmallCase
-from forebay.spark.audit.verdict import Verdict
+from forebay.spark.audit.verdict import AuditVerdict
 from forebay.spark.evidence import Evidence, Start
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable
@@ -88,7 +88,7 @@ def audit_lake(
     until: int | None = None,
     by_spark: bool = False,
     note: Callable[[str], object] | None = None,
-) -> Verdict:
+) -> AuditVerdict:
     """The verdict on a lake, or on its events below the offset `until`. Unless `whole`, it relies on the proof of an
     earlier audit, if there is one. Spark is started where there is much to read, or if `by_spark`. `note` is called
     with a line for the user."""
@@ -122,7 +122,7 @@ def _relied_on(
 
 def _audit_small(
     lake: Lake, table: LakeTable, evidence: LakeEvidence, options: AuditOptions, proven: Proven, scope: str
-) -> Verdict | None:
+) -> AuditVerdict | None:
     """Without Spark; None if that is not possible, or there are too many rows."""
     if options.quick or options.ordered or options.schedules or evidence.logs or proven.held_back:
         return None
@@ -185,7 +185,7 @@ class _LakeAudit:
         self._kept: list[DataFrame] = []
         self._new_rows: dict[int, int] = {}
 
-    def verdict(self, options: AuditOptions, proven: Proven, scope: str) -> Verdict:
+    def verdict(self, options: AuditOptions, proven: Proven, scope: str) -> AuditVerdict:
         try:
             with interpreted(self._spark, self._new_rows_from(proven.end) <= FEW):
                 past = self._past(proven, scope) if proven.end else None

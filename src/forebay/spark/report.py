@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from forebay.core.humanize import number
-from forebay.spark.audit import Verdict
+from forebay.spark.audit import AuditVerdict
 from forebay.spark.document import document, save, section, table
 from forebay.spark.figures import MAX_GROUPS, Figures, figures
 from forebay.spark.lake import Lake
@@ -27,12 +27,12 @@ _MEANINGS: Final = {
 }
 
 
-def write_report(spark: SparkSession, lake: Lake, out: Path, verdict: Verdict | None, command: str = "") -> None:
+def write_report(spark: SparkSession, lake: Lake, out: Path, verdict: AuditVerdict | None, command: str = "") -> None:
     """Write the page atomically. `command`: shown at its foot."""
     save(page(figures(spark, lake), verdict, command), out)
 
 
-def page(found: Figures, verdict: Verdict | None, command: str = "") -> str:
+def page(found: Figures, verdict: AuditVerdict | None, command: str = "") -> str:
     return document(
         "Forebay report",
         _head(found, verdict),
@@ -47,7 +47,7 @@ def page(found: Figures, verdict: Verdict | None, command: str = "") -> str:
     )
 
 
-def _head(found: Figures, verdict: Verdict | None) -> str:
+def _head(found: Figures, verdict: AuditVerdict | None) -> str:
     facts = {
         "jobs": found.rows.get("jobs", 0),
         "deliveries": found.rows.get("attempts", 0),
@@ -59,7 +59,7 @@ def _head(found: Figures, verdict: Verdict | None) -> str:
     return f"<header><h1>Forebay report</h1><p>{times}</p></header>{_verdict(verdict)}<div class='tiles'>{tiles}</div>"
 
 
-def _verdict(verdict: Verdict | None) -> str:
+def _verdict(verdict: AuditVerdict | None) -> str:
     if verdict is None:
         way = "run <code>forebay audit --report</code> with receipts and effects for a verdict"
         return f'<section class="verdict none"><b>not audited</b><p>{way}</p></section>'
@@ -171,7 +171,7 @@ def _fairness(found: Figures) -> str:
     return lines("Fairness", sentence, series, "", _ends(found))
 
 
-def _checks(verdict: Verdict) -> str:
+def _checks(verdict: AuditVerdict) -> str:
     heads = ["check", "invariant", "outcome", "count", "meaning", "the first of them"]
     rows = [
         [

@@ -29,8 +29,8 @@ from forebay.core.limits import MAX_BATCH
 from forebay.store.open import open_store
 from forebay.store.protocol import Query, Store
 
-Answer = Literal["PASS", "FAIL", "INVALID"]
-EXITS: Final[dict[Answer, int]] = {"PASS": 0, "FAIL": 1, "INVALID": 2}
+AuditAnswer = Literal["PASS", "FAIL", "INVALID"]
+EXITS: Final[dict[AuditAnswer, int]] = {"PASS": 0, "FAIL": 1, "INVALID": 2}
 MAX_SEQ: Final = 400_000_000
 """A seq takes twenty bytes here; larger runs are audited on Spark."""
 
@@ -56,7 +56,7 @@ class AuditResult(Struct, frozen=True, kw_only=True):
     torn         files that end in the middle of a line
     """
 
-    answer: Answer
+    answer: AuditAnswer
     reasons: list[str]
     accepted: int = 0
     effects: int = 0

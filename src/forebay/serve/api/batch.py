@@ -27,7 +27,7 @@ from forebay.serve.api.requests import NewJob
 from forebay.serve.api.routing import BodyDecoder, Context, Producer, api_router, check_media
 from forebay.serve.api.schema import ResponseModel, problems, reference
 from forebay.serve.context import ServerContext
-from forebay.serve.enqueuer import Answer, enqueue_each
+from forebay.serve.enqueuer import IntakeResult, enqueue_each
 from forebay.serve.problems import Problem, to_problem
 from forebay.serve.security.auth import charge_jobs, charge_queue_names
 from forebay.serve.security.request_limits import too_large
@@ -173,7 +173,7 @@ class _Batch:
         """The results of these lines, once their jobs are durable."""
         drafts = await self._context.call(self._drafts, part)
         good = [draft for draft in drafts if isinstance(draft, Draft)]
-        receipts: Sequence[Answer]
+        receipts: Sequence[IntakeResult]
         try:
             charge_queue_names(self._request, {draft.queue for draft in good})
             charge_jobs(self._request, len(good))
@@ -202,7 +202,7 @@ class _Batch:
                 drafts.append(error)
         return drafts
 
-    def _result(self, number: int, answer: Answer) -> LineTaken | LineRefused:
+    def _result(self, number: int, answer: IntakeResult) -> LineTaken | LineRefused:
         if isinstance(answer, Receipt):
             return LineTaken(number, answer.id, answer.duplicate, answer.merged, answer.copies)
         self._context.meters.count_error(answer)

@@ -20,10 +20,10 @@ from forebay.core.errors import Invalid
 from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier
 from forebay.spark.audit.judge import AuditCase
 from forebay.spark.audit.survey import with_sizes
-from forebay.spark.audit.verdict import CheckResult, Offender, Verdict
+from forebay.spark.audit.verdict import CheckResult, Offender, AuditVerdict
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS, conform
 
-__all__ = ["CHECKS", "Check", "Offender", "AuditOptions", "CheckResult", "Tier", "Verdict", "audit"]
+__all__ = ["CHECKS", "Check", "Offender", "AuditOptions", "CheckResult", "Tier", "AuditVerdict", "audit"]
 
 
 def audit(
@@ -35,7 +35,7 @@ def audit(
     options: AuditOptions | None = None,
     doubts: Sequence[str] = (),
     absent: Sequence[str] = (),
-) -> Verdict:
+) -> AuditVerdict:
     """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`.
 
     `doubts`: known defects of the evidence; each is a reason for INVALID. `absent`: files of receipts

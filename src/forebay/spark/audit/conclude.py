@@ -15,9 +15,9 @@ from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier, Weight
 from forebay.spark.audit.exact_checks import Finding
 from forebay.spark.audit.proven import ProvenTotals
 from forebay.spark.audit.survey import LedgerExtent
-from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, CheckResult, EarlierProof, Offender, Outcome, Verdict
+from forebay.spark.audit.verdict import OFFENDERS, SHOWN, AuditAnswer, CheckResult, EarlierProof, Offender, CheckOutcome, AuditVerdict
 
-_OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
+_OUTCOMES: Final[dict[Weight, CheckOutcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
 
 CheckCount = tuple[str, int, list[Offender]]
 """A check, the number of its offenders, and the first of them."""
@@ -58,16 +58,16 @@ class AuditFacts(Struct, frozen=True):
         return all(there[need] for need in needs)
 
 
-def conclude(facts: AuditFacts, parts: Iterable[CheckCount], seqs_of: SeqsOf, earlier: EarlierProof | None) -> Verdict:
+def conclude(facts: AuditFacts, parts: Iterable[CheckCount], seqs_of: SeqsOf, earlier: EarlierProof | None) -> AuditVerdict:
     """`earlier`: what an incremental audit relies on."""
     found = _found(parts, seqs_of)
     results = [_result(facts, check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
     reasons = [*facts.doubts, *_missing(facts)]
     reasons += [_doubt(result, facts.absent) for result in results if result.outcome == "missing"]
     failed = any(result.outcome == "failed" for result in results)
-    answer: Answer = "FAIL" if failed else "INVALID" if reasons else "PASS"
+    answer: AuditAnswer = "FAIL" if failed else "INVALID" if reasons else "PASS"
     skipped = [result.check for result in results if result.outcome == "not run" and _is_left_out(facts, result.check)]
-    return Verdict(answer, reasons, _described(facts), results, skipped, earlier)
+    return AuditVerdict(answer, reasons, _described(facts), results, skipped, earlier)
 
 
 def counted(findings: Iterable[Finding]) -> list[CheckCount]:
@@ -82,7 +82,7 @@ def counted(findings: Iterable[Finding]) -> list[CheckCount]:
 
 
 def _result(facts: AuditFacts, check: Check, count: int, offenders: list[Offender]) -> CheckResult:
-    outcome: Outcome = "ok"
+    outcome: CheckOutcome = "ok"
     if not facts.has(*check.needs):
         outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not run"
     elif (check.id == "unborn" and facts.options.from_offset) or (check.tier is Tier.EVERY and not facts.in_full):

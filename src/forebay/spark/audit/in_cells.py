@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from forebay.spark.audit.checks import CHECKS
-from forebay.spark.audit.verdict import CheckResult, Offender, Verdict
+from forebay.spark.audit.verdict import CheckResult, Offender, AuditVerdict
 from forebay.spark.lake import CellCoverage, LakeCells
 from forebay.store.open import cell_number
 
@@ -17,12 +17,12 @@ Coverage = Mapping[int, CellCoverage | None]
 """By the number of a cell."""
 
 
-def not_judged(cells: LakeCells, coverage: Coverage) -> Verdict:
+def not_judged(cells: LakeCells, coverage: Coverage) -> AuditVerdict:
     """Some cells were not read."""
     results = [CheckResult(check.id, check.invariant, check.what, "not run", 0, []) for check in CHECKS.values()]
     reasons = [f"cell {name} was not read, so nothing was judged: {why}" for name, why in sorted(cells.unread.items())]
     facts = {"offsets": "none", "to": "None", "jobs": 0, "cells": _described(cells, coverage)}
-    return Verdict("INVALID", reasons, facts, results)
+    return AuditVerdict("INVALID", reasons, facts, results)
 
 
 def doubts(cells: LakeCells, coverage: Coverage) -> Iterator[str]:
@@ -32,7 +32,7 @@ def doubts(cells: LakeCells, coverage: Coverage) -> Iterator[str]:
             yield f"the ledger of cell {name} starts at offset {held.first}, not 0: earlier events are missing"
 
 
-def in_cells(verdict: Verdict, cells: LakeCells, coverage: Coverage) -> Verdict:
+def in_cells(verdict: AuditVerdict, cells: LakeCells, coverage: Coverage) -> AuditVerdict:
     """With the coverage of each cell, and the cells of offenders."""
 
     def named(each: Offender) -> Offender:

@@ -19,7 +19,7 @@ from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
 from forebay.spark.audit.proven import Past, Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import LedgerExtent, conflicts, distinct_events, gaps, log_gaps, survey
-from forebay.spark.audit.verdict import OFFENDERS, Offender, Verdict
+from forebay.spark.audit.verdict import OFFENDERS, Offender, AuditVerdict
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
 
@@ -60,7 +60,7 @@ class AuditCase:
         for frame in self._kept:
             frame.unpersist()
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         parts = _collected(self._of_ledger())
         of_jobs = self._of_jobs()
         parts += _collected([of_jobs]) if isinstance(of_jobs, DataFrame) else counted(of_jobs)

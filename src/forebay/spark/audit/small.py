@@ -25,7 +25,7 @@ from forebay.spark.audit.judge import rules_of
 from forebay.spark.audit.profile import fits
 from forebay.spark.audit.proven import Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import EMPTY, LedgerExtent
-from forebay.spark.audit.verdict import Verdict
+from forebay.spark.audit.verdict import AuditVerdict
 
 _OVER: Final = pa.array([*ENDED, Change.PURGED])
 
@@ -80,7 +80,7 @@ class SmallCase:
             return None
         return cls(proven, new, past, extent, slots, options)
 
-    def verdict(self, doubts: Sequence[str], absent: Sequence[str]) -> Verdict:
+    def verdict(self, doubts: Sequence[str], absent: Sequence[str]) -> AuditVerdict:
         rows, options = self._all, self._options
         facts = AuditFacts(
             options,

@@ -12,11 +12,11 @@ from msgspec import Struct
 OFFENDERS: Final = 100
 SHOWN: Final = 5
 
-Answer = Literal["PASS", "FAIL", "INVALID"]
-Outcome = Literal["ok", "failed", "noted", "missing", "not run", "no evidence"]
+AuditAnswer = Literal["PASS", "FAIL", "INVALID"]
+CheckOutcome = Literal["ok", "failed", "noted", "missing", "not run", "no evidence"]
 
-_EXITS: Final[dict[Answer, int]] = {"PASS": 0, "FAIL": 1, "INVALID": 2}
-_MARKS: Final[dict[Outcome, str]] = {
+_EXITS: Final[dict[AuditAnswer, int]] = {"PASS": 0, "FAIL": 1, "INVALID": 2}
+_MARKS: Final[dict[CheckOutcome, str]] = {
     "ok": "ok",
     "failed": "FAIL",
     "noted": "note",
@@ -49,7 +49,7 @@ class CheckResult(Struct, frozen=True):
     check: str
     invariant: str
     what: str
-    outcome: Outcome
+    outcome: CheckOutcome
     count: int
     offenders: list[Offender]
 
@@ -70,12 +70,12 @@ class EarlierProof(Struct, frozen=True):
         )
 
 
-class Verdict(Struct, frozen=True):
+class AuditVerdict(Struct, frozen=True):
     """`reasons`: why the evidence does not suffice. `facts`: how much was checked. `skipped`: checks that a quick audit
     left out although it had the evidence. `earlier`: of an incremental audit; its results are about new and related
     rows."""
 
-    answer: Answer
+    answer: AuditAnswer
     reasons: list[str]
     facts: dict[str, Any]
     results: list[CheckResult]

@@ -27,7 +27,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.store.protocol import Query, Store
 from forebay_proof.checkers import ledger
 from forebay_proof.histogram import percentile
-from forebay_proof.lab.audit import EXITS, Answer, AuditFailed, AuditResult, audit, audit_quickly
+from forebay_proof.lab.audit import EXITS, AuditAnswer, AuditFailed, AuditResult, audit, audit_quickly
 from forebay_proof.lab.chaos import deploys
 from forebay_proof.lab.chaos.faults import ChaosFault, fault_of
 from forebay_proof.lab.chaos.parts import build
@@ -51,7 +51,7 @@ class ChaosResult(Struct, kw_only=True):
     store: str
     scale: Scale
     seed: int
-    answer: Answer
+    answer: AuditAnswer
     reasons: list[str]
     planned: int
     made: int
