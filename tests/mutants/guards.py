@@ -271,7 +271,7 @@ MUTANTS = [
         "an expired job is handed out",
         f"{MEMORY}/queue_state.py",
         "late = [row for row in rows if row.is_expired(now)] if expiring else []",
-        "late = list[Row]()",
+        "late = list[JobRow]()",
         ("tests/stores/test_conformance.py", "-k", "memory-timing"),
     ),
     Mutant(

@@ -251,7 +251,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a failure makes a settle send every job of its pack",
         f"{STORE}/settling.py",
-        "if item[3].number in touched] if whole else group",
+        "if item.member.number in touched] if whole else group",
         "] if whole else group",
         ("tests/stores/test_postgres_lanes.py", "-k", "a_few_failures"),
     ),

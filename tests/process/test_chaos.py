@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forebay_proof.lab.chaos.plan import ChaosPlan, Kept, Scale, Scaled, adjust, find, names, parse
+from forebay_proof.lab.chaos.plan import ChaosPlan, ChaosScale, Kept, Scaled, adjust, find, names, parse
 from forebay_proof.lab.chaos.run import ChaosResult, Runner
 
 TINY = """
@@ -28,7 +28,7 @@ acks = 20
 """
 
 
-def carried_out(plan: ChaosPlan, kept: Kept, directory: Path, scale: Scale = "quick") -> ChaosResult:
+def carried_out(plan: ChaosPlan, kept: Kept, directory: Path, scale: ChaosScale = "quick") -> ChaosResult:
     outcome = Runner(plan, kept, kept, directory, scale=scale).run()
     assert outcome.reasons == []
     assert outcome.answer == "PASS"

@@ -14,7 +14,7 @@ from forebay.serve.actor import Role
 from forebay.serve.app import create_app
 from forebay.serve.context import ServerContext
 from forebay.serve.run import HttpServer
-from forebay.serve.security.keys import Key, mint
+from forebay.serve.security.keys import ApiKey, mint
 from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
 
@@ -74,7 +74,7 @@ class Site:
         self.admit(key)
         return text
 
-    def admit(self, key: Key) -> None:
+    def admit(self, key: ApiKey) -> None:
         """Known to every server on the store, and at once to this one."""
         follower = self.context.authenticator.follower
         assert follower is not None

@@ -9,7 +9,7 @@ import random
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import CHECKS, AuditOptions, Tier, AuditVerdict, audit, examine
+from forebay.spark.audit import CHECKS, AuditOptions, AuditVerdict, Tier, audit, examine
 from tests.spark.lie_rounds import PARTITIONS, Round, faults, grown, played, rounds
 from tests.spark.lies import KINDS, lawful
 from tests.spark.planted import Found, Garden, clean

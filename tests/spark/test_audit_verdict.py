@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.errors import Invalid
-from forebay.spark.audit import CHECKS, AuditOptions, Tier, AuditVerdict, audit
+from forebay.spark.audit import CHECKS, AuditOptions, AuditVerdict, Tier, audit
 from forebay.spark.audit.bitsets import job_sums
 from forebay.spark.audit.survey import conflicts, distinct_events, gaps, survey, with_sizes
 from tests.spark.planted import DROPPED, KINDS, clean

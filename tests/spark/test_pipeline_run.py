@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
-from forebay.cli.command import Call
+from forebay.cli.command import Invocation
 from forebay.cli.spark_commands import spark_of
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, State
@@ -175,7 +175,7 @@ def test_spark_starts_for_new_records_and_few_need_no_optimizing_compiler(
     url, short = f"sqlite:///{tmp_path}/jobs.db", list[bool]()
 
     @contextmanager
-    def noted(call: Call, **options: bool) -> Iterator[SparkSession]:
+    def noted(call: Invocation, **options: bool) -> Iterator[SparkSession]:
         short.append(options["short"])
         with spark_of(call, **options) as spark:
             yield spark

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.spark.audit import CheckResult, Offender, AuditVerdict
+from forebay.spark.audit import AuditVerdict, CheckResult, Offender
 from forebay.spark.figures import MAX_GROUPS, Figures
 from forebay.spark.plots import MAX_BARS, MAX_POINTS, Curve, bars, lines, thinned
 from forebay.spark.report import page

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from forebay.cli import plugins
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import CommandFailed
 
 
-def run(_: Call) -> int:
+def run(_: Invocation) -> int:
     return 0
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from forebay.cli.command import Call
+from forebay.cli.command import Invocation
 from forebay.cli.exits import FAILED, INTERRUPTED, PIPE_CLOSED, UNREACHABLE, USAGE, CommandFailed
 from forebay.cli.parser import build
 from forebay.cli.plugins import commands_for
@@ -61,7 +61,7 @@ def _run(arguments: list[str]) -> int:
     if chosen.command is None:
         chosen.parser.print_help(sys.stderr)
         return USAGE
-    code: int = chosen.command.run(Call(chosen, Screen(as_json=getattr(chosen, "json", False))))
+    code: int = chosen.command.run(Invocation(chosen, Screen(as_json=getattr(chosen, "json", False))))
     sys.stdout.flush()
     return code
 

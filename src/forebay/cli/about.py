@@ -5,7 +5,7 @@ import sqlite3
 from argparse import ArgumentParser
 from importlib.metadata import PackageNotFoundError, version
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import OK
 
 
@@ -13,7 +13,7 @@ def _demo_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same run (default: 7)")
 
 
-def _demo(call: Call) -> int:
+def _demo(call: Invocation) -> int:
     from forebay.demo.tour import main
 
     return main(["--seed", str(call.args.seed)])
@@ -26,7 +26,7 @@ def forebay_version() -> str:
         return "unknown"
 
 
-def _version(call: Call) -> int:
+def _version(call: Invocation) -> int:
     found = {
         "forebay": forebay_version(),
         "python": platform.python_version(),

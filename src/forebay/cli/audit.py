@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from forebay.cli.argtypes import duration, fraction
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import OK, UNREACHABLE, CommandFailed
 from forebay.cli.pipeline import progress_of
 from forebay.cli.report import check_place
@@ -38,7 +38,7 @@ from forebay.store.clock import SystemClock
 
 if TYPE_CHECKING:
     from forebay.spark.audit import AuditOptions, AuditVerdict
-    from forebay.spark.evidence import Start
+    from forebay.spark.evidence import StartSpark
     from forebay.spark.lake import Lake
     from forebay.spark.proof import LakeEvidence
 
@@ -113,7 +113,7 @@ def _arguments(parser: ArgumentParser) -> None:
     master_argument(parser)
 
 
-def _audit(call: Call) -> int:
+def _audit(call: Invocation) -> int:
     args = call.args
     if args.log and args.store is None:
         raise Invalid("--log", "a log is read from its store", "name that by --store")
@@ -149,14 +149,16 @@ def _audit(call: Call) -> int:
     return verdict.exit_code
 
 
-def _is_short(call: Call, lake: "Lake", options: "AuditOptions") -> bool:
+def _is_short(call: Invocation, lake: "Lake", options: "AuditOptions") -> bool:
     from forebay.spark.proof import events_to_read
 
     evidence = [name for name in ("receipts", "effects") if getattr(call.args, name)]
     return events_to_read(lake, evidence, options, whole=call.args.whole) <= _MAX_SHORT
 
 
-def _follow(call: Call, start: "Start", lake: "Lake", url: str | None, options: "AuditOptions", stop: Event) -> int:
+def _follow(
+    call: Invocation, start: "StartSpark", lake: "Lake", url: str | None, options: "AuditOptions", stop: Event
+) -> int:
     """Until a verdict is not PASS, or `stop` is set."""
     from forebay.spark.lake import EVENTS
     from forebay.spark.pipeline import Pipeline
@@ -200,7 +202,7 @@ def _nothing_proved() -> Iterator[None]:
         raise CommandFailed(str(error), UNREACHABLE) from error
 
 
-def _command_line(call: Call) -> str:
+def _command_line(call: Invocation) -> str:
     """The options of the audit, shown on the page."""
     args = call.args
     words = [f"--lake {args.lake}"]
@@ -211,7 +213,7 @@ def _command_line(call: Call) -> str:
     return " ".join(["forebay audit", *words])
 
 
-def _options(call: Call) -> "AuditOptions":
+def _options(call: Invocation) -> "AuditOptions":
     from forebay.spark.audit import AuditOptions
 
     args = call.args
@@ -228,7 +230,7 @@ def _options(call: Call) -> "AuditOptions":
     )
 
 
-def _evidence(call: Call, start: "Start", lake: "Lake", url: str | None) -> "LakeEvidence":
+def _evidence(call: Invocation, start: "StartSpark", lake: "Lake", url: str | None) -> "LakeEvidence":
     from forebay.spark.evidence import read_effects, read_receipts
     from forebay.spark.lake import missing_events
     from forebay.spark.proof import LakeEvidence
@@ -248,8 +250,8 @@ def _evidence(call: Call, start: "Start", lake: "Lake", url: str | None) -> "Lak
 
 
 def _judge(
-    call: Call,
-    start: "Start",
+    call: Invocation,
+    start: "StartSpark",
     lake: "Lake",
     evidence: "LakeEvidence",
     options: "AuditOptions",

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 
 from forebay.blobs import GRACE
 from forebay.cli.argtypes import duration
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import OK
 from forebay.cli.target import load, opened_by
 from forebay.core.errors import Invalid
@@ -19,7 +19,7 @@ def _sweep_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="count, remove none")
 
 
-def _sweep(call: Call) -> int:
+def _sweep(call: Invocation) -> int:
     args = call.args
     app = load(args.app, args.store)
     try:
@@ -38,7 +38,7 @@ def _sweep(call: Call) -> int:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "blobs",
         "large payloads in the blob store",
         (

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from forebay.cli.actions import record_action
 from forebay.cli.argtypes import count, job_id
-from forebay.cli.command import Call, Command, raw_argument
+from forebay.cli.command import Command, Invocation, raw_argument
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.inspect import checked_names, job_table
 from forebay.cli.screen import ProgressBar, confirm
@@ -50,7 +50,7 @@ def _arguments(parser: ArgumentParser) -> None:
     raw_argument(parser)
 
 
-def _cancel(call: Call) -> int:
+def _cancel(call: Invocation) -> int:
     args = call.args
     query = _query(args)
     if bool(args.ids) + (query != Query()) + args.all != 1:
@@ -69,7 +69,7 @@ def _query(args: Any) -> Query:
     return Query(queue, State(args.state) if args.state else None, kind, tenant, subject)
 
 
-def _cancel_ids(call: Call, store: Store) -> int:
+def _cancel_ids(call: Invocation, store: Store) -> int:
     ids: list[int] = call.args.ids
     answers = [answer for part in _batches(ids) for answer in store.cancel(part)]
     record_action(store, "cancel", "jobs", ids=ids[:100], count=len(ids))
@@ -81,7 +81,7 @@ def _cancel_ids(call: Call, store: Store) -> int:
     return FAILED if CancelAnswer.GONE in answers else OK
 
 
-def _cancel_matching(call: Call, store: Store, query: Query) -> int:
+def _cancel_matching(call: Invocation, store: Store, query: Query) -> int:
     args = call.args
     ids = [job.id for job in islice(_open(matching(store, query)), args.limit)]
     if ids and not args.yes:
@@ -105,7 +105,7 @@ def _cancel_matching(call: Call, store: Store, query: Query) -> int:
     return OK
 
 
-def _report(call: Call, counts: dict[str, int]) -> None:
+def _report(call: Invocation, counts: dict[str, int]) -> None:
     if call.screen.as_json:
         call.screen.emit(counts)
         return
@@ -116,7 +116,7 @@ def _report(call: Call, counts: dict[str, int]) -> None:
         call.screen.say(f"ended meanwhile: {many(counts['gone'], 'job')}")
 
 
-def _would(call: Call, store: Store, jobs: list[Job]) -> int:
+def _would(call: Invocation, store: Store, jobs: list[Job]) -> int:
     if call.screen.as_json:
         call.screen.emit({"would_cancel": len(jobs), "ids": [job.id for job in jobs]})
         return OK

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.cli.argtypes import count, duration, fraction, rate, size
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import OK
 from forebay.cli.job_bill import BillFigure, JobBill, job_bill
 from forebay.core.errors import Invalid
@@ -232,7 +232,7 @@ def _shown(value: float, unit: str) -> str:
     return f"{value:,.15g} {unit}".rstrip()
 
 
-def _chosen_bill(call: Call) -> JobBill:
+def _chosen_bill(call: Invocation) -> JobBill:
     """That of --bill, or the recorded one of --store and --mix."""
     args = call.args
     if args.bill is None:
@@ -247,7 +247,7 @@ def _chosen_bill(call: Call) -> JobBill:
     return bill
 
 
-def _capacity(call: Call) -> int:
+def _capacity(call: Invocation) -> int:
     args = call.args
     given = ("payload", "cell_rate", "headroom", "copies", "retention", "backlog", "connections")
     chosen = {name: getattr(args, name) for name in given if getattr(args, name) is not None}
@@ -269,7 +269,7 @@ def _capacity(call: Call) -> int:
     return OK
 
 
-def _show_bill(call: Call, bill: JobBill) -> None:
+def _show_bill(call: Invocation, bill: JobBill) -> None:
     """The figures, and below them the runs that they are from, by number."""
     figures = {name: getattr(bill, name) for name in bill.__struct_fields__ if name not in ("store", "mix")}
     runs = list(dict.fromkeys((each.command, each.date, each.machine) for each in figures.values()))

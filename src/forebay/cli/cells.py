@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.resolve_store import error_text
 from forebay.core.errors import ForebayError, Invalid, StoreFailed
@@ -39,7 +39,7 @@ class CellState(Struct, frozen=True):
 
 
 @contextmanager
-def _opened(call: Call) -> "Iterator[CellsStore]":
+def _opened(call: Invocation) -> "Iterator[CellsStore]":
     with call.store() as store:
         if not isinstance(store, Cellular):
             raise Invalid("store", "it has no cells", "name a file of cells: --store cells:cells.toml")
@@ -55,7 +55,7 @@ def _mover(store: "CellsStore") -> "Mover":
     return Mover(store.backend.group)
 
 
-def _ls(call: Call) -> int:
+def _ls(call: Invocation) -> int:
     try:
         with _opened(call) as store:
             moves = _moves(store)
@@ -105,14 +105,14 @@ def _state(name: str, cell: Store, moves: tuple[str, ...]) -> CellState:
     return CellState(name, kind, found.queues, depth, found.done, found.dead, moves=moves)
 
 
-def _add(call: Call) -> int:
+def _add(call: Invocation) -> int:
     with _opened(call) as store:
         _mover(store).add(call.args.cell)
         call.screen.note(f"cell {call.args.cell} is in version {store.backend.group.map.version} of the map")
     return OK
 
 
-def _move(call: Call) -> int:
+def _move(call: Invocation) -> int:
     args = call.args
     with _opened(call) as store:
         mover = _mover(store)
@@ -129,7 +129,7 @@ def _move(call: Call) -> int:
         return _follow(call, mover, lambda: None)
 
 
-def _drain(call: Call) -> int:
+def _drain(call: Invocation) -> int:
     with _opened(call) as store:
         mover = _mover(store)
 
@@ -140,7 +140,7 @@ def _drain(call: Call) -> int:
         return _follow(call, mover, drain)
 
 
-def _follow(call: Call, mover: "Mover", again: Callable[[], None]) -> int:
+def _follow(call: Invocation, mover: "Mover", again: Callable[[], None]) -> int:
     """Take the steps of all moves, and show them, until no source has an unfinished job; once with --no-wait."""
     shown: list[MoveState] = []
     while True:
@@ -158,7 +158,7 @@ def _follow(call: Call, mover: "Mover", again: Callable[[], None]) -> int:
     return OK
 
 
-def _show(call: Call, state: "MoveState") -> None:
+def _show(call: Invocation, state: "MoveState") -> None:
     if call.screen.as_json:
         call.screen.emit(state)
         return
@@ -193,7 +193,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "cells",
         "list the cells of a file of cells, and move queues between them",
         (

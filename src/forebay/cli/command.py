@@ -15,7 +15,7 @@ from forebay.store.protocol import Store
 from forebay.work.log_setup import FORMAT, FORMATS, log_format, log_level
 
 
-class Call:
+class Invocation:
     """One invocation of a command: its arguments, its output, and its store."""
 
     def __init__(self, args: Namespace, screen: Screen) -> None:
@@ -68,14 +68,14 @@ class Command(Struct, frozen=True):
 
     name: str
     summary: str
-    run: Callable[[Call], int]
+    run: Callable[[Invocation], int]
     examples: str
     arguments: Callable[[ArgumentParser], None] = no_arguments
     takes_store: bool = True
     takes_json: bool = True
 
 
-class Group(Struct, frozen=True):
+class CommandGroup(Struct, frozen=True):
     """Commands with a common prefix: `forebay dlq ls`."""
 
     name: str

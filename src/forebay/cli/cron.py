@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from forebay.cli.actions import record_action
 from forebay.cli.argtypes import count, payload_of
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.json_views import schedule_json
 from forebay.core.humanize import format_duration, iso, when
@@ -35,7 +35,7 @@ def one_schedule(store: Store, name: str) -> Schedule:
     raise CommandFailed(f"schedule {name!r} is unknown; known: {known}")
 
 
-def _ls(call: Call) -> int:
+def _ls(call: Invocation) -> int:
     with call.store() as store:
         schedules, now = sorted(store.schedules(), key=lambda schedule: schedule.name), store.now()
     if call.screen.as_json:
@@ -73,7 +73,7 @@ def _put_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--jitter", type=int, default=0, metavar="SECONDS", help="spread the jobs of one tick")
 
 
-def _put(call: Call) -> int:
+def _put(call: Invocation) -> int:
     args = call.args
     timetable = Timetable(Cron(args.rule, args.tz, args.dst), CatchUp.parse(args.catch_up), args.overlap, args.jitter)
     draft = Draft(args.kind, payload_of(args.payload), args.queue)
@@ -94,7 +94,7 @@ def _names(parser: ArgumentParser) -> None:
     parser.add_argument("names", metavar="NAME", nargs="+", help="names, as `forebay cron ls` shows them")
 
 
-def _rm(call: Call) -> int:
+def _rm(call: Invocation) -> int:
     with call.store() as store:
         gone = {name: store.drop_schedule(name) for name in call.args.names}
         record_action(store, "cron rm", ", ".join(call.args.names))
@@ -108,7 +108,7 @@ def _rm(call: Call) -> int:
     return OK if all(gone.values()) else FAILED
 
 
-def _pause(call: Call) -> int:
+def _pause(call: Invocation) -> int:
     with _edited(call) as (store, schedules):
         for schedule in schedules:
             store.put_schedule(replace(schedule, paused=True))
@@ -117,7 +117,7 @@ def _pause(call: Call) -> int:
     return OK
 
 
-def _resume(call: Call) -> int:
+def _resume(call: Invocation) -> int:
     with _edited(call) as (store, schedules):
         now = store.now()
         for schedule in schedules:
@@ -129,7 +129,7 @@ def _resume(call: Call) -> int:
     return OK
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     with _edited(call) as (store, schedules):
         for schedule in schedules:
             receipt = run_now(store, schedule)
@@ -143,13 +143,13 @@ def _run(call: Call) -> int:
 
 
 @contextmanager
-def _edited(call: Call) -> Iterator[tuple[Store, list[Schedule]]]:
+def _edited(call: Invocation) -> Iterator[tuple[Store, list[Schedule]]]:
     """The named schedules; fails before any change if one of them does not exist."""
     with call.store() as store:
         yield store, [one_schedule(store, name) for name in call.args.names]
 
 
-def _report(call: Call, name: str, words: str, next_at: Instant | None) -> None:
+def _report(call: Invocation, name: str, words: str, next_at: Instant | None) -> None:
     if call.screen.as_json:
         call.screen.emit({"name": name, "paused": next_at is None, "next_at": iso(next_at)})
     else:
@@ -162,7 +162,7 @@ def _next_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--count", type=count, default=5, metavar="N", help="how many (default: 5, at most 1000)")
 
 
-def _next(call: Call) -> int:
+def _next(call: Invocation) -> int:
     args = call.args
     if " " in args.name.strip() or args.name.startswith("@"):
         timetable, now = Timetable.parse(args.name, args.tz or "UTC"), SystemClock().now()
@@ -183,7 +183,7 @@ def _next(call: Call) -> int:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "cron",
         "list, edit, pause and run schedules",
         (

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.cli.axes import AXES, Fields
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import OK
 from forebay.core.errors import Invalid
 from forebay.core.hazards import hazards
@@ -31,7 +31,7 @@ def _arguments(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{axis.flag}", metavar="ANSWER", help=f"{axis.question} {axis.answers}")
 
 
-def _design(call: Call) -> int:
+def _design(call: Invocation) -> int:
     args = call.args
     given = {axis.flag: getattr(args, axis.flag) for axis in AXES if getattr(args, axis.flag) is not None}
     name, fields = args.name or "default", _like(args.like)
@@ -95,7 +95,7 @@ def _asked(question: str, answers: str, usual: str) -> str:
     return answer
 
 
-def _show(call: Call, spec: QueueSpec, likes: list[str]) -> None:
+def _show(call: Invocation, spec: QueueSpec, likes: list[str]) -> None:
     screen = call.screen
 
     def title(text: str) -> None:

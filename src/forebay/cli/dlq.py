@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.cli.argtypes import count, job_id
-from forebay.cli.command import Call, Command, Group, raw_argument
+from forebay.cli.command import Command, CommandGroup, Invocation, raw_argument
 from forebay.cli.exits import OK, CommandFailed
 from forebay.cli.inspect import job_table, one_job, show_job
 from forebay.cli.json_views import job_json
@@ -38,7 +38,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
     raw_argument(parser)
 
 
-def _ls(call: Call) -> int:
+def _ls(call: Invocation) -> int:
     with call.store() as store:
         now = store.now()
         found = _listed(store, call.args, now)
@@ -103,7 +103,7 @@ def _place(trace: str) -> str:
     return f"{places[-1][0].rsplit('/', 1)[-1]}:{places[-1][1]}" if places else ""
 
 
-def _show_groups(call: Call, causes: list[CauseRow], now: Instant) -> int:
+def _show_groups(call: Invocation, causes: list[CauseRow], now: Instant) -> int:
     if call.screen.as_json:
         for cause in causes:
             times = {"first_at": iso(cause.first), "last_at": iso(cause.last)}
@@ -138,7 +138,7 @@ def _show_arguments(parser: ArgumentParser) -> None:
     raw_argument(parser)
 
 
-def _show(call: Call) -> int:
+def _show(call: Invocation) -> int:
     with call.store() as store:
         job, now = call.shown(one_job(store, call.args.id)), store.now()
     if job.state is not State.DEAD:
@@ -151,7 +151,7 @@ def _show(call: Call) -> int:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "dlq",
         "list, redrive and purge dead letters",
         (

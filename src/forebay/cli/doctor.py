@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.diagnosis import Diagnosis
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.logs import standings_of
@@ -269,7 +269,7 @@ def _schema(url: str) -> Iterator[Diagnosis]:
     yield Diagnosis("ok" if schema.current else "warn", "schema", schema.words, schema.remedy)
 
 
-def _doctor(call: Call) -> int:
+def _doctor(call: Invocation) -> int:
     worst = OK
     for diagnosis in examine(call.url, call.open):
         worst = FAILED if diagnosis.status == "fail" else worst

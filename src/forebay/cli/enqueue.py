@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from typing import Any, Final
 
 from forebay.cli.argtypes import count, duration, json_of, moment, payload_of
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.enqueue_file import enqueue_file
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.target import load, opened_by
@@ -44,7 +44,7 @@ def _enqueue_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--skip", type=count, metavar="N", default=0, help="with --file: skip the first N lines")
 
 
-def _enqueue(call: Call) -> int:
+def _enqueue(call: Invocation) -> int:
     args = call.args
     if args.file is not None:
         return enqueue_file(call)
@@ -97,7 +97,7 @@ def _draft(args: Any, payload: Json, handler: Handler | None, now: Instant) -> D
     )
 
 
-def _report(call: Call, receipt: Receipt) -> int:
+def _report(call: Invocation, receipt: Receipt) -> int:
     if call.screen.as_json:
         call.screen.emit({name: getattr(receipt, name) for name in Receipt.__struct_fields__})
         return OK

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.cli.argtypes import moment
-from forebay.cli.command import Call
+from forebay.cli.command import Invocation
 from forebay.cli.exits import FAILED, OK, USAGE, CommandFailed
 from forebay.cli.screen import ProgressBar
 from forebay.core.errors import ForebayError, Invalid, StoreFailed
@@ -72,7 +72,7 @@ class DraftLine(Struct, frozen=True, forbid_unknown_fields=True):
 class _Lines:
     """The lines of a file as drafts. `read`: bytes read; `done`: the last line that has been enqueued."""
 
-    def __init__(self, call: Call, file: BinaryIO, now: Callable[[], Instant]) -> None:
+    def __init__(self, call: Invocation, file: BinaryIO, now: Callable[[], Instant]) -> None:
         self._call = call
         self._file = file
         self._now = now
@@ -104,7 +104,7 @@ class _Lines:
         return self.tally.taken - self.tally.duplicates - self.tally.merged
 
 
-def enqueue_file(call: Call) -> int:
+def enqueue_file(call: Invocation) -> int:
     """Enqueue a file; the options of the command are defaults for its lines."""
     for option in ("payload", "run_at", "delay", "key", "app"):
         if getattr(call.args, option):
@@ -160,7 +160,7 @@ def _input(name: str) -> Iterator[tuple[BinaryIO, int]]:
         yield file, os.fstat(file.fileno()).st_size
 
 
-def _parsed(line: bytes, number: int, call: Call, now: Callable[[], Instant]) -> Draft:
+def _parsed(line: bytes, number: int, call: Invocation, now: Callable[[], Instant]) -> Draft:
     args = call.args
     try:
         given = msgspec.json.decode(line, type=DraftLine)

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 
 from forebay.cli.actions import record_action
 from forebay.cli.argtypes import count
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import OK
 from forebay.core.gate import checked_gate, condition_gate, has_gate
 from forebay.core.humanize import many
@@ -24,7 +24,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--limit", type=count, default=50, metavar="N", help="at most N (default: 50)")
 
 
-def _ls(call: Call) -> int:
+def _ls(call: Invocation) -> int:
     with call.store() as store:
         gates = _gates(store, call.args.queue, call.args.limit + 1)
     shown = gates[: call.args.limit]
@@ -80,7 +80,7 @@ def _set_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _set(call: Call) -> int:
+def _set(call: Invocation) -> int:
     name, slots = checked_gate(call.args.gate), call.args.slots
     with call.store() as store:
         if not any(has_gate(spec, name) for spec in store.specs()):
@@ -101,7 +101,7 @@ def _release_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--count", type=count, default=1, metavar="N", help="how many jobs to release (default: 1)")
 
 
-def _release(call: Call) -> int:
+def _release(call: Invocation) -> int:
     condition, value, left, passed = call.args.condition, call.args.value, call.args.count, 0
     with call.store() as store:
         while left > 0:
@@ -126,7 +126,7 @@ def _conditions(spec: QueueSpec) -> list[Until]:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "gates",
         "list, set and release the gates that hold ready jobs back",
         (

@@ -5,7 +5,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import OK
 from forebay.cli.resolve_store import masked
 from forebay.cli.screen import ProgressBar
@@ -34,7 +34,7 @@ def _arguments(parser: ArgumentParser) -> None:
     master_argument(parser)
 
 
-def _gen(call: Call) -> int:
+def _gen(call: Invocation) -> int:
     args = call.args
     check_name("queue", args.queue)
     to_store = "://" in args.to
@@ -60,7 +60,7 @@ def _gen(call: Call) -> int:
     return OK
 
 
-def _seeded(call: Call, made: "DataFrame") -> tuple[int, float]:
+def _seeded(call: Invocation, made: "DataFrame") -> tuple[int, float]:
     from forebay.spark.generate import seed_store
 
     progress = ProgressBar(call.screen, "gen", call.args.jobs)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from forebay.cli.argtypes import count, job_id
-from forebay.cli.command import Call, Command, raw_argument
+from forebay.cli.command import Command, Invocation, raw_argument
 from forebay.cli.exits import OK, CommandFailed
 from forebay.cli.json_views import job_json
 from forebay.cli.screen import Screen
@@ -55,7 +55,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
     raw_argument(parser)
 
 
-def _ls(call: Call) -> int:
+def _ls(call: Invocation) -> int:
     args = call.args
     queue, kind, tenant = checked_names(queue=args.queue, kind=args.kind, tenant=args.tenant)
     subject = None if args.subject is None else check_text("subject", args.subject)
@@ -129,7 +129,7 @@ def _show_arguments(parser: ArgumentParser) -> None:
     raw_argument(parser)
 
 
-def _show(call: Call) -> int:
+def _show(call: Invocation) -> int:
     with call.store() as store:
         job, now = call.shown(one_job(store, call.args.id)), store.now()
     if call.screen.as_json:
@@ -188,7 +188,7 @@ def _explain_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=job_id, help="the job's id")
 
 
-def _explain(call: Call) -> int:
+def _explain(call: Invocation) -> int:
     with call.store() as store:
         one_job(store, call.args.id)
         sentences = explain(store, call.args.id)

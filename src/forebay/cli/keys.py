@@ -7,13 +7,13 @@ from argparse import ArgumentParser
 
 from forebay.cli.actions import record_action, terminal_user
 from forebay.cli.argtypes import count, duration
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import FAILED, OK
 from forebay.core.errors import Invalid
 from forebay.core.humanize import iso, when
 from forebay.core.instant import micros
 from forebay.serve.actor import Role
-from forebay.serve.security.keys import Key, KeyFollower, Keyring, is_expired, mint
+from forebay.serve.security.keys import ApiKey, KeyFollower, Keyring, is_expired, mint
 from forebay.store.protocol import Store
 
 
@@ -39,7 +39,7 @@ def _rate(text: str) -> float:
         raise Invalid("rate", f"{text!r} is not a number", "give requests per second, such as 20 or 0.5") from None
 
 
-def _create(call: Call) -> int:
+def _create(call: Invocation) -> int:
     args = call.args
     with call.store(create=True) as store:
         now = store.now()
@@ -68,7 +68,7 @@ def _create(call: Call) -> int:
     return OK
 
 
-def _ls(call: Call) -> int:
+def _ls(call: Invocation) -> int:
     with call.store() as store:
         keys, now = _known(store).all(), store.now()
     keys.sort(key=lambda key: (key.created_at, key.id))
@@ -101,7 +101,7 @@ def _known(store: Store) -> Keyring:
     return keyring
 
 
-def _report(key: Key) -> dict[str, object]:
+def _report(key: ApiKey) -> dict[str, object]:
     """The key without its digest."""
     return {
         "id": key.id,
@@ -123,7 +123,7 @@ def _revoke_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ids", metavar="ID", nargs="+", help="ids, as shown by `forebay keys ls`")
 
 
-def _revoke(call: Call) -> int:
+def _revoke(call: Invocation) -> int:
     with call.store() as store:
         follower = KeyFollower(store, Keyring())
         gone = {key_id: follower.revoke(key_id, terminal_user()) for key_id in dict.fromkeys(call.args.ids)}
@@ -141,7 +141,7 @@ def _revoke(call: Call) -> int:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "keys",
         "create, list and revoke the API keys of the HTTP server",
         (

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import asdict, replace
 
 from forebay.cli.argtypes import count, duration, size
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import OK, USAGE, CommandFailed
 from forebay.cli.resolve_store import connecting, store_path
 from forebay.core.humanize import format_duration, iso
@@ -50,7 +50,7 @@ def _trait_json(trait: Trait) -> dict[str, Any]:
 
 
 @contextmanager
-def _readers(call: Call) -> Iterator[dict[str, LedgerReader]]:
+def _readers(call: Invocation) -> Iterator[dict[str, LedgerReader]]:
     """By cell, or one with the name "". A cell that does not answer is named, and left out.
 
     An existing journal is read without opening its store.
@@ -80,7 +80,7 @@ def _readers(call: Call) -> Iterator[dict[str, LedgerReader]]:
         yield readers
 
 
-def _reader(call: Call) -> LedgerReader:
+def _reader(call: Invocation) -> LedgerReader:
     file = store_path(call.url)
     if call.url == "memory://":
         raise CommandFailed("memory:// keeps no ledger; use a store that does, such as sqlite:///jobs.db", USAGE)
@@ -90,14 +90,14 @@ def _reader(call: Call) -> LedgerReader:
     return call.open()
 
 
-def _status(call: Call) -> int:
+def _status(call: Invocation) -> int:
     with _readers(call) as readers:
         for name, reader in readers.items():
             _show_status(call, name, reader)
     return OK
 
 
-def _show_status(call: Call, cell: str, reader: LedgerReader) -> None:
+def _show_status(call: Invocation, cell: str, reader: LedgerReader) -> None:
     first, following = reader.ledger_extent()
     rule = reader.ledger_rule()
     ends = [reader.ledger(after, 1)[0] for after in (first - 1, following - 2)] if first < following else []
@@ -128,7 +128,7 @@ def _read_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--follow", action="store_true", help="continue with new records until ctrl-c")
 
 
-def _read(call: Call) -> int:
+def _read(call: Invocation) -> int:
     """Of several cells page by page in turn; each record has the name of its cell."""
     args = call.args
     with _readers(call) as readers:
@@ -159,11 +159,11 @@ def _read(call: Call) -> int:
     return OK
 
 
-def _on(call: Call) -> int:
+def _on(call: Invocation) -> int:
     return _put(call, on=True)
 
 
-def _off(call: Call) -> int:
+def _off(call: Invocation) -> int:
     return _put(call, on=False)
 
 
@@ -172,7 +172,7 @@ def _keep_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--bytes", type=size, metavar="N", help="how much: 500M or 2G")
 
 
-def _keep(call: Call) -> int:
+def _keep(call: Invocation) -> int:
     changes = {"keep": call.args.days, "keep_bytes": call.args.bytes}
     wanted = {field: value for field, value in changes.items() if value is not None}
     if not wanted:
@@ -180,7 +180,7 @@ def _keep(call: Call) -> int:
     return _put(call, **wanted)
 
 
-def _put(call: Call, **changes: Any) -> int:
+def _put(call: Invocation, **changes: Any) -> int:
     with call.store() as store:
         for cell, ledger in ledgers(store).items():
             rule = replace(ledger.ledger_rule(), **changes)
@@ -209,7 +209,7 @@ def _days(text: str) -> int:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "ledger",
         "read and configure the record of every state change",
         (

@@ -8,7 +8,7 @@ import msgspec
 
 from forebay.cli.actions import record_action
 from forebay.cli.argtypes import count, moment, payload_of
-from forebay.cli.command import Call, Command, Group, raw_argument
+from forebay.cli.command import Command, CommandGroup, Invocation, raw_argument
 from forebay.cli.exits import OK, CommandFailed
 from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid
@@ -31,7 +31,7 @@ def standings_of(store: Store, log: str) -> list[Standing]:
     return found
 
 
-def _ls(call: Call) -> int:
+def _ls(call: Invocation) -> int:
     with call.store() as store:
         specs = sorted((spec for spec in store.specs() if spec.is_log), key=lambda spec: spec.name)
         logs = [(spec, store.extent(spec.name)) for spec in specs if not is_reserved(spec.name)]
@@ -50,7 +50,7 @@ def _log_argument(parser: ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", help="the log's name")
 
 
-def _groups(call: Call) -> int:
+def _groups(call: Invocation) -> int:
     log = check_name("log", call.args.log)
     with call.store() as store:
         standings = standings_of(store, log)
@@ -98,7 +98,7 @@ def _read_arguments(parser: ArgumentParser) -> None:
     raw_argument(parser)
 
 
-def _read(call: Call) -> int:
+def _read(call: Invocation) -> int:
     log, args = check_name("log", call.args.log), call.args
     with call.store() as store:
         since = None if args.since is None else moment("since", args.since, store.now())
@@ -118,7 +118,7 @@ def _entries(store: Store, log: str, number: int, after: int, limit: int) -> Ite
         after, limit = entries[-1].offset, limit - len(entries)
 
 
-def _show(call: Call, entry: LogEntry, body: Json) -> None:
+def _show(call: Invocation, entry: LogEntry, body: Json) -> None:
     if call.screen.as_json:
         place = {"partition": entry.partition, "offset": entry.offset, "at": iso(entry.at), "key": entry.key}
         call.screen.emit({**place, "body": body})
@@ -133,7 +133,7 @@ def _append_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--key", metavar="KEY", help="entries with the same key go to one partition, in order")
 
 
-def _append(call: Call) -> int:
+def _append(call: Invocation) -> int:
     log = check_name("log", call.args.log)
     with call.store() as store:
         (entry,) = store.append(log, [encode_payload(payload_of(call.args.body))], [call.args.key])
@@ -151,7 +151,7 @@ def _seek_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--partition", type=int, metavar="N", help="only this one (default: all)")
 
 
-def _seek(call: Call) -> int:
+def _seek(call: Invocation) -> int:
     log, group = check_name("log", call.args.log), check_name("group", call.args.group)
     with call.store() as store:
         numbers = _partitions(store, log, call.args.partition)
@@ -189,7 +189,7 @@ def _partitions(store: Store, log: str, wanted: int | None) -> list[int]:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "logs",
         "list retained logs and their groups; read, append, replay",
         (

@@ -8,7 +8,7 @@ pending, for deployments. A phase that is blocked because the other one comes fi
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.resolve_store import connecting, is_postgres, masked
 from forebay.cli.schema import schema_of
@@ -32,7 +32,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="change nothing; exit code 1 if migrations are pending")
 
 
-def _migrate(call: Call) -> int:
+def _migrate(call: Invocation) -> int:
     if call.args.shared:
         if call.args.dry_run or not call.url.startswith("sqlite:"):
             raise Invalid("--shared", "it is for the file of a sqlite: store, and changes it", "leave it out")
@@ -58,7 +58,7 @@ def _durability(durable: bool | None) -> str:
     return "" if durable is None else ", durable" if durable else ", not durable"
 
 
-def _migrate_server(call: Call) -> int:
+def _migrate_server(call: Invocation) -> int:
     phase, dry = call.args.phase, call.args.dry_run
     with connecting(call.url):
         from forebay.cli.postgres import apply, steps_of
@@ -90,7 +90,7 @@ def _coming(steps: "list[MigrationStep]", phase: str | None) -> list[int]:
     return coming
 
 
-def _document(call: Call, steps: "list[MigrationStep]", done: list[int], coming: list[int]) -> dict[str, object]:
+def _document(call: Invocation, steps: "list[MigrationStep]", done: list[int], coming: list[int]) -> dict[str, object]:
     files = [
         {
             "number": step.migration.number,
@@ -105,7 +105,7 @@ def _document(call: Call, steps: "list[MigrationStep]", done: list[int], coming:
     return {**facts, "dry_run": call.args.dry_run, "applied": done, "would_apply": coming, "migrations": files}
 
 
-def _report(call: Call, steps: "list[MigrationStep]", done: list[int], coming: list[int]) -> None:
+def _report(call: Invocation, steps: "list[MigrationStep]", done: list[int], coming: list[int]) -> None:
     rows = []
     for step in steps:
         number, at = step.migration.number, step.applied_at

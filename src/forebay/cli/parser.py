@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from shutil import get_terminal_size
 from typing import Any
 
-from forebay.cli.command import Command, Group
+from forebay.cli.command import Command, CommandGroup
 from forebay.cli.exits import MEANINGS
 
 _WIDTH = 100
@@ -20,7 +20,7 @@ class _Formatter(RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=30, width=width)
 
 
-def commands() -> tuple[Command | Group, ...]:
+def commands() -> tuple[Command | CommandGroup, ...]:
     """The commands of this package, in the order of their usual use."""
     from forebay.cli import (
         about,
@@ -77,7 +77,7 @@ def commands() -> tuple[Command | Group, ...]:
     )
 
 
-def build(all_commands: Sequence[Command | Group], first: str | None = None) -> ArgumentParser:
+def build(all_commands: Sequence[Command | CommandGroup], first: str | None = None) -> ArgumentParser:
     """`first`: the first argument of the call; only the command or group that it names gets its arguments."""
     parser = ArgumentParser(prog="forebay", description=_ABOUT, formatter_class=_Formatter, epilog=_codes())
     parser.set_defaults(command=None, parser=parser)

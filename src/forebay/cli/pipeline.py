@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from forebay.cli.argtypes import duration
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.resolve_store import masked
 from forebay.cli.spark_commands import (
@@ -65,7 +65,7 @@ def _keep_argument(parser: ArgumentParser) -> None:
     parser.add_argument("--keep", type=duration, metavar="LENGTH", help="drop days that are older, such as 90d")
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     with needing_spark():
         from forebay.spark.lake import Lake, stale_tables
         from forebay.spark.pipeline import Pipeline, PipelineRun
@@ -84,7 +84,7 @@ def _run(call: Call) -> int:
     return OK
 
 
-def _stream(call: Call) -> int:
+def _stream(call: Invocation) -> int:
     with ending_by_signal() as stop, needing_spark():
         from forebay.spark.lake import Lake
         from forebay.spark.maintenance import Maintenance
@@ -103,7 +103,7 @@ def _stream(call: Call) -> int:
     return OK
 
 
-def _status(call: Call) -> int:
+def _status(call: Invocation) -> int:
     """From the Delta logs alone: no Spark, no store."""
     with needing_spark():
         from forebay.spark.lake import Lake, missing_events
@@ -131,7 +131,7 @@ def _status(call: Call) -> int:
     return FAILED if missing else OK
 
 
-def _maintain(call: Call) -> int:
+def _maintain(call: Invocation) -> int:
     """No Spark, no store."""
     with needing_spark():
         from forebay.spark.lake import Lake
@@ -145,12 +145,12 @@ def _maintain(call: Call) -> int:
     return OK
 
 
-def progress_of(call: Call) -> Callable[[str], None] | None:
+def progress_of(call: Invocation) -> Callable[[str], None] | None:
     """A line on stderr for each step, except with --json."""
     return None if call.screen.as_json else call.screen.note
 
 
-def _show(call: Call, done: "PipelineRun") -> None:
+def _show(call: Invocation, done: "PipelineRun") -> None:
     if call.screen.as_json:
         call.screen.emit(done)
         return
@@ -161,7 +161,7 @@ def _show(call: Call, done: "PipelineRun") -> None:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "pipeline",
         "stream the ledger into a lake of events and tables, on Spark",
         (

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Final
 
-from forebay.cli.command import Command, Group
+from forebay.cli.command import Command, CommandGroup
 from forebay.cli.exits import USAGE, CommandFailed
 from forebay.cli.parser import commands
 
@@ -17,7 +17,7 @@ GROUP: Final = "forebay.commands"
 PROOF: Final = ("bench", "chaos", "conformance", "evidence", "lab", "power-cuts", "sim")
 
 
-def all_commands() -> tuple[Command | Group, ...]:
+def all_commands() -> tuple[Command | CommandGroup, ...]:
     """The commands of this package, then those of others; a name that is taken stays as it is."""
     found = {command.name: command for command in commands()}
     for entry_point in entry_points(group=GROUP):
@@ -26,7 +26,7 @@ def all_commands() -> tuple[Command | Group, ...]:
     return tuple(found.values())
 
 
-def commands_for(arguments: Sequence[str]) -> tuple[Command | Group, ...]:
+def commands_for(arguments: Sequence[str]) -> tuple[Command | CommandGroup, ...]:
     """What these arguments may name; another first word is refused, one of the proof by the name of its package."""
     own, first = commands(), next(iter(arguments), None)
     if first in {command.name for command in own}:

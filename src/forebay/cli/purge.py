@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay.cli.actions import record_action
 from forebay.cli.argtypes import count, duration, job_id
-from forebay.cli.command import Call, raw_argument
+from forebay.cli.command import Invocation, raw_argument
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.inspect import job_table
 from forebay.cli.redrive import filtered, filters, named_dead
@@ -34,7 +34,7 @@ def purge_arguments(parser: ArgumentParser) -> None:
     raw_argument(parser)
 
 
-def purge(call: Call) -> int:
+def purge(call: Invocation) -> int:
     args = call.args
     with call.store() as store:
         plan = _plan(args, store.now())
@@ -78,7 +78,7 @@ def _fitting(store: Store, plan: RedrivePlan, limit: int | None) -> Iterator[Job
     return islice((job for job in matching(store, plan.query) if plan.fits(job)), limit)
 
 
-def _would(call: Call, store: Store, found: int, some: list[Job]) -> int:
+def _would(call: Invocation, store: Store, found: int, some: list[Job]) -> int:
     if call.screen.as_json:
         call.screen.emit({"would_purge": found})
         return OK
@@ -87,7 +87,7 @@ def _would(call: Call, store: Store, found: int, some: list[Job]) -> int:
     return OK
 
 
-def _purged(call: Call, store: Store, jobs: Iterator[Job], found: int) -> int:
+def _purged(call: Invocation, store: Store, jobs: Iterator[Job], found: int) -> int:
     progress = ProgressBar(call.screen, "purge", found)
     total = 0
     try:

@@ -11,7 +11,7 @@ import msgspec
 
 from forebay.cli.actions import record_action
 from forebay.cli.argtypes import duration, moment
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.json_views import backlog_json
 from forebay.cli.stats import backlogs_of, blocked_words
@@ -30,7 +30,7 @@ def spec_json(spec: QueueSpec) -> dict[str, Any]:
     return {"vector": spec.vector(), "commit_point": spec.commit_point, "spec": msgspec.to_builtins(spec)}
 
 
-def _ls(call: Call) -> int:
+def _ls(call: Invocation) -> int:
     with call.store() as store:
         declared = {spec.name: spec for spec in store.specs() if not is_reserved(spec.name)}
         names = sorted({*declared, *(backlog.queue for backlog in backlogs_of(store))})
@@ -49,7 +49,7 @@ def _show_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("queue", metavar="QUEUE", help="the queue's name")
 
 
-def _show(call: Call) -> int:
+def _show(call: Invocation) -> int:
     name = check_name("queue", call.args.queue)
     with call.store() as store:
         spec = next((spec for spec in store.specs() if spec.name == name), None)
@@ -85,7 +85,7 @@ def _put_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a spec as JSON, or a list of specs; - reads stdin")
 
 
-def _put(call: Call) -> int:
+def _put(call: Invocation) -> int:
     try:
         text = sys.stdin.buffer.read() if call.args.file == "-" else Path(call.args.file).read_bytes()
     except OSError as error:
@@ -117,7 +117,7 @@ def _pause_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="2030-01-31T10:30:00Z, 10:30 or +5m (default: until resumed)")
 
 
-def _pause(call: Call) -> int:
+def _pause(call: Invocation) -> int:
     with call.store() as store:
         now = store.now()
         until = moment("until", call.args.until, now) if call.args.until else None
@@ -139,7 +139,7 @@ def _resume_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("queues", metavar="QUEUE", nargs="+", help="the queues")
 
 
-def _resume(call: Call) -> int:
+def _resume(call: Invocation) -> int:
     with call.store() as store:
         for name in _checked(call, store, call.args.queues):
             store.resume(name)
@@ -151,7 +151,7 @@ def _resume(call: Call) -> int:
     return OK
 
 
-def _checked(call: Call, store: Store, names: Sequence[str]) -> list[str]:
+def _checked(call: Invocation, store: Store, names: Sequence[str]) -> list[str]:
     """The names, each once; an unknown one gets a note, because it may be a typo."""
     known = {backlog.queue for backlog in backlogs_of(store)}
     wanted = [check_name("queue", name) for name in dict.fromkeys(names)]
@@ -168,7 +168,7 @@ def _drain_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _drain(call: Call) -> int:
+def _drain(call: Invocation) -> int:
     deadline = time.monotonic() + call.args.deadline.total_seconds()
     with call.store() as store:
         every = [backlog.queue for backlog in backlogs_of(store)]
@@ -225,7 +225,7 @@ forebay drain mail && echo safe to deploy
 """,
         _drain_arguments,
     ),
-    Group(
+    CommandGroup(
         "queues",
         "list, show and configure queues",
         (

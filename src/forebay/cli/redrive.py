@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from forebay.cli.actions import record_action
 from forebay.cli.argtypes import count, duration, fraction, job_id, rate
-from forebay.cli.command import Call, raw_argument
+from forebay.cli.command import Invocation, raw_argument
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.inspect import job_table
 from forebay.cli.screen import ProgressBar
@@ -61,7 +61,7 @@ def redrive_arguments(parser: ArgumentParser) -> None:
     raw_argument(parser)
 
 
-def redrive(call: Call) -> int:
+def redrive(call: Invocation) -> int:
     args = call.args
     with call.store() as store:
         plan = _plan(args, store.now())
@@ -101,7 +101,7 @@ def named_dead(store: Store, ids: list[int]) -> list[Job]:
     ]
 
 
-def _would(call: Call, jobs: list[Job], now: Instant) -> int:
+def _would(call: Invocation, jobs: list[Job], now: Instant) -> int:
     if call.screen.as_json:
         call.screen.emit({"would_redrive": len(jobs), "ids": [job.id for job in jobs]})
         return OK
@@ -110,7 +110,7 @@ def _would(call: Call, jobs: list[Job], now: Instant) -> int:
     return OK
 
 
-def _carry_out(call: Call, store: Store, run: RedriveRun) -> RedriveRun:
+def _carry_out(call: Invocation, store: Store, run: RedriveRun) -> RedriveRun:
     total = len(run.chosen)
     progress = ProgressBar(call.screen, "redrive", total)
 
@@ -127,7 +127,7 @@ def _carry_out(call: Call, store: Store, run: RedriveRun) -> RedriveRun:
         progress.close()
 
 
-def _report(call: Call, run: RedriveRun, left: list[int]) -> None:
+def _report(call: Invocation, run: RedriveRun, left: list[int]) -> None:
     if call.screen.as_json:
         call.screen.emit({"redriven": len(run.moved), "not_dead": left, "stopped": run.stopped})
         return

@@ -7,7 +7,7 @@ import sys
 from argparse import SUPPRESS, Action, ArgumentParser
 from pathlib import Path
 
-from forebay.cli.command import Command, Group
+from forebay.cli.command import Command, CommandGroup
 from forebay.cli.exits import MEANINGS
 from forebay.cli.parser import fill
 from forebay.cli.plugins import all_commands
@@ -21,7 +21,7 @@ def reference() -> str:
     parts = ["| exit code | meaning |\n|---|---|\n"]
     parts += [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items()]
     for entry in all_commands():
-        if isinstance(entry, Group):
+        if isinstance(entry, CommandGroup):
             parts.append(f"\n### forebay {entry.name}\n\n{_sentence(entry.summary)}\n")
             parts += [_section(command, f"forebay {entry.name} {command.name}", "####") for command in entry.commands]
         else:

@@ -25,7 +25,7 @@ _INTERRUPT_SECONDS: Final = 1.0
 _RESTART_SECONDS: Final = 1.0
 _NOT_OURS: Final = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 
-Snapshot: TypeAlias = dict[Path, tuple[int, int]]
+FileTimes: TypeAlias = dict[Path, tuple[int, int]]
 
 
 def home_of(target: str, path: list[str]) -> Path | None:
@@ -56,8 +56,8 @@ def _below(directory: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in sorted(names) if name.endswith(".py"))
 
 
-def snapshot(*homes: Path) -> Snapshot:
-    found: Snapshot = {}
+def snapshot(*homes: Path) -> FileTimes:
+    found: FileTimes = {}
     for file in islice(chain.from_iterable(map(sources, homes)), MAX_FILES):
         with suppress(OSError):
             status = file.stat()
@@ -65,7 +65,7 @@ def snapshot(*homes: Path) -> Snapshot:
     return found
 
 
-def changes(before: Snapshot, after: Snapshot) -> list[str]:
+def changes(before: FileTimes, after: FileTimes) -> list[str]:
     """The names of files that are new, removed or changed."""
     return sorted({file.name for file, _ in before.items() ^ after.items()})
 

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from pathlib import Path
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import OK
 from forebay.cli.spark_commands import lake_argument, master_argument, needing_spark, spark_of
 from forebay.core.errors import Invalid
@@ -15,7 +15,7 @@ def _arguments(parser: ArgumentParser) -> None:
     master_argument(parser)
 
 
-def _report(call: Call) -> int:
+def _report(call: Invocation) -> int:
     out = Path(call.args.out)
     check_place(out)
     with needing_spark():

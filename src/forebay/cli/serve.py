@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from forebay.cli.argtypes import count, duration
-from forebay.cli.command import Call, Command, log_format_argument, use_log_format
+from forebay.cli.command import Command, Invocation, log_format_argument, use_log_format
 from forebay.cli.exits import FAILED, USAGE, CommandFailed
 from forebay.cli.resolve_store import masked, open_at, store_path
 from forebay.cli.target import load, opened_by
@@ -102,7 +102,7 @@ def _authenticator(args: Any, store: Store) -> Any:
     return Authenticator.of(store, **others)
 
 
-def _opened(call: Call) -> tuple[Store, Forebay | None]:
+def _opened(call: Invocation) -> tuple[Store, Forebay | None]:
     """The store, created if it does not exist, and the app, if one is given."""
     app = None if call.args.app is None else load(call.args.app, call.args.store)
     configure_logging()
@@ -115,7 +115,7 @@ def _opened(call: Call) -> tuple[Store, Forebay | None]:
     return open_at(call.url, create=True), None
 
 
-def _serve(call: Call) -> int:
+def _serve(call: Invocation) -> int:
     try:
         from forebay.serve.app import create_app
         from forebay.serve.run import run
@@ -171,7 +171,7 @@ def _taken(settings: Any) -> bool:
     return False
 
 
-def _say(call: Call, served: Any, url: str, ways: list[str], store_url: str) -> None:
+def _say(call: Invocation, served: Any, url: str, ways: list[str], store_url: str) -> None:
     """The URL, the store, how callers authenticate, and the dashboard's URL."""
     context = served.state.context
     able = context.store.capabilities

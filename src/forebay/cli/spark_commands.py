@@ -16,7 +16,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote, urlsplit
 
-from forebay.cli.command import Call
+from forebay.cli.command import Invocation
 from forebay.cli.exits import UNREACHABLE, CommandFailed
 from forebay.cli.resolve_store import store_path
 from forebay.core.errors import ForebayError
@@ -85,7 +85,7 @@ def needing_spark() -> Iterator[None]:
 
 
 @contextmanager
-def spark_of(call: Call, *, quick: bool = False, short: bool = False) -> Iterator["SparkSession"]:
+def spark_of(call: Invocation, *, quick: bool = False, short: bool = False) -> Iterator["SparkSession"]:
     """A session for one command, or the active one. The output of Java is kept until the command has succeeded.
     `short`: the command reads little."""
     with needing_spark():
@@ -116,14 +116,14 @@ def spark_of(call: Call, *, quick: bool = False, short: bool = False) -> Iterato
 
 
 @contextmanager
-def spark_on_demand(call: Call, *, short: bool = False) -> Iterator[Callable[[], "SparkSession"]]:
+def spark_on_demand(call: Invocation, *, short: bool = False) -> Iterator[Callable[[], "SparkSession"]]:
     """A function that starts a session when it is first called: for a command that may not need one."""
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(spark_of(call, short=short)))
 
 
 @contextmanager
-def lasting_spark(call: Call) -> Iterator["SparkSession"]:
+def lasting_spark(call: Invocation) -> Iterator["SparkSession"]:
     """A session of a command that runs until a signal ends it."""
     with ExitStack() as stack:
         with _children_ignoring(signal.SIGTERM):

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from forebay.cli.argtypes import count, duration
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import OK
 from forebay.cli.inspect import progress_words
 from forebay.cli.json_views import backlog_json
@@ -51,7 +51,7 @@ def _stats_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _stats(call: Call) -> int:
+def _stats(call: Invocation) -> int:
     with call.store() as store:
         frame = partial(_stats_frame, call, store)
         if call.args.watch is not None:
@@ -62,7 +62,7 @@ def _stats(call: Call) -> int:
     return OK
 
 
-def _stats_frame(call: Call, store: Store) -> list[str]:
+def _stats_frame(call: Invocation, store: Store) -> list[str]:
     backlogs = backlogs_of(store, call.args.queues)
     if call.screen.as_json:
         for backlog in backlogs:
@@ -152,7 +152,7 @@ _MAX_PROGRESS: Final = 10
 class Top:
     """Keeps the last sample, to compute rates for the next."""
 
-    def __init__(self, call: Call, store: Store) -> None:
+    def __init__(self, call: Invocation, store: Store) -> None:
         self._call = call
         self._store = store
         self._before: StatsSample | None = None
@@ -218,7 +218,7 @@ def _top_row(backlog: Backlog, found: tuple[float, float, float] | None) -> list
     ]
 
 
-def _top(call: Call) -> int:
+def _top(call: Invocation) -> int:
     every = max(0.1, call.args.every.total_seconds())
     with call.store() as store:
         top = Top(call, store)

@@ -13,7 +13,7 @@ from threading import Event, Thread
 from typing import Any
 
 from forebay.cli.argtypes import count, directory, duration, fraction
-from forebay.cli.command import Call, Command, log_format_argument, use_log_format
+from forebay.cli.command import Command, Invocation, log_format_argument, use_log_format
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.reload import Reloader
 from forebay.cli.resolve_store import masked
@@ -119,7 +119,7 @@ def weighted(words: str) -> dict[str, int | None]:
     return weights
 
 
-def _worker(call: Call) -> int:
+def _worker(call: Invocation) -> int:
     use_log_format(call.args)
     app = load(call.args.app, call.args.store)
     options = _options(call.args, app)
@@ -156,7 +156,7 @@ def _work(target: str, app: Forebay, options: Options, processes: int | None) ->
     return Supervisor(target, app, options, processes).run()
 
 
-def _on_spark(call: Call, app: Forebay, options: Options) -> int:
+def _on_spark(call: Invocation, app: Forebay, options: Options) -> int:
     """Workers as Spark tasks; exit code 1 when jobs were left."""
     from forebay.cli.spark_commands import absolute_url, needing_spark, spark_of
 
@@ -195,7 +195,7 @@ def watch_parent(parent: int) -> None:
     Thread(target=watch, name="forebay-parent", daemon=True).start()
 
 
-def _banner(call: Call, app: Forebay, options: Options, able: Capabilities) -> None:
+def _banner(call: Invocation, app: Forebay, options: Options, able: Capabilities) -> None:
     """The store, jobs, queues and schedules of this worker."""
     durable = "durable" if able.durable else "not durable: a crash loses every job"
     facts = {
@@ -225,7 +225,7 @@ def _dev_arguments(parser: ArgumentParser) -> None:
     log_format_argument(parser, "console")
 
 
-def _dev(call: Call) -> int:
+def _dev(call: Invocation) -> int:
     """The worker is restarted at every change; the server keeps running, so that its sessions survive."""
     args = call.args
     os.environ.setdefault(FORMAT, "console")

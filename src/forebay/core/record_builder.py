@@ -97,6 +97,10 @@ class RecordBuilder:
         trait_or_none = None if error is None else Trait(error_kind=error.kind, error=error.message)
         self.job(change, job.id, queue, kind, delivery, attempt, 0, *instants, until, trait=trait_or_none)
 
+    def unheld(self, change: Change, job_id: int, queue: str, kind: str, until: Instant) -> None:
+        """A job without a lease; `until`: when it is due, or for how long it is kept."""
+        self.job(change, job_id, queue, kind, 0, 0, 0, 0, 0, 0, until)
+
     def leased(self, change: Change, jobs: Iterable[LeasedJob], until: Instant) -> None:
         """Running jobs with one end of their leases: as `held` for each of them."""
         for (queue, delivery, attempt, *instants), group in groupby(jobs, _LEASE):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forebay.serve.context import ServerContext
 
 IntakeResult: TypeAlias = Receipt | Exception
-Waiting: TypeAlias = tuple[Draft, "asyncio.Future[Receipt]"]
+PendingDraft: TypeAlias = tuple[Draft, "asyncio.Future[Receipt]"]
 
 GATHER_SECONDS: Final = 0.004
 """Minimum time between two calls under load: few large calls cost less than many small ones."""
@@ -39,7 +39,7 @@ class Enqueuer:
 
     def __init__(self, context: "ServerContext") -> None:
         self._context = context
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[PendingDraft] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._blocking_threads = ThreadPoolExecutor(_BLOCKING_THREADS, "forebay-blocking")
         self._blocking: frozenset[str] = frozenset()
@@ -101,9 +101,9 @@ class Enqueuer:
         finally:
             self._sending = None
 
-    def _next_batch(self) -> list[Waiting]:
+    def _next_batch(self) -> list[PendingDraft]:
         """The next drafts, within the bounds of one store call; drafts of disconnected callers are dropped."""
-        batch: list[Waiting] = []
+        batch: list[PendingDraft] = []
         size = 0
         while self._waiting and len(batch) < MAX_BATCH:
             draft, answer = self._waiting[0]
@@ -115,7 +115,7 @@ class Enqueuer:
                 size += len(draft.body)
         return batch
 
-    async def _send_batch(self, batch: list[Waiting]) -> None:
+    async def _send_batch(self, batch: list[PendingDraft]) -> None:
         answers: list[IntakeResult]
         try:
             if monotonic() - self._specs_read_at > _SPECS_SECONDS:
@@ -170,7 +170,9 @@ def _enqueue_around_full(store: Store, drafts: list[Draft], full: QueueFull) -> 
     if len(tried) == len(drafts):
         half = len(drafts) // 2
         return enqueue_each(store, drafts[:half]) + enqueue_each(store, drafts[half:])
-    answers: dict[int, IntakeResult] = dict(zip(tried, enqueue_each(store, [drafts[index] for index in tried]), strict=True))
+    answers: dict[int, IntakeResult] = dict(
+        zip(tried, enqueue_each(store, [drafts[index] for index in tried]), strict=True)
+    )
     for index in refused:
         keyed = drafts[index].key is not None
         answers[index] = enqueue_each(store, [drafts[index]])[0] if keyed else _refusal_of_one(full)

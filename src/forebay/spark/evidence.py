@@ -37,7 +37,7 @@ _BLOCK_BYTES: Final = 2**20
 MAX_DRIVER_BYTES: Final = 64 * 2**20
 """Up to so many new bytes are decoded on the driver, before Spark could have started."""
 
-Start = Callable[[], SparkSession]
+StartSpark = Callable[[], SparkSession]
 """Starts Spark at its first call, and returns the session."""
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -144,17 +144,17 @@ class Evidence(Struct, frozen=True):
         return read_files(spark, self.lake, self.name, self.files, self.schema)
 
 
-def read_receipts(start: Start, paths: Sequence[str], lake: Lake) -> Evidence:
+def read_receipts(start: StartSpark, paths: Sequence[str], lake: Lake) -> Evidence:
     """Answers to producers, as RECEIPTS; the lake keeps them for the next audit."""
     return _read(start, paths, lake, "receipts")
 
 
-def read_effects(start: Start, paths: Sequence[str], lake: Lake) -> Evidence:
+def read_effects(start: StartSpark, paths: Sequence[str], lake: Lake) -> Evidence:
     """Effects of handlers, as EFFECTS."""
     return _read(start, paths, lake, "effects")
 
 
-def _read(start: Start, paths: Sequence[str], lake: Lake, name: str) -> Evidence:
+def _read(start: StartSpark, paths: Sequence[str], lake: Lake, name: str) -> Evidence:
     schema = _LINES[name][1]
     files = [file for path in paths for file in _files(path, name)]
     given, doubled, kept = _ingest(start, files, lake, name)
@@ -194,7 +194,7 @@ def _files(path: str, name: str) -> list[Path]:
 
 
 def _ingest(
-    start: Start, files: Sequence[Path], lake: Lake, name: str
+    start: StartSpark, files: Sequence[Path], lake: Lake, name: str
 ) -> tuple[list[_GivenFile], list[str], list[DataFile]]:
     """Add new segments in one commit. Returns the given files, those that were given twice, and all files of the
     table."""
@@ -258,7 +258,7 @@ def _whole_end(file: Path, size: int) -> int:
     return size
 
 
-def _write_parquet(start: Start, segments: Sequence[FileRange], lake: Lake, name: str) -> list[DataFile]:
+def _write_parquet(start: StartSpark, segments: Sequence[FileRange], lake: Lake, name: str) -> list[DataFile]:
     schema = _LINES[name][1]
     written: list[DataFile] = []
     for segment in segments:
@@ -268,7 +268,7 @@ def _write_parquet(start: Start, segments: Sequence[FileRange], lake: Lake, name
     return written
 
 
-def _decode(start: Start, segments: Sequence[FileRange], lake: Lake, name: str) -> list[DataFile]:
+def _decode(start: StartSpark, segments: Sequence[FileRange], lake: Lake, name: str) -> list[DataFile]:
     chunks = [chunk for segment in segments for chunk in chunks_of(name, segment)]
     if not chunks:
         return []

@@ -26,7 +26,7 @@ MAX_DEPTHS: Final = 6
 COUNTS: Final = ("accepted", "claimed", "acked", "retried", "died")
 CURVE: Final = tuple(round(number / 100, 2) for number in (1, *range(5, 100, 5), 99))
 
-Row = dict[str, Any]
+FigureRow = dict[str, Any]
 
 
 class Figures(Struct, frozen=True):
@@ -45,15 +45,15 @@ class Figures(Struct, frozen=True):
     records: int
     events: int
     rows: dict[str, int]
-    steps: list[Row]
-    depths: list[Row]
-    queues: list[Row]
-    curve: list[Row]
-    deliveries: list[Row]
-    retries: list[Row]
-    deaths: list[Row]
+    steps: list[FigureRow]
+    depths: list[FigureRow]
+    queues: list[FigureRow]
+    curve: list[FigureRow]
+    deliveries: list[FigureRow]
+    retries: list[FigureRow]
+    deaths: list[FigureRow]
     more_deaths: int
-    fairness: list[Row]
+    fairness: list[FigureRow]
 
 
 def figures(spark: SparkSession, lake: Lake) -> Figures:
@@ -93,7 +93,7 @@ def _by_seconds(events: DataFrame) -> DataFrame:
     return service_levels(events, "second").withColumnRenamed("minute", "at")
 
 
-def _steps(levels: DataFrame, step: int) -> list[Row]:
+def _steps(levels: DataFrame, step: int) -> list[FigureRow]:
     """Over all queues. Rates are a second."""
     rows = levels.groupBy(_stretch("at", step)).agg(
         *((F.sum(name) / step).alias(name) for name in COUNTS), *_sketches()
@@ -101,7 +101,7 @@ def _steps(levels: DataFrame, step: int) -> list[Row]:
     return _collected(rows.select("at", *COUNTS, *_percentiles()).orderBy("at"))
 
 
-def _depths(levels: DataFrame, step: int) -> list[Row]:
+def _depths(levels: DataFrame, step: int) -> list[FigureRow]:
     """The depth at the end of each stretch; a queue without events keeps its depth."""
     largest = levels.groupBy("queue").agg(F.sum("accepted").alias("n")).orderBy(F.desc("n"), "queue").limit(MAX_DEPTHS)
     rows = (
@@ -112,14 +112,14 @@ def _depths(levels: DataFrame, step: int) -> list[Row]:
     return _collected(rows.select("queue", "at", "depth").orderBy("queue", "at"))
 
 
-def _queues(levels: DataFrame) -> list[Row]:
+def _queues(levels: DataFrame) -> list[FigureRow]:
     more = ("expired", "dismissed", "cancelled", "redriven")
     rows = levels.groupBy("queue").agg(*(F.sum(name).alias(name) for name in (*COUNTS, *more)), *_sketches())
     chosen = rows.select("queue", *COUNTS, *more, *_percentiles())
     return _collected(chosen.orderBy(F.desc("accepted"), "queue").limit(MAX_QUEUES))
 
 
-def _curve(levels: DataFrame) -> list[Row]:
+def _curve(levels: DataFrame) -> list[FigureRow]:
     whole = levels.agg(*_sketches())
     ranks = F.array(*(F.lit(rank) for rank in CURVE))
     sketches = {measure: F.col(f"{measure}_sketch") for measure in MEASURES}
@@ -135,13 +135,13 @@ def _curve(levels: DataFrame) -> list[Row]:
     ]
 
 
-def _deliveries(table: DataFrame) -> list[Row]:
+def _deliveries(table: DataFrame) -> list[FigureRow]:
     names = ("jobs", "acked", "dead", "open")
     rows = table.groupBy("deliveries").agg(*(F.sum(name).alias(name) for name in names))
     return _collected(rows.orderBy("deliveries").limit(MAX_QUEUES))
 
 
-def _retries(table: DataFrame) -> list[Row]:
+def _retries(table: DataFrame) -> list[FigureRow]:
     rows = table.groupBy("queue", "attempt").agg(
         F.sum("retries").alias("retries"),
         merged("delay_sketch"),
@@ -155,7 +155,7 @@ def _retries(table: DataFrame) -> list[Row]:
     return sorted(found, key=lambda row: (row["queue"], row["attempt"]))
 
 
-def _deaths(table: DataFrame) -> tuple[list[Row], int]:
+def _deaths(table: DataFrame) -> tuple[list[FigureRow], int]:
     rows = table.groupBy("queue", "kind", "fingerprint", "error_kind", "message").agg(
         F.sum("deaths").alias("deaths"),
         F.min("first_at").alias("first_at"),
@@ -167,7 +167,7 @@ def _deaths(table: DataFrame) -> tuple[list[Row], int]:
     return found, max(0, rows.count() - len(found))
 
 
-def _fairness(table: DataFrame, step: int) -> list[Row]:
+def _fairness(table: DataFrame, step: int) -> list[FigureRow]:
     """The evenest and the least even minute of each stretch, over all queues."""
     rows = table.groupBy(_stretch("minute", max(step, 60))).agg(
         F.min("jain").alias("least"), F.max("jain").alias("most"), F.sum("starved").alias("starved")
@@ -196,5 +196,5 @@ def _seconds(micros: float | None) -> float | None:
     return None if micros is None else micros / 1e6
 
 
-def _collected(rows: DataFrame) -> list[Row]:
+def _collected(rows: DataFrame) -> list[FigureRow]:
     return [row.asDict() for row in rows.collect()]

@@ -41,7 +41,7 @@ from forebay.spark.audit.judge import AuditCase
 from forebay.spark.audit.proven import NOTHING, Past, Proven
 from forebay.spark.audit.small import SmallCase
 from forebay.spark.audit.verdict import AuditVerdict
-from forebay.spark.evidence import Evidence, Start
+from forebay.spark.evidence import Evidence, StartSpark
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable
 from forebay.spark.lake_reader import Touched, read_events, read_file, read_files, touched
@@ -79,7 +79,7 @@ class LakeEvidence(Struct, frozen=True):
 
 
 def audit_lake(
-    start: Start,
+    start: StartSpark,
     lake: Lake,
     evidence: LakeEvidence,
     options: AuditOptions,

@@ -18,7 +18,7 @@ from forebay.core.errors import Invalid, OffsetGone
 from forebay.spark.options import Reading
 from forebay.spark.tails import CellsTail, Tail, gap_error, open_tail
 
-Offset = dict[str, Any]
+ReaderOffset = dict[str, Any]
 
 _MIN_PART: Final = 1_000
 """Smaller parts cost more to plan than to read."""
@@ -102,7 +102,7 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: list[int] | None = None
         self._under_way: tuple[list[int], list[int], int] = ([], [], 0)
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> ReaderOffset:  # noqa: N802
         extents = self._opened().extents()
         place = 1 if self._reading.start == "latest" else 0
         return {"next": self._keyed([extent[place] for extent in extents]), "skipped": 0, "late": 0}
@@ -113,14 +113,14 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = [following for _, following in self._opened().extents()]
 
-    def reportLatestOffset(self) -> Offset:  # noqa: N802
+    def reportLatestOffset(self) -> ReaderOffset:  # noqa: N802
         return {
             "next": self._keyed([following for _, following in self._opened().extents()]),
             "skipped": 0,
             "late": 0,
         }
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: ReaderOffset, limit: ReadLimit) -> ReaderOffset:  # noqa: N802
         """The end of the next batch within its bounds, which are divided among the partitions."""
         tail = self._opened()
         extents = tail.extents()
@@ -139,7 +139,7 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends.append(max(begin, end))
         return {"next": self._keyed(ends), "skipped": skipped, "late": start.get("late", 0) + self._late(extents)}
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(self, start: ReaderOffset, end: ReaderOffset) -> Sequence[InputPartition]:
         extents = self._opened().extents()
         share = -(-self._reading.partitions // len(extents))
         parts: list[InputPartition] = []
@@ -189,7 +189,7 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ends
         return {str(cell.number): end for cell, end in zip(tail.cells, ends, strict=True)}
 
-    def _padded(self, offset: Offset, extents: Sequence[tuple[int, int]]) -> list[int]:
+    def _padded(self, offset: ReaderOffset, extents: Sequence[tuple[int, int]]) -> list[int]:
         """There may be more partitions or cells than before: those are read from their start."""
         known: list[int] | dict[str, int] = offset["next"]
         if isinstance(known, list):

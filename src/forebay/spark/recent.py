@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from forebay.spark.arrow import Numbers, distinct_numbers
 from forebay.spark.audit.proven import Proven
-from forebay.spark.audit.small import Rows
+from forebay.spark.audit.small import EvidenceRows
 from forebay.spark.evidence import Evidence
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import DataFile, Lake, LakeTable
@@ -51,7 +51,7 @@ def files_before(table: LakeTable, end: int, jobs: Touched) -> list[DataFile]:
 
 def read_small(
     lake: Lake, table: LakeTable, evidence: Sequence[Evidence], proven: Proven, carried: Sequence[DataFile]
-) -> tuple[Rows, Rows] | None:
+) -> tuple[EvidenceRows, EvidenceRows] | None:
     """New rows, and related ones with the events of open jobs (`carried`); None if they are too many."""
     recent = [file for file in table.files if file.max_values["offset"] >= proven.end]
     unread = {each.name: new_files(each, proven) for each in evidence}
@@ -61,7 +61,7 @@ def read_small(
     events = read_rows(lake, EVENTS_TABLE, recent, EVENTS)
     events = events.filter(pc.greater_equal(events["offset"], proven.end))
     given = {each.name: read_rows(lake, each.name, unread[each.name], each.schema) for each in evidence}
-    new = Rows(events, given.get("receipts"), given.get("effects"))
+    new = EvidenceRows(events, given.get("receipts"), given.get("effects"))
     related = _related(lake, evidence, proven, new)
     if related is None:
         return None
@@ -73,12 +73,12 @@ def read_small(
         return None
     earlier = read_rows(lake, EVENTS_TABLE, files, EVENTS, {"job_id": jobs})
     earlier = earlier.filter(pc.less(earlier["offset"], proven.end))
-    past = Rows(pa.concat_tables([open_events, earlier]), known.get("receipts"), known.get("effects"))
+    past = EvidenceRows(pa.concat_tables([open_events, earlier]), known.get("receipts"), known.get("effects"))
     return (new, past) if new.count + past.count <= MAX_SMALL_ROWS else None
 
 
 def _related(
-    lake: Lake, evidence: Sequence[Evidence], proven: Proven, new: Rows
+    lake: Lake, evidence: Sequence[Evidence], proven: Proven, new: EvidenceRows
 ) -> tuple[dict[str, pa.Table], Numbers] | None:
     """Earlier evidence of the jobs and seqs that are new, and of those that it names, until none is added; and all
     these jobs."""

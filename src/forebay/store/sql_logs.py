@@ -29,7 +29,7 @@ from forebay.store.log import Owned, Standing
 
 _MAX_OFFSET: Final = 2**63 - 2
 
-Partition = tuple[int, int, int, Instant]
+PartitionExtent = tuple[int, int, int, Instant]
 """Place, first offset held, next offset, the instant of the newest entry."""
 
 
@@ -222,14 +222,14 @@ class SqlLogs:
         assert found is not None
         return _rule(found[0])
 
-    def _partitions(self, statement: str, log: str) -> Sequence[Partition]:
-        partitions: Sequence[Partition] = self._run(statement, log).fetchall()
+    def _partitions(self, statement: str, log: str) -> Sequence[PartitionExtent]:
+        partitions: Sequence[PartitionExtent] = self._run(statement, log).fetchall()
         if not partitions:
             raise WrongQueueKind(log, is_log=False)
         return partitions
 
-    def _partition(self, log: str, number: int) -> Partition:
-        partition: Partition | None = None
+    def _partition(self, log: str, number: int) -> PartitionExtent:
+        partition: PartitionExtent | None = None
         if type(number) is int and 0 <= number <= _MAX_OFFSET:
             partition = self._run("partition", log, number).fetchone()
         if partition is None:

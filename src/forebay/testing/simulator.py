@@ -25,12 +25,12 @@ from forebay.testing.job_tester import JobTester
 from forebay.work.handler import Handler
 from forebay.work.run import Run
 
-Fault = Literal["before", "during", "after", "delay"]
+FaultMoment = Literal["before", "during", "after", "delay"]
 
 MAX_CRASHES: Final = 3
 """Crashes of one job; fewer if it has fewer attempts."""
 
-_FAULTS: Final[tuple[Fault, ...]] = ("before", "during", "after", "delay")
+_FAULTS: Final[tuple[FaultMoment, ...]] = ("before", "during", "after", "delay")
 _MAX_DELAY: Final = 30_000_000
 _MAX_AWAIT: Final = 10.0
 _CRASH_POINTS: Final = 4
@@ -107,7 +107,7 @@ class JobSimulator(JobTester):
             del self.errors[raised:]
         return Abandoned("the simulated worker died before the acknowledgement")
 
-    def _choose(self, job: Job) -> Fault | None:
+    def _choose(self, job: Job) -> FaultMoment | None:
         """The fault of this run, if any. The last attempt has none that costs it."""
         if self._random.random() >= self._rate:
             return None

@@ -38,7 +38,7 @@ _RETRIED: Final = frozenset((408, 425, 429))
 _RESERVED: Final = frozenset((ID, TIMESTAMP, SIGNATURE, "host", "content-length", "transfer-encoding", "connection"))
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
-Address = IPv4Address | IPv6Address
+IpAddress = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 
@@ -127,7 +127,7 @@ class Endpoint:
             raise DeliveryFailed(said)
         raise RetryAfter(wait, said)
 
-    def _address(self) -> Address:
+    def _address(self) -> IpAddress:
         """An address of the host that may be connected to."""
         try:
             found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
@@ -140,7 +140,7 @@ class Endpoint:
             raise Drop(f"POST to {self._host}: it {private} is not allowed: name the host or its network in allow=")
         return permitted[0]
 
-    def _permits(self, address: Address) -> bool:
+    def _permits(self, address: IpAddress) -> bool:
         if self._host.lower() in self._hosts or any(address in network for network in self._networks):
             return True
         return self._secure and all(each.is_global and not each.is_multicast for each in _meanings(address))
@@ -149,7 +149,7 @@ class Endpoint:
 class _Connection(HTTPConnection):
     """To the address that was checked, whatever the name means by now; TLS is for the name."""
 
-    def __init__(self, host: str, port: int, address: Address, secure: bool, timeout: float) -> None:
+    def __init__(self, host: str, port: int, address: IpAddress, secure: bool, timeout: float) -> None:
         super().__init__(host, port, timeout=timeout)
         self._address = str(address)
         self._context = ssl.create_default_context() if secure else None
@@ -181,7 +181,7 @@ def seconds_of(retry_after: str | None) -> float | None:
     return min(max(0.0, left.total_seconds()), MAX_RETRY_AFTER)
 
 
-def _meanings(address: Address) -> Iterator[Address]:
+def _meanings(address: IpAddress) -> Iterator[IpAddress]:
     """The address, and the IPv4 address that it may be translated to."""
     yield address
     if isinstance(address, IPv6Address):

@@ -24,13 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from forebay.serve.actor import Actor, Role
 from forebay.serve.api.requests import NAME_PATTERN, NewJob
 from forebay.serve.api.responses import Accepted, EntryPlace
-from forebay.serve.api.routing import FastPath, Json, NameFilter, Producer, api_router
+from forebay.serve.api.routing import FastPath, JsonBody, NameFilter, ProducerActor, api_router
 from forebay.serve.api.schema import ResponseModel
 from forebay.serve.security.auth import CREDENTIALS, Credentials
 from forebay.serve.security.limits import TokenBuckets
 from forebay_proof.bench.measure import Figure, arguments, run
 
-App = Callable[[Any, Any, Any], Awaitable[None]]
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 CALLS = 2_000
 JOB = {"kind": "send_email", "payload": {"to": "ada@example.com", "subject": "Hello", "number": 42}, "queue": "mail"}
 BODY = json.dumps(JOB).encode()
@@ -60,12 +60,12 @@ def msgspec_app() -> FastAPI:
     router = api_router("bench")
 
     @router.post("/jobs", status_code=202)
-    async def enqueue(actor: Producer, job: Json[NewJob], request: Request) -> Accepted:  # noqa: ARG001
+    async def enqueue(actor: ProducerActor, job: JsonBody[NewJob], request: Request) -> Accepted:  # noqa: ARG001
         return RECEIPT
 
     @router.get("/jobs")
     async def browse(
-        actor: Producer,  # noqa: ARG001
+        actor: ProducerActor,  # noqa: ARG001
         queue: NameFilter = None,  # noqa: ARG001
         after: Annotated[int, Query(ge=0)] = 0,  # noqa: ARG001
         limit: Annotated[int, Query(ge=1, le=100)] = 100,  # noqa: ARG001
@@ -138,7 +138,7 @@ def pydantic_app() -> FastAPI:
     return app
 
 
-def litestar_app() -> App:
+def litestar_app() -> AsgiApp:
     """Litestar with the same structs. It knows no `Raw`, so a payload is parsed."""
     litestar: Any = import_module("litestar")
     parameter = import_module("litestar.params").Parameter
@@ -163,11 +163,11 @@ def litestar_app() -> App:
         litestar.post("/jobs", status_code=202, guards=[producer])(enqueue),
         litestar.get("/jobs", guards=[producer])(browse),
     ]
-    app: App = litestar.Litestar(handlers, openapi_config=None, logging_config=None)
+    app: AsgiApp = litestar.Litestar(handlers, openapi_config=None, logging_config=None)
     return app
 
 
-async def _call(app: App, method: str, query: bytes) -> int:
+async def _call(app: AsgiApp, method: str, query: bytes) -> int:
     status = 0
 
     async def receive() -> MutableMapping[str, Any]:
@@ -197,7 +197,7 @@ async def _call(app: App, method: str, query: bytes) -> int:
     return status
 
 
-def cpu(app: App, method: str, query: bytes = b"") -> float:
+def cpu(app: AsgiApp, method: str, query: bytes = b"") -> float:
     """Microseconds of one call."""
 
     async def calls() -> float:
@@ -237,7 +237,7 @@ def rate_cpu(take: Callable[[str], object]) -> float:
 def main() -> None:
     args = arguments(__doc__)
     ours = msgspec_app()
-    apps: dict[str, App] = {"fastapi + msgspec": ours, "fastapi + pydantic": pydantic_app()}
+    apps: dict[str, AsgiApp] = {"fastapi + msgspec": ours, "fastapi + pydantic": pydantic_app()}
     if find_spec("litestar") is not None:
         apps["litestar"] = litestar_app()
     baseline = "post/direct"

@@ -37,10 +37,10 @@ _WARM_UP: Final = 2.0
 _MAX_START: Final = 60.0
 _NO_LOCAL_QUEUE: Final = -1
 
-Start = Callable[[HasUrl, Clients], None]
+StartFleet = Callable[[HasUrl, Clients], None]
 
 
-def dripped(fresh: Callable[[], AbstractContextManager[HasUrl]], seconds: float, start: Start) -> Values:
+def dripped(fresh: Callable[[], AbstractContextManager[HasUrl]], seconds: float, start: StartFleet) -> Values:
     """How late jobs begin that come one by one, in milliseconds."""
     with fresh() as site, Clients() as clients:
         start(site, clients)
@@ -81,7 +81,9 @@ def figures(stack: ExitStack, seconds: float) -> list[Figure]:
     postgres, redis = Postgres(stack), Redis(stack, "always")
     found: list[Figure] = []
 
-    def add(name: str, compared: ComparedStore, start: Start, baseline: str, goals: tuple[str, str] = ("", "")) -> None:
+    def add(
+        name: str, compared: ComparedStore, start: StartFleet, baseline: str, goals: tuple[str, str] = ("", "")
+    ) -> None:
         cell = Measurement(f"latency/{name}", partial(dripped, compared.fresh, seconds, start))
         for key, suffix, goal in (("p50", "", goals[0]), ("p95", "/p95", goals[1])):
             base = f"latency/{baseline}{suffix}" if baseline else None

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from forebay.cli.argtypes import count
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import OK
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
@@ -67,7 +67,7 @@ def _stores(urls: list[str] | None) -> Iterator[Iterator[Store]]:
         yield (open_store(url) for url in named)
 
 
-def _guarantees(call: Call) -> int:
+def _guarantees(call: Invocation) -> int:
     args = call.args
     rounds = Rounds(args.jobs, args.rounds, args.batch)
     found: list[Price] = []
@@ -104,7 +104,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--only", metavar="TEXT,TEXT", help=ONLY)
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     """In a process of its own, as `make bench-…` does: a benchmark measures its own CPU time and memory."""
     args = call.args
     command = [sys.executable, "-m", f"forebay_proof.bench.{BENCHMARKS[args.name]}"]
@@ -115,7 +115,7 @@ def _run(call: Call) -> int:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "bench",
         "what each part of Forebay costs, beside a baseline in the same run",
         (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from forebay.cli.argtypes import duration
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import OK
 from forebay.core.errors import Invalid
 
@@ -55,7 +55,7 @@ def _arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _chaos(call: Call) -> int:
+def _chaos(call: Invocation) -> int:
     from forebay_proof.lab.chaos.plan import adjust, find, matrix, names
 
     args = call.args
@@ -107,7 +107,7 @@ def _folder(report: str | None) -> Iterator[Path]:
         folder.rmdir()
 
 
-def _run(call: Call, folder: Path, plan: "ChaosPlan", kept: "Kept", where: str) -> "ChaosResult":
+def _run(call: Invocation, folder: Path, plan: "ChaosPlan", kept: "Kept", where: str) -> "ChaosResult":
     from forebay_proof.lab.chaos.run import Runner
 
     args = call.args
@@ -159,7 +159,7 @@ def _cells(outcome: "ChaosResult") -> list[Any]:
     ]
 
 
-def _table(call: Call, outcomes: "list[ChaosResult]") -> list[str]:
+def _table(call: Invocation, outcomes: "list[ChaosResult]") -> list[str]:
     return call.screen.table_lines(_HEADS, [_cells(outcome) for outcome in outcomes], _RIGHT)
 
 
@@ -168,7 +168,7 @@ def _markdown(outcomes: "list[ChaosResult]") -> str:
     return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
 
 
-def _list(call: Call) -> int:
+def _list(call: Invocation) -> int:
     from forebay_proof.lab.chaos.plan import SCALES, find, names
 
     plans = [find(name) for name in names()]

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import FAILED, OK, USAGE
 
 _NAMED = 5
@@ -16,7 +16,7 @@ def _conformance_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--real-time", action="store_true", help="use the store's own clock: slower")
 
 
-def _conformance(call: Call) -> int:
+def _conformance(call: Invocation) -> int:
     from forebay_proof.conformance.__main__ import main
 
     args = call.args
@@ -33,7 +33,7 @@ def _sim_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cells", metavar="N", help="over so many cells, up to 64")
 
 
-def _sim(call: Call) -> int:
+def _sim(call: Invocation) -> int:
     from forebay_proof.sim.__main__ import main
 
     args = call.args
@@ -53,7 +53,7 @@ def _power_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--relaxed", action="store_true", help="without syncs: losses are expected, exit code 1")
 
 
-def _power(call: Call) -> int:
+def _power(call: Invocation) -> int:
     from forebay_proof.power_cuts import PowerCuts
     from forebay_proof.servers.process import ServerUnavailable
 

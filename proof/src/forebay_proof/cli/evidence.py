@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from forebay.cli.argtypes import count, duration
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import FAILED, OK, USAGE
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _show_arguments(parser: ArgumentParser) -> None:
     _arguments(parser, "full")
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     from forebay_proof.evidence import EvidenceRun
     from forebay_proof.evidence_parts import chosen
 
@@ -71,7 +71,7 @@ def _row(part: "EvidencePart", result: "PartResult | None", identity: str) -> tu
     return (part.name, *numbers, _hours(result.seconds), " ".join(result.commits), verdict, part.title)
 
 
-def _show(call: Call) -> int:
+def _show(call: Invocation) -> int:
     from forebay_proof.evidence import recorded, sources
     from forebay_proof.evidence_parts import chosen
 
@@ -91,7 +91,7 @@ def _show(call: Call) -> int:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "evidence",
         "what was run against these sources, how often, and what it found",
         (

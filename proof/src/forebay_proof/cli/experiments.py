@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import FAILED, OK, UNREACHABLE, CommandFailed
 from forebay.cli.report import check_place
 from forebay.cli.screen import ProgressBar
@@ -18,11 +18,11 @@ from forebay.cli.spark_commands import master_argument, needing_spark, spark_of
 from forebay.core.errors import Invalid
 
 if TYPE_CHECKING:
-    from forebay_proof.lab.experiments.base import Experiment, Scale
+    from forebay_proof.lab.experiments.base import Experiment, ExperimentScale
     from forebay_proof.lab.runner import Remaining, RunStep
 
 RESULTS = "lab-results"
-_SCALES: Final[tuple["Scale", ...]] = ("quick", "full", "release")
+_SCALES: Final[tuple["ExperimentScale", ...]] = ("quick", "full", "release")
 _STORES = ("postgres", "redis", "sqlite")
 
 
@@ -75,7 +75,7 @@ def lab() -> Iterator[None]:
         ) from None
 
 
-def _list(call: Call) -> int:
+def _list(call: Invocation) -> int:
     with lab():
         from forebay_proof.lab.experiments import EXPERIMENTS
     if call.screen.as_json:
@@ -97,7 +97,7 @@ def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def _one(call: Call) -> int:
+def _one(call: Invocation) -> int:
     with lab():
         from forebay_proof.lab.experiments import experiment
 
@@ -108,7 +108,7 @@ def _one(call: Call) -> int:
         return code
 
 
-def _all(call: Call) -> int:
+def _all(call: Invocation) -> int:
     out = _page(call, call.args.report)
     with lab():
         from forebay_proof.lab.experiments import EXPERIMENTS
@@ -119,7 +119,7 @@ def _all(call: Call) -> int:
     return code
 
 
-def _measure(call: Call, experiments: "Sequence[Experiment]") -> int:
+def _measure(call: Invocation, experiments: "Sequence[Experiment]") -> int:
     from forebay_proof.lab.runner import ExperimentRunner, results_at, steps_of
     from forebay_proof.servers.process import ServerUnavailable
 
@@ -147,7 +147,7 @@ def _measure(call: Call, experiments: "Sequence[Experiment]") -> int:
     return FAILED if failed else OK
 
 
-def _show(call: Call, chosen: "Experiment") -> None:
+def _show(call: Invocation, chosen: "Experiment") -> None:
     """What was measured, in a table, without Spark."""
     from forebay_proof.lab.runner import name_of, results_at
 
@@ -163,19 +163,19 @@ def _show(call: Call, chosen: "Experiment") -> None:
     )
 
 
-def _report(call: Call) -> int:
+def _report(call: Invocation) -> int:
     _write(call, _page(call, call.args.out))
     return OK
 
 
-def _page(call: Call, given: str | None) -> Path:
+def _page(call: Invocation, given: str | None) -> Path:
     out = Path(given) if given else Path(call.args.results) / call.args.scale / "report.html"
     if given:
         check_place(out)
     return out
 
 
-def _write(call: Call, out: Path) -> None:
+def _write(call: Invocation, out: Path) -> None:
     folder = Path(call.args.results) / call.args.scale
     if not folder.is_dir():
         raise Invalid(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.cli.argtypes import count, duration, rate
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Command, Invocation
 from forebay.cli.exits import FAILED, OK, UNREACHABLE, CommandFailed
 from forebay.cli.job_bill import BillFigure, JobBill
 from forebay.cli.screen import ProgressBar
@@ -56,7 +56,7 @@ def _headline_arguments(parser: ArgumentParser) -> None:
     results_argument(parser)
 
 
-def _headline(call: Call) -> int:
+def _headline(call: Invocation) -> int:
     from forebay_proof.servers.process import ServerUnavailable
 
     args = call.args
@@ -94,7 +94,7 @@ def trial_of(args: Namespace, processes: int, *, keys: bool = False) -> "Trial":
     )
 
 
-def _long_run(call: Call, results: "Results", kept: Path) -> int:
+def _long_run(call: Invocation, results: "Results", kept: Path) -> int:
     from forebay_proof.lab.headline import Headline
 
     args = call.args
@@ -163,7 +163,7 @@ def _facts(kill_every: float, report: "HeadlineResult") -> list[tuple[str, objec
     ]
 
 
-def _drain(call: Call, results: "Results") -> int:
+def _drain(call: Invocation, results: "Results") -> int:
     """The cold case of experiment 5 with so many jobs, every effect counted."""
     from forebay_proof.lab.experiments.e05_drain import cold, cold_case
     from forebay_proof.lab.experiments.stage import Stage
@@ -188,7 +188,7 @@ def _job_cost_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--jobs", type=number, default=20_000, metavar="N", help="in each pass (default: 20_000)")
 
 
-def _job_cost(call: Call) -> int:
+def _job_cost(call: Invocation) -> int:
     with lab(), tempfile.TemporaryDirectory(prefix="forebay-lab-") as directory:
         from forebay_proof.lab.job_cost import BATCHES, measure_job_cost
 
@@ -222,7 +222,7 @@ def _bill_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(seed=7, producers=1, lease=timedelta(seconds=10))
 
 
-def _bill(call: Call) -> int:
+def _bill(call: Invocation) -> int:
     args = call.args
     with lab(), tempfile.TemporaryDirectory(prefix="forebay-lab-") as directory:
         from forebay_proof.lab.job_bill import measure_bill

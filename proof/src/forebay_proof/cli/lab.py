@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forebay.cli.argtypes import count, duration, rate
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import OK, UNREACHABLE, CommandFailed
 from forebay.cli.screen import ProgressBar
 from forebay_proof.cli import experiments, headline
@@ -51,7 +51,7 @@ def _load_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _load(call: Call) -> int:
+def _load(call: Invocation) -> int:
     from forebay_proof.servers.process import ServerUnavailable
 
     args = call.args
@@ -126,7 +126,7 @@ def _latency(report: "ProducerReport") -> str:
 
 
 COMMANDS = (
-    Group(
+    CommandGroup(
         "lab",
         "load, faults and experiments, with the proof of what came of them",
         (

@@ -68,7 +68,7 @@ BAD_INSTANTS: list[Any] = [-1, MAX_INSTANT + 1, 1.5, "now", True, timedelta(1)]
 NOT_COUNTS: list[Any] = [0, -1, 1.0, "1", True, 2**31]
 
 
-class Text(str):
+class TextKind(str):
     """What an enum of strings is made of."""
 
     __slots__ = ()
@@ -129,14 +129,22 @@ def a_type_that_json_does_not_have_is_refused(h: Harness) -> None:
 @case
 def a_subclass_of_a_json_type_is_refused(h: Harness) -> None:
     """It would come back as something else, or encode on one store and not on another."""
-    values = [Text("x"), [Text("x")], {"a": Text("x")}, {Text("k"): 1}, State.DEAD, Counter(a=1), [HTTPStatus.OK]]
+    values = [
+        TextKind("x"),
+        [TextKind("x")],
+        {"a": TextKind("x")},
+        {TextKind("k"): 1},
+        State.DEAD,
+        Counter(a=1),
+        [HTTPStatus.OK],
+    ]
     _all_refused(h, "payload", values, PayloadInvalid)
 
 
 @case
 def a_subclass_of_str_is_accepted_as_a_name(h: Harness) -> None:
     """Names often come from enums; what the store shows is a plain string again."""
-    name = Text("dead")
+    name = TextKind("dead")
     h.spec(name, capacity=Bounded(5))
     job_id = h.one(kind=name, queue=name, tenant=name, key=name, subject=name, meta={name: name})
     job = h.take(name, owner=name).job

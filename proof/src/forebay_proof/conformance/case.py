@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 from forebay.store.protocol import Capabilities
 from forebay_proof.conformance.harness import Harness
 
-Check: TypeAlias = Callable[[Harness], None]
+CaseCheck: TypeAlias = Callable[[Harness], None]
 Refusal = TypeVar("Refusal", bound=Exception)
 
 
@@ -39,7 +39,7 @@ class Case:
 
     name: str
     theme: str
-    check: Check
+    check: CaseCheck
     need: Need = Need.NOTHING
 
     @property
@@ -47,17 +47,17 @@ class Case:
         return self.name.replace("_", " ")
 
 
-def case(check: Check) -> Case:
+def case(check: CaseCheck) -> Case:
     """For every store."""
     return _named(check, Need.NOTHING)
 
 
-def case_if(need: Need) -> Callable[[Check], Case]:
+def case_if(need: Need) -> Callable[[CaseCheck], Case]:
     """For stores that claim it."""
     return lambda check: _named(check, need)
 
 
-def _named(check: Check, need: Need) -> Case:
+def _named(check: CaseCheck, need: Need) -> Case:
     return Case(check.__name__, check.__module__.rpartition(".")[2], check, need)
 
 

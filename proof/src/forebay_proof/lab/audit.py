@@ -126,7 +126,7 @@ class NdjsonLines:
             ) from None
 
 
-class Columns:
+class SeqColumns:
     """Whole numbers by seq, 0 where there is none."""
 
     def __init__(self, *codes: str) -> None:
@@ -145,7 +145,7 @@ class QuickAudit:
     """The evidence of one run, folded into columns."""
 
     def __init__(self) -> None:
-        self._columns = Columns("q", "q", "i")
+        self._columns = SeqColumns("q", "q", "i")
         self._accepted, self._done, self._delivery = self._columns.of
         self._unknown: set[int] = set()
         self._again: dict[int, set[tuple[int, int]]] = {}

@@ -36,14 +36,14 @@ _SECONDS: Final = (
 )
 _WORDS: Final = {True: "holds", False: "does not hold", None: ""}
 
-Series = Mapping[tuple[str, str], Sequence[tuple[float, float]]]
+PlotSeries = Mapping[tuple[str, str], Sequence[tuple[float, float]]]
 
 
 class LabResults(Struct, frozen=True):
     """All results of a folder: by experiment what was found, samples by case and name, and where it was measured."""
 
     found: Mapping[str, ExperimentResults]
-    samples: Mapping[str, Series]
+    samples: Mapping[str, PlotSeries]
     machine: Mapping[str, Any]
 
 
@@ -179,7 +179,7 @@ def _order(value: object) -> tuple[bool, float, str]:
     return (False, float(value), "") if isinstance(value, int | float) else (True, 0.0, str(value))
 
 
-def _timelines(wanted: TimeChart, samples: Series) -> list[str]:
+def _timelines(wanted: TimeChart, samples: PlotSeries) -> list[str]:
     cases = sorted({case for case, name in samples if name in wanted.names})
     drawn = []
     for case in cases[:_MAX_CASES]:

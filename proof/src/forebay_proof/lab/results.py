@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROWS, SAMPLES = "rows", "samples"
 _PACKAGES: Final = ("forebay", "msgspec", "psycopg", "redis", "pyspark", "pyarrow")
 
-Key = tuple[str, str, int]
+ResultKey = tuple[str, str, int]
 
 
 class Results:
@@ -36,8 +36,8 @@ class Results:
     def __init__(self, directory: Path, *, seed: int | None = None, facts: Mapping[str, object] | None = None) -> None:
         self.directory = directory
         self._machine = msgspec.json.encode({**machine(), "seed": seed, **(facts or {})}).decode()
-        self._rows: dict[Key, list[dict[str, Any]]] = {}
-        self._samples: dict[Key, list[dict[str, Any]]] = {}
+        self._rows: dict[ResultKey, list[dict[str, Any]]] = {}
+        self._samples: dict[ResultKey, list[dict[str, Any]]] = {}
 
     def row(
         self,
@@ -92,7 +92,7 @@ class Results:
         files = sorted((self.directory / ROWS).glob(f"{experiment or '*'}__*.parquet"))
         return [row for file in files for row in parquet.read_table(file).to_pylist()]
 
-    def _file(self, sort: str, key: Key) -> Path:
+    def _file(self, sort: str, key: ResultKey) -> Path:
         experiment, case, number = key
         return (
             self.directory
@@ -100,7 +100,7 @@ class Results:
             / f"{check_name('experiment', experiment)}__{check_name('case', case)}__{number}.parquet"
         )
 
-    def _write(self, sort: str, key: Key, rows: list[dict[str, Any]]) -> None:
+    def _write(self, sort: str, key: ResultKey, rows: list[dict[str, Any]]) -> None:
         parquet = _parquet()
         import pyarrow as pa
 

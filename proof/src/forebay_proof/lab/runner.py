@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay_proof.lab.experiments.base import STORES, Experiment, ExperimentCase, Scale
+from forebay_proof.lab.experiments.base import STORES, Experiment, ExperimentCase, ExperimentScale
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.lab.results import Results
 from forebay_proof.servers.process import ServerUnavailable
@@ -46,7 +46,9 @@ def name_of(experiment: Experiment) -> str:
     return f"e{experiment.number:02}"
 
 
-def steps_of(experiments: Iterable[Experiment], scale: Scale, stores: Sequence[str] = STORES) -> list[RunStep]:
+def steps_of(
+    experiments: Iterable[Experiment], scale: ExperimentScale, stores: Sequence[str] = STORES
+) -> list[RunStep]:
     """Rounds of all cases before the next round, so that a machine that changes its mood changes it for all."""
     made: list[RunStep] = []
     for experiment in experiments:
@@ -56,7 +58,7 @@ def steps_of(experiments: Iterable[Experiment], scale: Scale, stores: Sequence[s
     return made
 
 
-def results_at(directory: Path, scale: Scale, seed: int) -> Results:
+def results_at(directory: Path, scale: ExperimentScale, seed: int) -> Results:
     """Each scale has a folder of its own: the same case is another measurement there."""
     return Results(directory / scale, seed=seed, facts={"scale": scale})
 

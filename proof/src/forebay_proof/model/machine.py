@@ -63,17 +63,17 @@ from forebay_proof.model.strategies import (
 )
 
 _COMPANY = (QUEUES, QUEUES, HOLDING)
-Opener = Callable[[ManualClock], OpenedStore]
+MachineOpener = Callable[[ManualClock], OpenedStore]
 _OWNER = st.sampled_from(["one", "many"])
 
 
 class StoreMachine(LogRules):
     """A store, its model and a clock. A history has one theme and few queues, so that its steps meet."""
 
-    opener: ClassVar[Opener]
+    opener: ClassVar[MachineOpener]
 
     @classmethod
-    def for_store(cls, opener: Opener) -> type[Self]:
+    def for_store(cls, opener: MachineOpener) -> type[Self]:
         return type("Machine", (cls,), {"opener": staticmethod(opener), "__module__": cls.__module__})
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 Promise. `with Proxy(host, port) as proxy:` forwards every connection to `proxy.port`, byte for byte, until it is set
 otherwise. A call has taken effect when it returns. One thread does all the work, so what it does to one connection is
-in one order, and `close` ends it. A `Link` is a pair of sockets; a `Trap` decides how many of the bytes at hand may
-pass. At most `BUFFER_BYTES` are held for each direction of a connection.
+in one order, and `close` ends it. A `ProxiedConnection` is a pair of sockets; a `Trap` decides how many of the bytes at
+hand may pass. At most `BUFFER_BYTES` are held for each direction of a connection.
 
     cut()                       every connection is reset now
     cut_after(n)                n bytes of one connection go to the server (or back), then both sides lose it
@@ -90,7 +90,7 @@ class Direction:
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class ProxiedConnection:
     """A connection of a client, and ours to the server for it."""
 
     up: Direction
@@ -128,14 +128,14 @@ class Link:
         return (select.POLLIN if reads else 0) | (select.POLLOUT if writes else 0)
 
 
-class Count(Trap):
+class CountTrap(Trap):
     def __init__(self, count: int, replies: bool, already: dict[Direction, int]) -> None:
         super().__init__()
         self._count = count
         self._replies = replies
         self._already = already
 
-    def allows(self, link: Link, flow: Direction, data: bytes) -> int | None:
+    def allows(self, link: ProxiedConnection, flow: Direction, data: bytes) -> int | None:
         """How many bytes may still pass if this is the moment, else None."""
         left = self._count + self._already.get(flow, 0) - flow.passed
         return left if (flow is link.down) == self._replies and len(data) >= left else None
@@ -158,8 +158,8 @@ class Pattern(Trap):
     def is_answered(self, received: bytes) -> bool:
         return bool(received) and (self._answer or b"") in received
 
-    def allows(self, link: Link, flow: Direction, data: bytes) -> int | None:
-        """As for `Count`. The start of a pattern that is split has passed by then; its last byte has not."""
+    def allows(self, link: ProxiedConnection, flow: Direction, data: bytes) -> int | None:
+        """As for `CountTrap`. The start of a pattern that is split has passed by then; its last byte has not."""
         if flow is link.down:
             return None
         keep = len(self._pattern) - 1
@@ -193,8 +193,8 @@ class Proxy(Lifetime):
         self.host: Final = LOOPBACK
         self.port: Final = free_port()
         self._upstream = (host, port)
-        self._links: dict[Link, None] = {}
-        self._traps: list[Count | Pattern] = []
+        self._links: dict[ProxiedConnection, None] = {}
+        self._traps: list[CountTrap | Pattern] = []
         self._frozen = False
         self._closing = False
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -238,7 +238,7 @@ class Proxy(Lifetime):
 
         def arm() -> Trap:
             already = {flow: flow.passed for link in self._links for flow in (link.up, link.down)}
-            return self._arm(Count(count, replies, already))
+            return self._arm(CountTrap(count, replies, already))
 
         return self._call(arm)
 
@@ -330,7 +330,7 @@ class Proxy(Lifetime):
     def _end(self) -> None:
         self._closing = True
 
-    def _arm(self, trap: Count | Pattern) -> Trap:
+    def _arm(self, trap: CountTrap | Pattern) -> Trap:
         self._traps.append(trap)
         return trap
 
@@ -354,20 +354,20 @@ class Proxy(Lifetime):
                     end.setblocking(False)
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 server.connect_ex(self._upstream)
-                self._links[Link(Direction(client, server), Direction(server, client))] = None
+                self._links[ProxiedConnection(Direction(client, server), Direction(server, client))] = None
 
-    def _all(self) -> list[Link]:
+    def _all(self) -> list[ProxiedConnection]:
         """Also those that the kernel has accepted and we have not."""
         self._accept()
         return list(self._links)
 
-    def _drop(self, link: Link) -> bool:
+    def _drop(self, link: ProxiedConnection) -> bool:
         abort(link.client)
         abort(link.server)
         del self._links[link]
         return True
 
-    def _move(self, link: Link, flow: Direction, back: Direction) -> None:
+    def _move(self, link: ProxiedConnection, flow: Direction, back: Direction) -> None:
         """Something happened on the source of `flow`: send to it what waits, take what it has."""
         if link not in self._links:
             return
@@ -383,7 +383,7 @@ class Proxy(Lifetime):
         except OSError:
             self._drop(link)
 
-    def _take(self, link: Link, flow: Direction) -> None:
+    def _take(self, link: ProxiedConnection, flow: Direction) -> None:
         try:
             data = flow.source.recv(BUFFER_BYTES)
         except BlockingIOError:
@@ -393,13 +393,13 @@ class Proxy(Lifetime):
         if not (link.connecting and flow is link.up):
             flow.push()
 
-    def _step(self, link: Link, count: int) -> int:
+    def _step(self, link: ProxiedConnection, count: int) -> int:
         try:
             return sum(self._sip(link, flow, count) for flow in (link.up, link.down))
         except OSError:
             return 0 * self._drop(link)
 
-    def _sip(self, link: Link, flow: Direction, count: int) -> int:
+    def _sip(self, link: ProxiedConnection, flow: Direction, count: int) -> int:
         """At most so many bytes of one direction."""
         if link.connecting or flow.ended:
             return 0
@@ -413,7 +413,7 @@ class Proxy(Lifetime):
             return sent
         return 0
 
-    def _judge(self, link: Link, flow: Direction, data: bytes) -> bytes:
+    def _judge(self, link: ProxiedConnection, flow: Direction, data: bytes) -> bytes:
         """What of these bytes may pass."""
         if link.losing is not None and flow is link.down:
             link.received = link.received[-MAX_PATTERN:] + data
@@ -433,7 +433,7 @@ class Proxy(Lifetime):
         flow.recent = (flow.recent + data)[-MAX_PATTERN:]
         return data
 
-    def _conclude(self, link: Link) -> None:
+    def _conclude(self, link: ProxiedConnection) -> None:
         """Cut it if its moment has come; forget it if both sides are done."""
         if link.losing is not None and (link.down.ended or link.losing.is_answered(link.received)):
             link.doom = (link.losing, link.up)

@@ -2,7 +2,7 @@
 
 from forebay.core.ledger import Change
 from forebay_proof.sim.evidence import RunEvidence
-from forebay_proof.sim.ledger_index import Delivery, LedgerIndex
+from forebay_proof.sim.ledger_index import JobDelivery, LedgerIndex
 from forebay_proof.sim.store_process import Stores
 from forebay_proof.sim.world import SECOND, World
 
@@ -27,11 +27,11 @@ class RunCase:
         self.histories = store_process.histories()
         self.index = LedgerIndex(store_process.changes(), [record.at for record in store_process.ledger])
 
-    def verdict(self, delivery: Delivery) -> str:
+    def verdict(self, delivery: JobDelivery) -> str:
         """How a delivery ended, in the word of the verdict; empty while it has not."""
         return "" if delivery.ending is None else _WORDS[delivery.ending.change]
 
-    def abandoned(self, delivery: Delivery) -> bool:
+    def abandoned(self, delivery: JobDelivery) -> bool:
         """Whether others took it from its holder. What a worker says of its own quarantine is no such thing."""
         error = None if delivery.ending is None else delivery.ending.error
         if error is None or not error.abandoned:
@@ -40,7 +40,7 @@ class RunCase:
         own = [one for one in sent if one.role == "settler"]
         return not own or any(one.applied for one in sent if one not in own)
 
-    def excused(self, delivery: Delivery, processes: dict[str, list[tuple[int, int]]]) -> bool:
+    def excused(self, delivery: JobDelivery, processes: dict[str, list[tuple[int, int]]]) -> bool:
         """Whether a fault of its holder, or of the whole world, explains that the lease ran out."""
         if delivery.fence not in self.evidence.received:
             return True

@@ -43,7 +43,7 @@ _NESTED: Final = SECOND
 """A call may take longer than its deadline only because others waited meanwhile: one role waits at a time here."""
 
 
-class Link:
+class CellLink:
     """What one process reaches of one cell. `hangs`: while it is cut, requests wait; otherwise they are refused."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class CellStores:
         self.processes = {name: StoreProcess(world, lambda: 0, alone=False) for name in self.map.cells}
         self.news: Callable[[], None] = lambda: None
         self._names = {number: name for name, number in self.map.cells.items()}
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str], CellLink] = {}
         whole = {name: replace(address, deadline=None) for name, address in self.addresses.items()}
         self._whole = open_cells(self.map, whole, lambda url: cast(Backend, _Whole(self.process_at(url))), _QuietGuard)
 
@@ -88,10 +88,10 @@ class CellStores:
     def process_at(self, url: str) -> StoreProcess:
         return self.processes[url.removeprefix("memory://")]
 
-    def link(self, process: str, cell: str) -> Link:
-        return self._links.setdefault((process, cell), Link())
+    def link(self, process: str, cell: str) -> CellLink:
+        return self._links.setdefault((process, cell), CellLink())
 
-    def links(self) -> Collection[Link]:
+    def links(self) -> Collection[CellLink]:
         return self._links.values()
 
     def recover_now(self) -> None:
@@ -163,7 +163,7 @@ class CellBackend:
     """The backend of a cell as one process reaches it. `quiet`: while the process opens its cells."""
 
     def __init__(
-        self, stores: CellStores, name: str, faults: Faults, evidence: RunEvidence, process: Process, link: Link
+        self, stores: CellStores, name: str, faults: Faults, evidence: RunEvidence, process: Process, link: CellLink
     ) -> None:
         self._world = stores.world
         self._store_process = stores.processes[name]
@@ -282,7 +282,7 @@ class _Answer(Future[T]):
 class _Requests:
     """The calls of a process to one cell."""
 
-    def __init__(self, world: World, process: Process, faults: Faults, backend: CellBackend, link: Link) -> None:
+    def __init__(self, world: World, process: Process, faults: Faults, backend: CellBackend, link: CellLink) -> None:
         self._world = world
         self._process = process
         self._faults = faults
@@ -393,7 +393,7 @@ class CellsConnection(ProcessStore):
                 self._process.trouble.append((begun, world.now))
 
 
-def cut(stores: CellStores, link: Link, span: Duration, *, hangs: bool) -> None:
+def cut(stores: CellStores, link: CellLink, span: Duration, *, hangs: bool) -> None:
     world = stores.world
     link.cut_until, link.hangs = world.now + span, hangs
     link.trouble.append((world.now, world.now + span))

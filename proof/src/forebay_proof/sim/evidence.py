@@ -29,7 +29,7 @@ class SentDraft(Struct):
     answered_at: int | None = None
 
 
-class Start(Struct):
+class HandlerStart(Struct):
     """A handler began. `alone`: it was a suspect, beside which nothing else may run."""
 
     fence: Fence
@@ -70,7 +70,7 @@ class RunEvidence:
 
     def __init__(self) -> None:
         self.sent_drafts: dict[int, SentDraft] = {}
-        self.starts: dict[Fence, Start] = {}
+        self.starts: dict[Fence, HandlerStart] = {}
         self.starts_of: Counter[int] = Counter()
         self.effects: Counter[Fence] = Counter()
         self.received: dict[Fence, str] = {}

@@ -19,7 +19,7 @@ from forebay.core.outcome import OUT_OF_TIME, Failure
 _ENDINGS = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
 
 
-class Delivery(Struct):
+class JobDelivery(Struct):
     """One delivery: `attempt` as the ledger counts it, `epoch` the number of redrives before it.
 
     `suspicious`: it was claimed to run in quarantine.
@@ -50,7 +50,7 @@ class JobHistory(Struct):
     due_at: Instant
     used: int = 0
     epoch: int = 0
-    deliveries: list[Delivery] = []
+    deliveries: list[JobDelivery] = []
     ends: list[str] = []
     errors: list[Failure] = []
 
@@ -61,7 +61,7 @@ class LedgerIndex:
     def __init__(self, changes: list[ChangeSet], times: list[int]) -> None:
         self.changes = changes
         self.histories: dict[int, JobHistory] = {}
-        self.deliveries: dict[Fence, Delivery] = {}
+        self.deliveries: dict[Fence, JobDelivery] = {}
         self.by_serial: dict[int, list[int]] = {}
         self.merges: dict[int, list[int]] = {}
         self.fired: dict[tuple[str, Instant], int] = {}
@@ -124,7 +124,7 @@ class LedgerIndex:
 
     def _claimed(self, change: ChangeSet, each: JobChange, history: JobHistory, fence: Fence, now: int) -> None:
         history.used += 1
-        delivery = Delivery(
+        delivery = JobDelivery(
             fence, change.owner or "", history.used, history.epoch, history.due_at, change.at, each.until, now
         )
         delivery.suspicious = is_suspicious(history.errors, history.used, history.entry.max_attempts)

@@ -39,7 +39,7 @@ from forebay.work.quarantine import SuspectBoard, SuspectStart
 from forebay.work.run import TIMEOUT, Stop
 from forebay.work.stall_watch import describe_stall, stall_bound
 from forebay.work.start_marks import IN_QUARANTINE, Stall
-from forebay_proof.sim.evidence import RunEvidence, Start
+from forebay_proof.sim.evidence import HandlerStart, RunEvidence
 from forebay_proof.sim.faults import Faults, Kind
 from forebay_proof.sim.world import EPOCH, SECOND, Process, SteppedRole, Task, World
 
@@ -196,7 +196,9 @@ class SimPool:
         evidence.starts_of[job.id] += 1
         nth = evidence.starts_of[job.id]
         suspect = job.needs_quarantine
-        start = Start(lease.fence, self._process.name, job.attempt, world.now, plan.get("n"), job.subject, suspect)
+        start = HandlerStart(
+            lease.fence, self._process.name, job.attempt, world.now, plan.get("n"), job.subject, suspect
+        )
         if lease.fence in evidence.starts:
             world.violation("effects once per delivery", f"the handler of {lease.fence} was started twice")
         evidence.starts[lease.fence] = start

@@ -8,7 +8,7 @@ from forebay.core.limits import ERRORS_KEPT
 from forebay.work.start_marks import Stall
 from forebay_proof.sim.case import RunCase
 from forebay_proof.sim.evidence import Sent
-from forebay_proof.sim.ledger_index import Delivery, JobHistory
+from forebay_proof.sim.ledger_index import JobDelivery, JobHistory
 from forebay_proof.sim.world import SECOND
 
 _DRAIN_GRACE = SECOND // 5
@@ -98,7 +98,7 @@ def attempts_counted(case: RunCase) -> Iterator[str]:
         yield from _paid(case, history)
 
 
-def _of_stalled(stall: Stall, delivery: Delivery, sent: Sent) -> Iterator[str]:
+def _of_stalled(stall: Stall, delivery: JobDelivery, sent: Sent) -> Iterator[str]:
     """Only the job that held the GIL is charged; where it is not known, none is."""
     if sent.role not in ("supervisor", "reaper") or not sent.applied or delivery.suspicious:
         return

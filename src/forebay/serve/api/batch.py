@@ -24,7 +24,7 @@ from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.serve.actor import Actor
 from forebay.serve.api.jobs import draft_of
 from forebay.serve.api.requests import NewJob
-from forebay.serve.api.routing import BodyDecoder, Context, Producer, api_router, check_media
+from forebay.serve.api.routing import BodyDecoder, ContextDep, ProducerActor, api_router, check_media
 from forebay.serve.api.schema import ResponseModel, problems, reference
 from forebay.serve.context import ServerContext
 from forebay.serve.enqueuer import IntakeResult, enqueue_each
@@ -48,7 +48,7 @@ _ANSWERED: Final = (
     '{"lines":2,"accepted":1,"duplicates":0,"problems":1}\n'
 )
 
-Line = tuple[int, bytes | None]
+NumberedLine = tuple[int, bytes | None]
 """Its number and its text; None for a line beyond the limit."""
 
 
@@ -121,8 +121,8 @@ _BODY: Final = {"requestBody": {"required": True, "content": {NDJSON: {"schema":
     openapi_extra=_BODY,
 )
 async def batch(
-    context: Context,
-    actor: Producer,
+    context: ContextDep,
+    actor: ProducerActor,
     request: Request,
     answers: Annotated[Literal["all", "problems"], Query(description="a line per job, or per problem only")] = "all",
 ) -> Streamed:
@@ -143,7 +143,7 @@ class _Batch:
 
     async def answers(self) -> AsyncIterator[bytes]:
         """The results, and a summary unless the caller disconnects."""
-        ahead: asyncio.Queue[list[Line] | None] = asyncio.Queue(_PARTS_AHEAD)
+        ahead: asyncio.Queue[list[NumberedLine] | None] = asyncio.Queue(_PARTS_AHEAD)
         reading = asyncio.create_task(self._read(ahead))
         try:
             more = True
@@ -158,7 +158,7 @@ class _Batch:
             with suppress(asyncio.CancelledError):
                 await reading
 
-    async def _read(self, ahead: "asyncio.Queue[list[Line] | None]") -> bool:
+    async def _read(self, ahead: "asyncio.Queue[list[NumberedLine] | None]") -> bool:
         """Put lines into the bounded queue, which slows the caller down. False: the caller disconnected."""
         whole = True
         try:
@@ -169,7 +169,7 @@ class _Batch:
         await ahead.put(None)
         return whole
 
-    async def _enqueue(self, part: list[Line]) -> bytes:
+    async def _enqueue(self, part: list[NumberedLine]) -> bytes:
         """The results of these lines, once their jobs are durable."""
         drafts = await self._context.call(self._drafts, part)
         good = [draft for draft in drafts if isinstance(draft, Draft)]
@@ -190,7 +190,7 @@ class _Batch:
             return _encode_lines(results)
         return _encode_lines([*(each for each in results if isinstance(each, LineRefused)), self._summary])
 
-    def _drafts(self, part: list[Line]) -> list[Draft | Exception]:
+    def _drafts(self, part: list[NumberedLine]) -> list[Draft | Exception]:
         drafts: list[Draft | Exception] = []
         headers = self._request.headers
         for _, text in part:
@@ -220,9 +220,9 @@ class _Batch:
         )
 
 
-async def _next_part(ahead: "asyncio.Queue[list[Line] | None]") -> tuple[list[Line], bool]:
+async def _next_part(ahead: "asyncio.Queue[list[NumberedLine] | None]") -> tuple[list[NumberedLine], bool]:
     """The lines read so far, up to the bounds of one store call, and whether there may be more."""
-    part: list[Line] = []
+    part: list[NumberedLine] = []
     size = 0
     while True:
         piece = await ahead.get()
@@ -234,13 +234,13 @@ async def _next_part(ahead: "asyncio.Queue[list[Line] | None]") -> tuple[list[Li
             return part, True
 
 
-async def lines_of(chunks: AsyncIterator[bytes], max_line: int) -> AsyncIterator[list[Line]]:
+async def lines_of(chunks: AsyncIterator[bytes], max_line: int) -> AsyncIterator[list[NumberedLine]]:
     """Complete lines, numbered from 1, in lists within the bounds of one store call; blank lines are skipped."""
     number, rest, skipping = 0, b"", False
     async for chunk in chunks:
         texts = (rest + chunk).split(b"\n")
         rest = texts.pop()
-        found: list[Line] = []
+        found: list[NumberedLine] = []
         for text in texts:
             number += 1
             if skipping or len(text) > max_line:

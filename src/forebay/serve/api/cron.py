@@ -17,7 +17,16 @@ from forebay.core.schedule import Schedule
 from forebay.serve.actor import Actor
 from forebay.serve.api.requests import PutSchedule, json_of
 from forebay.serve.api.responses import ScheduleRun, Schedules, ScheduleView, moment
-from forebay.serve.api.routing import Context, Json, Limit, NameFilter, Operator, PathName, Viewer, api_router
+from forebay.serve.api.routing import (
+    ContextDep,
+    JsonBody,
+    Limit,
+    NameFilter,
+    OperatorActor,
+    PathName,
+    ViewerActor,
+    api_router,
+)
 from forebay.serve.api.schema import problems
 from forebay.serve.problems import not_found
 from forebay.serve.security.auth import charge_queue_names
@@ -32,7 +41,7 @@ router = api_router("schedules")
 
 
 @router.get("/cron")
-def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Schedules:
+def browse(context: ContextDep, actor: ViewerActor, after: NameFilter = None, limit: Limit = 100) -> Schedules:
     """The schedules of the queues that this key can reach, each with its rule in words."""
     schedules, now = context.store.schedules(), context.store.now()
     seen = (each for each in schedules if _sees(actor, each) and each.name > (after or ""))
@@ -42,13 +51,15 @@ def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Lim
 
 
 @router.get("/cron/{name}", responses=problems(404))
-def show(context: Context, actor: Viewer, name: PathName) -> ScheduleView:
+def show(context: ContextDep, actor: ViewerActor, name: PathName) -> ScheduleView:
     """One schedule."""
     return _view(actor, find_schedule(context.store, actor, name), context.store.now())
 
 
 @router.put("/cron/{name}", responses=problems(404))
-def put(context: Context, actor: Operator, body: Json[PutSchedule], request: Request, name: PathName) -> ScheduleView:
+def put(
+    context: ContextDep, actor: OperatorActor, body: JsonBody[PutSchedule], request: Request, name: PathName
+) -> ScheduleView:
     """Create or edit a schedule. With another rule or zone it fires from now on, not for past times."""
     timetable = Timetable(Cron(body.rule, body.tz, body.dst), CatchUp.parse(body.catch_up), body.overlap, body.jitter)
     draft = Draft(
@@ -74,7 +85,7 @@ def put(context: Context, actor: Operator, body: Json[PutSchedule], request: Req
 
 
 @router.delete("/cron/{name}", status_code=204, responses=problems(404))
-def drop(context: Context, actor: Operator, name: PathName) -> None:
+def drop(context: ContextDep, actor: OperatorActor, name: PathName) -> None:
     """Remove a schedule; the jobs that it enqueued stay."""
     find_schedule(context.store, actor, name)
     context.store.drop_schedule(name)
@@ -82,7 +93,7 @@ def drop(context: Context, actor: Operator, name: PathName) -> None:
 
 
 @router.post("/cron/{name}/pause", responses=problems(404))
-def pause(context: Context, actor: Operator, name: PathName) -> ScheduleView:
+def pause(context: ContextDep, actor: OperatorActor, name: PathName) -> ScheduleView:
     """Pause a schedule."""
     paused = replace(find_schedule(context.store, actor, name), paused=True)
     context.store.put_schedule(paused)
@@ -91,7 +102,7 @@ def pause(context: Context, actor: Operator, name: PathName) -> ScheduleView:
 
 
 @router.post("/cron/{name}/resume", responses=problems(404))
-def resume(context: Context, actor: Operator, name: PathName) -> ScheduleView:
+def resume(context: ContextDep, actor: OperatorActor, name: PathName) -> ScheduleView:
     """Resume a schedule; it fires from now on."""
     schedule, now = find_schedule(context.store, actor, name), context.store.now()
     following = Timetable.parse(schedule.rule, schedule.zone).cron.next_after(now) or NEVER
@@ -102,7 +113,7 @@ def resume(context: Context, actor: Operator, name: PathName) -> ScheduleView:
 
 
 @router.post("/cron/{name}/run", status_code=202, responses=problems(404))
-def run(context: Context, actor: Operator, name: PathName) -> ScheduleRun:
+def run(context: ContextDep, actor: OperatorActor, name: PathName) -> ScheduleRun:
     """Enqueue its job now, also while it is paused; its next fire times do not change."""
     schedule = find_schedule(context.store, actor, name)
     receipt = run_now(context.store, schedule)

@@ -23,14 +23,14 @@ from forebay.serve.api.requests import Purge, Redrive
 from forebay.serve.api.responses import Causes, CauseView, JobPage, JobView, Purged, Redriven, Requeued
 from forebay.serve.api.routing import (
     After,
-    Context,
+    ContextDep,
     JobId,
-    Json,
+    JsonBody,
     Limit,
     NameFilter,
-    Operator,
+    OperatorActor,
     TextFilter,
-    Viewer,
+    ViewerActor,
     api_router,
 )
 from forebay.serve.api.schema import problems
@@ -69,8 +69,8 @@ def _fits(actor: Actor, where: str | None, plan: RedrivePlan = _ANY) -> Callable
 
 @router.get("/dlq")
 def browse(
-    context: Context,
-    actor: Viewer,
+    context: ContextDep,
+    actor: ViewerActor,
     queue: NameFilter = None,
     kind: NameFilter = None,
     tenant: NameFilter = None,
@@ -87,8 +87,8 @@ def browse(
 
 @router.get("/dlq/causes")
 def causes(
-    context: Context,
-    actor: Viewer,
+    context: ContextDep,
+    actor: ViewerActor,
     queue: NameFilter = None,
     kind: NameFilter = None,
     tenant: NameFilter = None,
@@ -112,7 +112,7 @@ def _cause(actor: Actor, name: str, jobs: list[Job]) -> CauseView:
 
 
 @router.get("/dlq/{job_id}", responses=problems(404))
-def show(context: Context, actor: Viewer, job_id: JobId) -> JobView:
+def show(context: ContextDep, actor: ViewerActor, job_id: JobId) -> JobView:
     """One dead letter, with the traces of its errors."""
     job = seen_job(context.store, actor, job_id)
     if job.state is not State.DEAD:
@@ -122,7 +122,7 @@ def show(context: Context, actor: Viewer, job_id: JobId) -> JobView:
 
 @router.post("/dlq/{job_id}/requeue", responses=problems(404, 409))
 @router.post("/dlq/{job_id}/retry", responses=problems(404, 409))
-def requeue(context: Context, actor: Operator, job_id: JobId) -> Requeued:
+def requeue(context: ContextDep, actor: OperatorActor, job_id: JobId) -> Requeued:
     """Redrive a dead letter: it gets all its attempts back and keeps its past errors."""
     store = context.store
     job = seen_job(store, actor, job_id)
@@ -132,7 +132,7 @@ def requeue(context: Context, actor: Operator, job_id: JobId) -> Requeued:
 
 
 @router.delete("/dlq/{job_id}", status_code=204, responses=problems(404, 409))
-def forget(context: Context, actor: Operator, job_id: JobId) -> None:
+def forget(context: ContextDep, actor: OperatorActor, job_id: JobId) -> None:
     """Purge one dead letter."""
     store = context.store
     job = seen_job(store, actor, job_id)
@@ -155,7 +155,7 @@ def _move(store: Store, verb: Callable[[list[int]], list[int]], job: Job) -> Non
 
 
 @router.post("/dlq/purge", responses=problems(404))
-def purge(context: Context, actor: Operator, body: Json[Purge]) -> Purged:
+def purge(context: ContextDep, actor: OperatorActor, body: JsonBody[Purge]) -> Purged:
     """Purge dead letters by id or by a filter, at most `limit` per call."""
     store, died_before = context.store, None if body.died_before is None else from_datetime(body.died_before)
     names = ("queue", "kind", "tenant", "subject", "fingerprint")
@@ -189,7 +189,7 @@ def _dead_of(store: Store, actor: Actor, ids: list[int]) -> list[int]:
 
 
 @router.post("/dlq/redrive")
-async def redrive(context: Context, actor: Operator, body: Json[Redrive]) -> Redriven:
+async def redrive(context: ContextDep, actor: OperatorActor, body: JsonBody[Redrive]) -> Redriven:
     """Redrive the dead letters that match, at most `limit` per call; continue with `after` until `next` is null."""
     plan = _plan(body)
     limit = body.limit if body.rate is None else max(1, min(body.limit, int(body.rate * _MAX_PACED)))

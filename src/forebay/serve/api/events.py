@@ -28,7 +28,7 @@ from forebay.core.humanize import iso
 from forebay.core.ledger import Change
 from forebay.events import MAX_FILTERED, MIN_PAUSE, Event, EventFilter, EventReader
 from forebay.serve.api.requests import NAME_PATTERN
-from forebay.serve.api.routing import Context, Viewer, api_router
+from forebay.serve.api.routing import ContextDep, ViewerActor, api_router
 from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
 from forebay.serve.event_streams import VisibleEvents
@@ -61,8 +61,8 @@ router = api_router("events")
     responses=problems(404, 409, 410) | {200: {"content": {MEDIA: {"example": _EXAMPLE}}}},
 )
 async def events(
-    context: Context,
-    actor: Viewer,
+    context: ContextDep,
+    actor: ViewerActor,
     request: Request,
     queue: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
     kind: Names = [],  # noqa: B006

@@ -13,9 +13,9 @@ from forebay.core.limits import MAX_BATCH
 from forebay.core.spec import QueueSpec
 from forebay.explain import gates_page
 from forebay.serve.actor import Actor
-from forebay.serve.api.requests import Release, SetGate
+from forebay.serve.api.requests import ReleaseJobs, SetGate
 from forebay.serve.api.responses import GateSet, GatesView, GateView, Released
-from forebay.serve.api.routing import Context, Json, NameFilter, Operator, PathName, Viewer, api_router
+from forebay.serve.api.routing import ContextDep, JsonBody, NameFilter, OperatorActor, PathName, ViewerActor, api_router
 from forebay.serve.api.schema import problems
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import record_action
@@ -29,8 +29,8 @@ GateName = Annotated[str, Path(min_length=1, max_length=700)]
 
 @router.get("/gates", responses=problems(404))
 def browse(
-    context: Context,
-    actor: Viewer,
+    context: ContextDep,
+    actor: ViewerActor,
     queue: NameFilter = None,
     after: Annotated[str, Query(max_length=700, pattern=r"^[^\x00]*$")] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_BATCH)] = 100,
@@ -43,7 +43,7 @@ def browse(
 
 
 @router.post("/gates/{name:path}", responses=problems(404))
-def put(context: Context, actor: Operator, body: Json[SetGate], name: GateName) -> GateSet:
+def put(context: ContextDep, actor: OperatorActor, body: JsonBody[SetGate], name: GateName) -> GateSet:
     """Override a gate's slots; 0 closes it, null restores the number of the queue's spec."""
     _require_gate(context.store, actor, checked_gate(name))
     context.store.set_gate(name, body.slots)
@@ -52,7 +52,7 @@ def put(context: Context, actor: Operator, body: Json[SetGate], name: GateName) 
 
 
 @router.post("/conditions/{name}/release", responses=problems(404))
-def release(context: Context, actor: Operator, body: Json[Release], name: PathName) -> Released:
+def release(context: ContextDep, actor: OperatorActor, body: JsonBody[ReleaseJobs], name: PathName) -> Released:
     """Release the first jobs that wait for a condition; a surplus is not saved for later jobs."""
     gate = condition_gate(name, body.value)
     _require_gate(context.store, actor, gate)

@@ -33,15 +33,15 @@ from forebay.serve.api.responses import (
 )
 from forebay.serve.api.routing import (
     After,
-    Context,
+    ContextDep,
     JobId,
-    Json,
+    JsonBody,
     Limit,
     NameFilter,
-    Operator,
-    Producer,
+    OperatorActor,
+    ProducerActor,
     TextFilter,
-    Viewer,
+    ViewerActor,
     api_router,
     wait_for_disconnect,
 )
@@ -87,7 +87,7 @@ def draft_of(
 
 
 @router.post("/jobs", status_code=202, responses=problems(404, 409))
-async def enqueue(context: Context, actor: Producer, job: Json[NewJob], request: Request) -> Accepted:
+async def enqueue(context: ContextDep, actor: ProducerActor, job: JsonBody[NewJob], request: Request) -> Accepted:
     """Enqueue a job. A key that was used within its window is a 409 with the first job and its result."""
     draft = draft_of(context, actor, job, request.headers, request.headers.get("idempotency-key"))
     charge_queue_names(request, (draft.queue,))
@@ -110,7 +110,7 @@ async def _duplicate(context: ServerContext, actor: Actor, receipt: Receipt) -> 
 
 @router.get("/jobs/{job_id}", responses=problems(404, 410))
 async def show(
-    context: Context,
+    context: ContextDep,
     actor: Annotated[Actor, require_role(Role.VIEWER, Role.PRODUCER)],
     request: Request,
     job_id: JobId,
@@ -130,8 +130,8 @@ async def show(
 
 @router.get("/jobs")
 def browse(
-    context: Context,
-    actor: Viewer,
+    context: ContextDep,
+    actor: ViewerActor,
     queue: NameFilter = None,
     state: Annotated[StateName | None, Query()] = None,
     kind: NameFilter = None,
@@ -159,7 +159,7 @@ def _conditions(field: str, given: list[str]) -> Conditions:
 
 @router.post("/jobs/{job_id}/cancel", responses=problems(404))
 def cancel(
-    context: Context, actor: Annotated[Actor, require_role(Role.PRODUCER, Role.OPERATOR)], job_id: JobId
+    context: ContextDep, actor: Annotated[Actor, require_role(Role.PRODUCER, Role.OPERATOR)], job_id: JobId
 ) -> Cancelled:
     """Cancel a job: it will not run, or, if it runs, its worker is notified."""
     job = seen_job(context.store, actor, job_id)
@@ -169,7 +169,7 @@ def cancel(
 
 
 @router.post("/jobs/cancel")
-def cancel_many(context: Context, actor: Operator, body: Json[CancelMany]) -> CancelledMany:
+def cancel_many(context: ContextDep, actor: OperatorActor, body: JsonBody[CancelMany]) -> CancelledMany:
     """Cancel the jobs that match and have not ended, at most `limit`; continue with `after` until `next` is null."""
     names = ("queue", "state", "kind", "tenant", "subject")
     given = {name: value for name in names if (value := getattr(body, name)) is not None}
@@ -190,7 +190,7 @@ def cancel_many(context: Context, actor: Operator, body: Json[CancelMany]) -> Ca
 
 @router.get("/jobs/{job_id}/explain", responses=problems(404))
 def why(
-    context: Context, actor: Annotated[Actor, require_role(Role.VIEWER, Role.PRODUCER)], job_id: JobId
+    context: ContextDep, actor: Annotated[Actor, require_role(Role.VIEWER, Role.PRODUCER)], job_id: JobId
 ) -> Explained:
     """Why the job is in its state, in sentences."""
     store = context.store

@@ -26,7 +26,7 @@ from forebay.serve.api.responses import (
     EntryView,
     Extent,
     Freed,
-    Logs,
+    LogPage,
     LogView,
     OwnedView,
     Ownership,
@@ -34,7 +34,17 @@ from forebay.serve.api.responses import (
     StandingView,
     moment,
 )
-from forebay.serve.api.routing import Context, Json, Limit, NameFilter, PathName, Producer, Viewer, Worker, api_router
+from forebay.serve.api.routing import (
+    ContextDep,
+    JsonBody,
+    Limit,
+    NameFilter,
+    PathName,
+    ProducerActor,
+    ViewerActor,
+    WorkerActor,
+    api_router,
+)
 from forebay.serve.api.schema import problems
 from forebay.serve.problems import not_found
 from forebay.serve.security.auth import charge_jobs, require_role
@@ -45,20 +55,22 @@ from forebay.store.protocol import Store
 
 router = api_router("logs")
 
-Partition = Annotated[int, Path(ge=0, lt=MAX_PARTITIONS)]
+PartitionPath = Annotated[int, Path(ge=0, lt=MAX_PARTITIONS)]
 
 
 @router.get("/logs")
-def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Logs:
+def browse(context: ContextDep, actor: ViewerActor, after: NameFilter = None, limit: Limit = 100) -> LogPage:
     """Logs that this key can reach, by name, with the extent of each partition. `PUT /queues/{name}` creates one."""
     specs = (spec for spec in context.store.specs() if spec.is_log and sees_queue(actor, spec.name))
     shown = nsmallest(limit + 1, (spec for spec in specs if spec.name > (after or "")), key=lambda spec: spec.name)
     more = shown[limit - 1].name if len(shown) > limit else None
-    return Logs([_view(context.store, spec) for spec in shown[:limit]], more)
+    return LogPage([_view(context.store, spec) for spec in shown[:limit]], more)
 
 
 @router.post("/logs/{name}", status_code=201, responses=problems(404))
-def append(context: Context, actor: Producer, body: Json[Append], request: Request, name: PathName) -> Appended:
+def append(
+    context: ContextDep, actor: ProducerActor, body: JsonBody[Append], request: Request, name: PathName
+) -> Appended:
     """Append entries, all or none. They are durable when the response arrives, where the store is."""
     entries = body.entries
     _require_log(context.store, actor, name)
@@ -69,7 +81,7 @@ def append(context: Context, actor: Producer, body: Json[Append], request: Reque
 
 @router.get("/logs/{name}/groups", responses=problems(404))
 def groups(
-    context: Context,
+    context: ContextDep,
     actor: Annotated[Actor, require_role(Role.VIEWER, Role.WORKER)],
     name: PathName,
     after: NameFilter = None,
@@ -83,7 +95,7 @@ def groups(
 
 
 @router.post("/logs/{name}/own", responses=problems(404))
-def own(context: Context, actor: Worker, body: Json[Own], name: PathName) -> Ownership:
+def own(context: ContextDep, actor: WorkerActor, body: JsonBody[Own], name: PathName) -> Ownership:
     """Assign partitions to this member of the group; renew before `until`."""
     _require_log(context.store, actor, name)
     owned = context.store.own(name, body.group, body.member, seconds(body.lease_seconds))
@@ -92,7 +104,7 @@ def own(context: Context, actor: Worker, body: Json[Own], name: PathName) -> Own
 
 
 @router.post("/logs/{name}/disown", responses=problems(404))
-def disown(context: Context, actor: Worker, body: Json[Disown], name: PathName) -> Freed:
+def disown(context: ContextDep, actor: WorkerActor, body: JsonBody[Disown], name: PathName) -> Freed:
     """Remove the member from the group; its partitions are free at once."""
     _require_log(context.store, actor, name)
     return Freed(context.store.disown(name, body.group, body.member))
@@ -100,10 +112,10 @@ def disown(context: Context, actor: Worker, body: Json[Disown], name: PathName) 
 
 @router.get("/logs/{name}/{partition}", responses=problems(404, 410))
 def read(
-    context: Context,
+    context: ContextDep,
     actor: Annotated[Actor, require_role(Role.VIEWER, Role.WORKER)],
     name: PathName,
-    partition: Partition,
+    partition: PartitionPath,
     after: Annotated[int | None, Query(ge=-1, le=2**63 - 1)] = None,
     group: NameFilter = None,
     since: datetime | None = None,
@@ -123,7 +135,9 @@ def read(
 
 
 @router.post("/logs/{name}/{partition}/commit", responses=problems(404, 409))
-def commit(context: Context, actor: Worker, body: Json[Commit], name: PathName, partition: Partition) -> Committed:
+def commit(
+    context: ContextDep, actor: WorkerActor, body: JsonBody[Commit], name: PathName, partition: PartitionPath
+) -> Committed:
     """Commit everything up to the offset for the group; returns its position."""
     _require_log(context.store, actor, name, partition)
     where = (name, body.group, partition, body.offset)

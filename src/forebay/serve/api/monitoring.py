@@ -27,8 +27,8 @@ from fastapi.responses import Response
 from msgspec.structs import replace
 
 from forebay.serve.api.requests import NAME_PATTERN
-from forebay.serve.api.responses import SECOND, Scale, Stats
-from forebay.serve.api.routing import JSON, ApiRoute, Context, Limit, NameFilter, Viewer, api_router
+from forebay.serve.api.responses import SECOND, ScaleAdvice, Stats
+from forebay.serve.api.routing import JSON, ApiRoute, ContextDep, Limit, NameFilter, ViewerActor, api_router
 from forebay.serve.api.schema import problems
 from forebay.serve.metrics.server_metrics import exposition, visible_families
 from forebay.serve.queue_totals import sum_states, totals_for
@@ -60,7 +60,7 @@ async def health() -> dict[str, str]:
 
 
 @router.get("/ready", summary="Readiness", responses=_READY)
-async def ready(context: Context, skip: Annotated[frozenset[Reason], Query()] = frozenset()) -> Response:
+async def ready(context: ContextDep, skip: Annotated[frozenset[Reason], Query()] = frozenset()) -> Response:
     """Whether the store accepts claims and writes, and jobs are claimed. `skip` leaves reasons out."""
     readiness = context.metrics.readiness
     reasons = [reason for reason in await readiness.reasons() if reason not in skip]
@@ -75,7 +75,7 @@ async def ready(context: Context, skip: Annotated[frozenset[Reason], Query()] = 
     response_class=Response,
     responses={200: {"content": {"text/plain": {"example": 'forebay_queue_jobs{queue="mail",state="ready"} 12.0\n'}}}},
 )
-async def scrape(context: Context, actor: Viewer, request: Request) -> Response:
+async def scrape(context: ContextDep, actor: ViewerActor, request: Request) -> Response:
     """Fleet counters from the ledger, queue gauges, and the metrics of this process.
 
     A key for some queues gets the series of those queues. A scrape makes no store call: it returns the last poll.
@@ -89,7 +89,7 @@ async def scrape(context: Context, actor: Viewer, request: Request) -> Response:
 
 
 @figures.get("/stats", responses=problems(404))
-def stats(context: Context, actor: Viewer, queue: NameFilter = None, limit: Limit = 100) -> Stats:
+def stats(context: ContextDep, actor: ViewerActor, queue: NameFilter = None, limit: Limit = 100) -> Stats:
     """Counts of one queue; or of all that this key can reach, in total and for the `limit` deepest."""
     if queue is not None:
         require_queue(actor, queue)
@@ -126,11 +126,11 @@ def _stats(queue: str | None, backlogs: list[Backlog], recent_runs: RecentRuns) 
 
 @figures.get("/scale", responses=problems(404))
 def scale(
-    context: Context,
-    actor: Viewer,
+    context: ContextDep,
+    actor: ViewerActor,
     queue: Annotated[str, Query(pattern=NAME_PATTERN)],
     within: Annotated[float, Query(gt=0, le=86_400)] = 60.0,
-) -> Scale:
+) -> ScaleAdvice:
     """How many worker slots would finish the claimable and running jobs `within` seconds, for autoscaling.
 
     Jobs behind a closed gate do not count: more workers would not start them. `seconds_per_job` is the mean of recently
@@ -141,6 +141,6 @@ def scale(
     count, total = context.recent_runs.refresh(context.store).ran.get(queue, (0, 0))
     depth = backlog.ready - backlog.held + backlog.running
     if not count:
-        return Scale(queue, depth, None, None, within, 0 if depth == 0 else None, 0)
+        return ScaleAdvice(queue, depth, None, None, within, 0 if depth == 0 else None, 0)
     mean = total / count / SECOND
-    return Scale(queue, depth, mean, mean * depth, within, ceil(mean * depth / within), count)
+    return ScaleAdvice(queue, depth, mean, mean * depth, within, ceil(mean * depth / within), count)

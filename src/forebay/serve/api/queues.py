@@ -13,7 +13,17 @@ from forebay.core.instant import from_datetime
 from forebay.core.spec import QueueSpec
 from forebay.serve.api.requests import Pause, PutQueue
 from forebay.serve.api.responses import SECOND, BacklogView, Paused, Queues, QueueView, moment
-from forebay.serve.api.routing import Admin, Context, Json, Limit, NameFilter, Operator, PathName, Viewer, api_router
+from forebay.serve.api.routing import (
+    AdminActor,
+    ContextDep,
+    JsonBody,
+    Limit,
+    NameFilter,
+    OperatorActor,
+    PathName,
+    ViewerActor,
+    api_router,
+)
 from forebay.serve.api.schema import problems
 from forebay.serve.problems import not_found
 from forebay.serve.queue_totals import exists, reachable_names
@@ -26,7 +36,7 @@ router = api_router("queues")
 
 
 @router.get("/queues")
-def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Limit = 100) -> Queues:
+def browse(context: ContextDep, actor: ViewerActor, after: NameFilter = None, limit: Limit = 100) -> Queues:
     """The queues that this key can reach, by name, each with its spec and counts. Logs are at /logs."""
     if actor.tenant is not None:
         return Queues([], None)
@@ -38,7 +48,7 @@ def browse(context: Context, actor: Viewer, after: NameFilter = None, limit: Lim
 
 
 @router.get("/queues/{name}", responses=problems(404))
-def show(context: Context, actor: Viewer, name: PathName) -> QueueView:
+def show(context: ContextDep, actor: ViewerActor, name: PathName) -> QueueView:
     """One queue: its spec, in one line and axis by axis, and its counts."""
     require_queue(actor, name)
     if not exists(context.store, name):
@@ -48,7 +58,7 @@ def show(context: Context, actor: Viewer, name: PathName) -> QueueView:
 
 
 @router.put("/queues/{name}", responses=problems(404, 409))
-def put(context: Context, actor: Admin, body: Json[PutQueue], name: PathName) -> QueueView:
+def put(context: ContextDep, actor: AdminActor, body: JsonBody[PutQueue], name: PathName) -> QueueView:
     """Configure a queue. Jobs already accepted keep what they were stamped with."""
     require_queue(actor, name)
     if body.name not in (UNSET, name):
@@ -61,7 +71,7 @@ def put(context: Context, actor: Admin, body: Json[PutQueue], name: PathName) ->
 
 @router.post("/queues/{name}/pause", responses=problems(404))
 def pause(
-    context: Context, actor: Operator, request: Request, name: PathName, body: Json[Pause | None] = None
+    context: ContextDep, actor: OperatorActor, request: Request, name: PathName, body: JsonBody[Pause | None] = None
 ) -> Paused:
     """Pause a queue until a time or until it is resumed: no job of it is claimed; running jobs may finish."""
     require_queue(actor, name)
@@ -76,7 +86,7 @@ def pause(
 
 
 @router.post("/queues/{name}/resume", responses=problems(404))
-def resume(context: Context, actor: Operator, name: PathName) -> Paused:
+def resume(context: ContextDep, actor: OperatorActor, name: PathName) -> Paused:
     """Resume a queue."""
     require_queue(actor, name)
     context.store.resume(name)

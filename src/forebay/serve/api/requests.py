@@ -34,7 +34,7 @@ TEXT_PATTERN = r"^[^\u0000]+$"
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, description="1 to 128 of A-Z a-z 0-9 _ . : -")]
 Text = Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH, pattern=TEXT_PATTERN)]
-Moment = Annotated[datetime, Meta(tz=True, description="ISO 8601 with a zone, up to the year 2200")]
+Timestamp = Annotated[datetime, Meta(tz=True, description="ISO 8601 with a zone, up to the year 2200")]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_DURATION.total_seconds(), description="seconds")]
 Attempts = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
 Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
@@ -57,10 +57,10 @@ class NewJob(RequestModel, frozen=True):
     payload: Raw | UnsetType = UNSET
     queue: Name | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="higher is sooner")] = 0
-    run_at: Moment | None = None
+    run_at: Timestamp | None = None
     delay: Seconds = 0
-    deadline: Moment | None = None
-    expires_at: Moment | None = None
+    deadline: Timestamp | None = None
+    expires_at: Timestamp | None = None
     key: Annotated[Text, Meta(description="idempotency key, as the header Idempotency-Key")] | None = None
     tenant: Name | None = None
     subject: Text | None = None
@@ -221,7 +221,7 @@ class Purge(RequestModel, frozen=True):
     subject: Text | None = None
     where: Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH)] | None = None
     fingerprint: Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH)] | None = None
-    died_before: Moment | None = None
+    died_before: Timestamp | None = None
     all: bool = False
     limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 100
     after: JobNumber = 0
@@ -257,7 +257,7 @@ class SetGate(RequestModel, frozen=True):
     slots: Annotated[int, Meta(ge=0, le=MAX_SLOTS)] | None
 
 
-class Release(RequestModel, frozen=True):
+class ReleaseJobs(RequestModel, frozen=True):
     """`value`: the tenant, kind or subject of a condition that is counted per one of them."""
 
     EXAMPLE: ClassVar = {"count": 20}
@@ -291,7 +291,7 @@ class PutQueue(RequestModel, frozen=True):
 class Pause(RequestModel, frozen=True):
     """Pause until this time; without it, until the queue is resumed."""
 
-    until: Moment | None = None
+    until: Timestamp | None = None
 
 
 class PutSchedule(RequestModel, frozen=True):

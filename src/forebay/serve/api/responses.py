@@ -114,7 +114,7 @@ class LeaseView(ResponseModel, frozen=True):
     job: JobView
 
 
-class Leases(ResponseModel, frozen=True):
+class ClaimedLeases(ResponseModel, frozen=True):
     EXAMPLE: ClassVar = {"leases": []}
 
     leases: list[LeaseView]
@@ -372,7 +372,7 @@ class LogView(ResponseModel, frozen=True):
     partitions: list[Extent]
 
 
-class Logs(ResponseModel, frozen=True):
+class LogPage(ResponseModel, frozen=True):
     """Continue with `after=next` until it is null."""
 
     logs: list[LogView]
@@ -450,7 +450,7 @@ class Freed(ResponseModel, frozen=True):
     freed: int
 
 
-class Scale(ResponseModel, frozen=True):
+class ScaleAdvice(ResponseModel, frozen=True):
     """The open work in seconds of one worker. `workers`: how many would finish it `within` seconds."""
 
     queue: str

@@ -37,7 +37,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _ANY_ROUTE: Final = (401, 403, 413, 422, 429, 503)
 _ANY_BODY: Final = (400, 415)
 
-Json: TypeAlias = Annotated[T, Body()]
+JsonBody: TypeAlias = Annotated[T, Body()]
 """A parameter that is the body."""
 
 JobId: TypeAlias = Annotated[int, Path(ge=0, le=2**63 - 1)]
@@ -46,12 +46,12 @@ TextFilter: TypeAlias = Annotated[str | None, Query(min_length=1, max_length=256
 After: TypeAlias = Annotated[int, Query(ge=0, le=2**63 - 1)]
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 PathName: TypeAlias = Annotated[str, Path(pattern=NAME_PATTERN)]
-Context: TypeAlias = Annotated[ServerContext, Depends(server_context)]
-Viewer: TypeAlias = Annotated[Actor, require_role(Role.VIEWER)]
-Producer: TypeAlias = Annotated[Actor, require_role(Role.PRODUCER)]
-Worker: TypeAlias = Annotated[Actor, require_role(Role.WORKER)]
-Operator: TypeAlias = Annotated[Actor, require_role(Role.OPERATOR)]
-Admin: TypeAlias = Annotated[Actor, require_role(Role.ADMIN)]
+ContextDep: TypeAlias = Annotated[ServerContext, Depends(server_context)]
+ViewerActor: TypeAlias = Annotated[Actor, require_role(Role.VIEWER)]
+ProducerActor: TypeAlias = Annotated[Actor, require_role(Role.PRODUCER)]
+WorkerActor: TypeAlias = Annotated[Actor, require_role(Role.WORKER)]
+OperatorActor: TypeAlias = Annotated[Actor, require_role(Role.OPERATOR)]
+AdminActor: TypeAlias = Annotated[Actor, require_role(Role.ADMIN)]
 
 
 class ApiRoute(APIRoute):

@@ -28,16 +28,16 @@ from forebay.serve.actor import Actor
 from forebay.serve.api.jobs import view_job
 from forebay.serve.api.requests import Claim, Extend, Reports, Settle, Settlements
 from forebay.serve.api.responses import (
+    ClaimedLeases,
     ExtendedAll,
     ExtendedView,
-    Leases,
     LeaseView,
     ReportedAll,
     ReportedView,
     SettledAll,
     SettledView,
 )
-from forebay.serve.api.routing import Context, Json, Worker, api_router, wait_for_disconnect
+from forebay.serve.api.routing import ContextDep, JsonBody, WorkerActor, api_router, wait_for_disconnect
 from forebay.serve.api.schema import problems
 from forebay.serve.context import ServerContext
 from forebay.serve.lease_tokens import LeaseToken, describe_verdict, outcome_of
@@ -50,7 +50,7 @@ router = api_router("work")
 
 
 @router.post("/claim", responses=problems(404, 409))
-async def claim(context: Context, actor: Worker, body: Json[Claim], request: Request) -> Leases:
+async def claim(context: ContextDep, actor: WorkerActor, body: JsonBody[Claim], request: Request) -> ClaimedLeases:
     """Claim jobs, smallest rank first. With `wait`, the response comes with the first job, or empty at the timeout."""
     for want in body.wants:
         require_queue(actor, want.queue)
@@ -59,7 +59,7 @@ async def claim(context: Context, actor: Worker, body: Json[Claim], request: Req
     leases = await context.claim_polls.claim(
         wants, owner, timedelta(seconds=body.lease), body.wait, partial(wait_for_disconnect, request)
     )
-    return Leases([_lease_view(context, actor, lease) for lease in leases])
+    return ClaimedLeases([_lease_view(context, actor, lease) for lease in leases])
 
 
 def _lease_view(context: ServerContext, actor: Actor, lease: Lease) -> LeaseView:
@@ -67,7 +67,7 @@ def _lease_view(context: ServerContext, actor: Actor, lease: Lease) -> LeaseView
 
 
 @router.post("/settle", responses=problems(404))
-async def settle(context: Context, actor: Worker, body: Json[Settlements]) -> SettledAll:
+async def settle(context: ContextDep, actor: WorkerActor, body: JsonBody[Settlements]) -> SettledAll:
     """Settle jobs, each by itself: applied, or stale when its lease is lost. May be repeated.
 
     A lease of another key refuses the whole call.
@@ -137,7 +137,7 @@ def _leases(context: ServerContext, tokens: Sequence[LeaseToken]) -> list[Lease]
 
 
 @router.post("/extend", responses=problems(404))
-async def extend(context: Context, actor: Worker, body: Json[Extend]) -> ExtendedAll:
+async def extend(context: ContextDep, actor: WorkerActor, body: JsonBody[Extend]) -> ExtendedAll:
     """Renew leases from now on; lost ones are reported. A lease of another key refuses the whole call."""
     tokens = _read_tokens(context, actor, body.leases, "leases[{}]")
     survivors = await context.call(_extended, context, tokens, body.lease)
@@ -159,7 +159,7 @@ def _extended(context: ServerContext, tokens: Sequence[LeaseToken], seconds: flo
 
 
 @router.post("/progress", responses=problems(404))
-async def report(context: Context, actor: Worker, body: Json[Reports]) -> ReportedAll:
+async def report(context: ContextDep, actor: WorkerActor, body: JsonBody[Reports]) -> ReportedAll:
     """Report progress of running jobs; once a second is enough. A lease of another key refuses the whole call."""
     tokens = _read_tokens(context, actor, [each.lease for each in body.reports], "reports[{}].lease")
     leases = await context.call(_leases, context, tokens)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change
 from forebay.serve.dashboard.views.queue import AxisRow
-from forebay.serve.dashboard.views.timeline import Moment
+from forebay.serve.dashboard.views.timeline import TimelineEntry
 
 WIDTH: Final = 120
 HEIGHT: Final = 28
@@ -118,7 +118,7 @@ _RAN: Final[dict[str, str]] = {Change.RETRIED: "failed", Change.DIED: "failed"}
 _WAITS_AFTER: Final = frozenset((Change.ACCEPTED, Change.RETRIED, Change.RELEASED, Change.REDRIVEN, Change.MERGED))
 
 
-def life(moments: Sequence[Moment], now: Instant, running: bool) -> list[Stretch]:
+def life(moments: Sequence[TimelineEntry], now: Instant, running: bool) -> list[Stretch]:
     """Waiting and running in order, from acceptance to the end or to now, over `LIFE_WIDTH`."""
     if not moments:
         return []

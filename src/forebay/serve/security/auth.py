@@ -29,7 +29,7 @@ from forebay.core.instant import Instant
 from forebay.serve.actor import Actor, Role
 from forebay.serve.problems import Problem
 from forebay.serve.security.connections import MARK_AUTHENTICATED, PEER
-from forebay.serve.security.keys import Key, KeyFollower, Keyring
+from forebay.serve.security.keys import ApiKey, KeyFollower, Keyring
 from forebay.serve.security.limits import Allowance, Limits, UsageFollower
 from forebay.serve.security.mounting import HOST_ACTOR
 from forebay.serve.security.operator_log import SOURCE
@@ -175,7 +175,7 @@ def is_same_origin(request: Request) -> bool:
     return same_host and (parts.scheme == "https" or request.url.scheme == "http")
 
 
-def credentials_of(key: Key) -> Credentials:
+def credentials_of(key: ApiKey) -> Credentials:
     allowance = Allowance(key.rate, key.burst, key.quota_hour, key.quota_day, key.queue_names)
     return Credentials(key.actor(), f"key:{key.id}", allowance, key.id, key.expires_at)
 

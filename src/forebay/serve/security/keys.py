@@ -45,7 +45,7 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*-]{1,128}", re.ASCII)
 _TEXT: Final = re.compile(r"fb_([0-9a-f]{12})_([A-Za-z0-9_-]{32})", re.ASCII)
 
 
-class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ApiKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A key without its secret; `digest` is the secret's.
 
     rate, burst   requests per second, and how many at once after a pause;  None: the server's default
@@ -91,7 +91,7 @@ class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Created(Struct, frozen=True, tag="created"):
-    key: Key
+    key: ApiKey
     by: str
 
 
@@ -100,15 +100,15 @@ class Revoked(Struct, frozen=True, tag="revoked"):
     by: str
 
 
-Entry: TypeAlias = Created | Revoked
-_entries: "Final[msgspec.json.Decoder[Entry]]" = msgspec.json.Decoder(Created | Revoked)
+KeyEntry: TypeAlias = Created | Revoked
+_entries: "Final[msgspec.json.Decoder[KeyEntry]]" = msgspec.json.Decoder(Created | Revoked)
 
 
-def mint(name: str, roles: Iterable[Role], created_at: Instant, **limits: object) -> tuple[Key, str]:
+def mint(name: str, roles: Iterable[Role], created_at: Instant, **limits: object) -> tuple[ApiKey, str]:
     """A new key, and its text, which is shown once and not stored."""
     key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(SECRET_BYTES)
     fields = {"id": key_id, "digest": digest(secret), "name": name, "roles": tuple(roles), "created_at": created_at}
-    return Key(**fields, **limits), f"fb_{key_id}_{secret}"  # type: ignore[arg-type]
+    return ApiKey(**fields, **limits), f"fb_{key_id}_{secret}"  # type: ignore[arg-type]
 
 
 def digest(secret: str) -> str:
@@ -122,7 +122,7 @@ _NO_KEY: Final = digest(secrets.token_urlsafe(SECRET_BYTES))
 class Keyring:
     """All keys as of the last read of the log. One thread calls `apply`; any thread calls `find`."""
 
-    def __init__(self, keys: Iterable[Key] = ()) -> None:
+    def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
         self._keys = {key.id: key for key in keys}
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class Keyring:
     def __contains__(self, key_id: str) -> bool:
         return key_id in self._keys
 
-    def apply(self, entries: Iterable[Entry]) -> None:
+    def apply(self, entries: Iterable[KeyEntry]) -> None:
         for entry in entries:
             match entry:
                 case Created(key):
@@ -139,23 +139,23 @@ class Keyring:
                 case Revoked(key_id):
                     self._keys.pop(key_id, None)
 
-    def find(self, text: str, now: Instant) -> Key | None:
+    def find(self, text: str, now: Instant) -> ApiKey | None:
         """The key with this text, in constant time; None when it is unknown, revoked or expired."""
         parts = _TEXT.fullmatch(text)
         key = self._keys.get(parts[1]) if parts else None
         matches = hmac.compare_digest(digest(parts[2] if parts else text), key.digest if key else _NO_KEY)
         return key if matches and key and not is_expired(key, now) else None
 
-    def find_valid(self, key_id: str, now: Instant) -> Key | None:
+    def find_valid(self, key_id: str, now: Instant) -> ApiKey | None:
         """The key with this id while it is valid, for a session whose secret was checked before."""
         key = self._keys.get(key_id)
         return key if key and not is_expired(key, now) else None
 
-    def all(self) -> list[Key]:
+    def all(self) -> list[ApiKey]:
         return list(self._keys.values())
 
 
-def is_expired(key: Key, now: Instant) -> bool:
+def is_expired(key: ApiKey, now: Instant) -> bool:
     return key.expires_at is not None and now >= key.expires_at
 
 
@@ -165,23 +165,23 @@ def ensure_log(store: Store, name: str, window: timedelta | None = None) -> None
         store.put_spec(QueueSpec(name=name, retention=Retained(partitions=1, window=window)))
 
 
-def write_entries(store: Store, entries: Sequence[Entry]) -> None:
+def write_entries(store: Store, entries: Sequence[KeyEntry]) -> None:
     ensure_log(store, KEYS_LOG)
     store.append(KEYS_LOG, [msgspec.json.encode(entry) for entry in entries])
 
 
-def read_entries(store: Store, after: int) -> tuple[list[Entry], int]:
+def read_entries(store: Store, after: int) -> tuple[list[KeyEntry], int]:
     """All entries after this offset, and the offset of the last one."""
     if after < 0 and KEYS_LOG not in {spec.name for spec in store.specs()}:
         return [], after
-    found: list[Entry] = []
+    found: list[KeyEntry] = []
     while page := store.read(KEYS_LOG, 0, after, READ_BATCH):
         found += [entry for each in page if (entry := _decode(each.body)) is not None]
         after = page[-1].offset
     return found, after
 
 
-def _decode(body: bytes) -> Entry | None:
+def _decode(body: bytes) -> KeyEntry | None:
     """None for an entry of a later version: it can only name keys that this version does not know."""
     try:
         return _entries.decode(body)
@@ -215,7 +215,7 @@ class KeyFollower:
             self._read_at = began
         return FOLLOW_SECONDS
 
-    def create(self, key: Key, by: str) -> None:
+    def create(self, key: ApiKey, by: str) -> None:
         """This server accepts the key when this returns, the others within seconds."""
         write_entries(self._store, [Created(key, by)])
         self.step()

@@ -20,7 +20,7 @@ from forebay.core.errors import Invalid
 from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier
 from forebay.spark.audit.judge import AuditCase
 from forebay.spark.audit.survey import with_sizes
-from forebay.spark.audit.verdict import CheckResult, Offender, AuditVerdict
+from forebay.spark.audit.verdict import AuditVerdict, CheckResult, Offender
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS, conform
 
 __all__ = ["CHECKS", "Check", "Offender", "AuditOptions", "CheckResult", "Tier", "AuditVerdict", "audit"]

@@ -15,7 +15,16 @@ from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier, Weight
 from forebay.spark.audit.exact_checks import Finding
 from forebay.spark.audit.proven import ProvenTotals
 from forebay.spark.audit.survey import LedgerExtent
-from forebay.spark.audit.verdict import OFFENDERS, SHOWN, AuditAnswer, CheckResult, EarlierProof, Offender, CheckOutcome, AuditVerdict
+from forebay.spark.audit.verdict import (
+    OFFENDERS,
+    SHOWN,
+    AuditAnswer,
+    AuditVerdict,
+    CheckOutcome,
+    CheckResult,
+    EarlierProof,
+    Offender,
+)
 
 _OUTCOMES: Final[dict[Weight, CheckOutcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
 
@@ -58,7 +67,9 @@ class AuditFacts(Struct, frozen=True):
         return all(there[need] for need in needs)
 
 
-def conclude(facts: AuditFacts, parts: Iterable[CheckCount], seqs_of: SeqsOf, earlier: EarlierProof | None) -> AuditVerdict:
+def conclude(
+    facts: AuditFacts, parts: Iterable[CheckCount], seqs_of: SeqsOf, earlier: EarlierProof | None
+) -> AuditVerdict:
     """`earlier`: what an incremental audit relies on."""
     found = _found(parts, seqs_of)
     results = [_result(facts, check, *found.get(check.id, (0, []))) for check in CHECKS.values()]

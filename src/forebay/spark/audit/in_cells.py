@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from forebay.spark.audit.checks import CHECKS
-from forebay.spark.audit.verdict import CheckResult, Offender, AuditVerdict
+from forebay.spark.audit.verdict import AuditVerdict, CheckResult, Offender
 from forebay.spark.lake import CellCoverage, LakeCells
 from forebay.store.open import cell_number
 

@@ -19,7 +19,7 @@ from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
 from forebay.spark.audit.proven import Past, Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import LedgerExtent, conflicts, distinct_events, gaps, log_gaps, survey
-from forebay.spark.audit.verdict import OFFENDERS, Offender, AuditVerdict
+from forebay.spark.audit.verdict import OFFENDERS, AuditVerdict, Offender
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
 

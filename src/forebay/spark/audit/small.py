@@ -30,19 +30,19 @@ from forebay.spark.audit.verdict import AuditVerdict
 _OVER: Final = pa.array([*ENDED, Change.PURGED])
 
 
-class Rows(Struct, frozen=True):
+class EvidenceRows(Struct, frozen=True):
     """Events, receipts and effects, as EVENTS, RECEIPTS and EFFECTS. None: such evidence was not given."""
 
     events: pa.Table
     receipts: pa.Table | None
     effects: pa.Table | None
 
-    def plus(self, other: "Rows") -> "Rows":
+    def plus(self, other: "EvidenceRows") -> "EvidenceRows":
         def both(one: pa.Table | None, two: pa.Table | None) -> pa.Table | None:
             return one if two is None else two if one is None else pa.concat_tables([one, two])
 
         joined = both(self.events, other.events), both(self.receipts, other.receipts), both(self.effects, other.effects)
-        return Rows(*joined)
+        return EvidenceRows(*joined)
 
     @property
     def count(self) -> int:
@@ -56,8 +56,8 @@ class SmallCase:
     def __init__(
         self,
         proven: Proven,
-        new: Rows,
-        past: Rows,
+        new: EvidenceRows,
+        past: EvidenceRows,
         extent: LedgerExtent,
         slots: dict[str, Slot],
         options: AuditOptions,
@@ -72,7 +72,7 @@ class SmallCase:
         self._totals = proven.totals.plus(_totals(self._all)).minus(_totals(past))
 
     @classmethod
-    def of(cls, proven: Proven, new: Rows, past: Rows, options: AuditOptions) -> "SmallCase | None":
+    def of(cls, proven: Proven, new: EvidenceRows, past: EvidenceRows, options: AuditOptions) -> "SmallCase | None":
         """None if Spark has to find out what is wrong."""
         extent = _extent(new.events, proven.end)
         slots = None if extent is None else _slots(new.events, proven.slots)
@@ -162,7 +162,7 @@ def _slots(events: pa.Table, known: dict[str, Slot]) -> dict[str, Slot] | None:
     return slots
 
 
-def _totals(rows: Rows) -> ProvenTotals:
+def _totals(rows: EvidenceRows) -> ProvenTotals:
     """Of these alone."""
     change, job_id = rows.events["change"], rows.events["job_id"]
     born = pc.equal(change, Change.ACCEPTED.value)

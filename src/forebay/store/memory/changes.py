@@ -27,7 +27,7 @@ from forebay.core.record_builder import MAINTAIN, RecordBuilder
 from forebay.core.stamp import rank_at
 from forebay.engine.intake import GAVE_WAY, KEYS_SWEPT, KeyFact
 from forebay.engine.settle import MARK_CODES, attempts_after, errors_after, rank_after
-from forebay.store.memory.facts import Facts, Row
+from forebay.store.memory.facts import Facts, JobRow
 
 Topic: TypeAlias = int | str
 """What a watcher waits for: a job, by its id, or an owner."""
@@ -89,7 +89,7 @@ class Rule(NamedTuple):
     """What a change of jobs is. `record` None: the ledger has no record of it. `ends`: it wakes waiters for the end."""
 
     apply: Callable[[Facts, ChangeSet, JobChange], None]
-    record: Callable[[RecordBuilder, ChangeSet, JobChange, list[Row]], None] | None
+    record: Callable[[RecordBuilder, ChangeSet, JobChange, list[JobRow]], None] | None
     ends: bool = False
 
 
@@ -198,7 +198,7 @@ def _purge(facts: Facts, _: ChangeSet, each: JobChange) -> None:
         _remove(facts, job_id)
 
 
-def _settled(facts: Facts, each: JobChange) -> Iterator[Row]:
+def _settled(facts: Facts, each: JobChange) -> Iterator[JobRow]:
     """Running rows whose lease is over; each remembers how."""
     for job_id, delivery in zip(each.ids, each.deliveries, strict=True):
         row = facts.rows[job_id]
@@ -208,7 +208,7 @@ def _settled(facts: Facts, each: JobChange) -> Iterator[Row]:
         yield row
 
 
-def _dead_letter(row: Row, error: Failure | None, each: JobChange, at: Instant) -> None:
+def _dead_letter(row: JobRow, error: Failure | None, each: JobChange, at: Instant) -> None:
     """The one way to die: the job is in the queue that takes its dead letter, for as long as that queue keeps it."""
     rule = each.dead_letter
     row.errors = errors_after(row.errors, error, at, row.attempt)
@@ -218,7 +218,7 @@ def _dead_letter(row: Row, error: Failure | None, each: JobChange, at: Instant) 
         row.entry = replace(row.entry, queue=rule.queue)
 
 
-def _finish(row: Row, state: State, at: Instant, kept_until: Instant = 0) -> None:
+def _finish(row: JobRow, state: State, at: Instant, kept_until: Instant = 0) -> None:
     row.state = state
     row.finished_at = at
     row.kept_until = kept_until
@@ -235,14 +235,14 @@ _BEFORE: Final = attrgetter("entry.queue", "entry.kind", "delivery", "attempt", 
 _TURN: Final = attrgetter("entry.queue", "entry.kind", "delivery", "attempt", "enqueued_at", "due_at", "claimed_at")
 
 
-def _begun(builder: RecordBuilder, change: ChangeSet, each: JobChange, rows: list[Row]) -> None:
+def _begun(builder: RecordBuilder, change: ChangeSet, each: JobChange, rows: list[JobRow]) -> None:
     """A lease begins."""
     for (queue, kind, delivery, attempt, enqueued_at, due_at), alike in groupby(rows, _BEFORE):
         turn = (queue, kind, delivery + 1, attempt + 1, 0, enqueued_at, due_at, change.at, each.until)
         builder.jobs(Change.CLAIMED, [row.entry.id for row in alike], *turn)
 
 
-def _running(builder: RecordBuilder, _: ChangeSet, each: JobChange, rows: list[Row]) -> None:
+def _running(builder: RecordBuilder, _: ChangeSet, each: JobChange, rows: list[JobRow]) -> None:
     """A record of running jobs has the facts of their leases, and why they failed."""
     error = each.error
     trait = None if error is None else Trait(error_kind=error.kind, error=error.message)
@@ -253,11 +253,11 @@ def _running(builder: RecordBuilder, _: ChangeSet, each: JobChange, rows: list[R
         builder.jobs(change, ids, queue, kind, delivery, attempt, 0, *instants, each.until, traits=traits)
 
 
-def _unheld(builder: RecordBuilder, _: ChangeSet, each: JobChange, rows: list[Row]) -> None:
+def _unheld(builder: RecordBuilder, _: ChangeSet, each: JobChange, rows: list[JobRow]) -> None:
     """A job without a lease; a dead one belongs to the queue that it died in, not to that of its dead letter."""
     change = Change(each.change)
     for row in rows:
-        builder.job(change, row.entry.id, row.queue, row.entry.kind, 0, 0, 0, 0, 0, 0, each.until)
+        builder.unheld(change, row.entry.id, row.queue, row.entry.kind, each.until)
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -285,7 +285,7 @@ def _accept(facts: Facts, change: ChangeSet) -> None:
     for entry in entries:
         state = _READY if entry.ready else _WAITING
         rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, at)
-        rows[entry.id] = Row(entry, state, at, entry.due_at, rank)
+        rows[entry.id] = JobRow(entry, state, at, entry.due_at, rank)
         if entry.key is not None:
             facts.remember_key((entry.queue, entry.key), KeyFact(entry.id, entry.key_digest, entry.key_until))
     for merge in change.merges:

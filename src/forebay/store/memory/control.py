@@ -20,7 +20,7 @@ from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.engine.control import fired, is_due, new_partitions
 from forebay.engine.order import merged
-from forebay.store.memory.facts import Row
+from forebay.store.memory.facts import JobRow
 from forebay.store.memory.jobs import Intake
 from forebay.store.memory.session import Session, verb
 
@@ -154,13 +154,13 @@ class Control:
         """Nothing new is not on record."""
         self.session.commit(ChangeSet(now, verb if changed else MAINTAIN, name=name, tables=tables))
 
-    def _first_behind(self, name: str, count: int, now: Instant) -> list[Row]:
+    def _first_behind(self, name: str, count: int, now: Instant) -> list[JobRow]:
         """The first ready rows of lanes with this gate; those past their expiry die, and do not count."""
         queues = self._index.queues
         lanes = self._index.lanes.conditions.get(name, ())
         heads = [(queues[queue].front.lanes[lane].head or (), (queue, lane)) for queue, lane in lanes]
-        rows: list[Row] = []
-        late: list[Row] = []
+        rows: list[JobRow] = []
+        late: list[JobRow] = []
         for _, _, row in merged(heads, lambda each: queues[each[0]].walk(each[1])):
             (late if row.is_expired(now) else rows).append(row)
             if len(rows) == count:

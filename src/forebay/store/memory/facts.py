@@ -1,8 +1,8 @@
 """Everything that the in-process store must not lose, by table; `changes.apply` is the one way to change it.
 
-Facts have no heaps, lanes or waiters: those are derived (`index.py`) and rebuilt from the rows. A `Row` is the mutable
-record behind an immutable `Job`. Rows are values without cycles, so the garbage collector need not walk a million of
-them (`gc=False`), and they encode as they are into a snapshot.
+Facts have no heaps, lanes or waiters: those are derived (`index.py`) and rebuilt from the rows. A `JobRow` is the
+mutable record behind an immutable `Job`. Rows are values without cycles, so the garbage collector need not walk a
+million of them (`gc=False`), and they encode as they are into a snapshot.
 """
 
 from bisect import bisect_left
@@ -42,7 +42,7 @@ GroupPartition = tuple[str, str, int]
 """A log, a group, a partition."""
 
 
-class Row(Struct, array_like=True, gc=False):
+class JobRow(Struct, array_like=True, gc=False):
     """`mark`: of the last settle, so that repeating it is answered alike. `home` as a `Job` has it."""
 
     entry: Entry
@@ -217,7 +217,7 @@ class Partition:
             self._gone = 0
 
 
-class Logs:
+class LogsByName:
     """All logs of a store by name.
 
     positions  the last offset that a group committed in a partition
@@ -298,7 +298,7 @@ class Facts:
     def __init__(self) -> None:
         self.next_id = 1
         self.last_at: Instant = 0
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, JobRow] = {}
         self.keys: dict[KeyName, KeyFact] = {}
         self.specs: dict[str, QueueSpec] = {}
         self.paused: dict[str, Instant] = {}
@@ -306,7 +306,7 @@ class Facts:
         self.tats: dict[str, Instant] = {}
         self.schedules: dict[str, Schedule] = {}
         self.last_ticks: dict[str, Instant] = {}
-        self.logs = Logs()
+        self.logs = LogsByName()
         self.ledger = LedgerState()
         self.feeds: dict[str, tuple[Ingested, Instant]] = {}
         self.removed: dict[int, Mark] = {}
@@ -324,7 +324,7 @@ class Facts:
         row = self.rows.get(job_id)
         return None if row is None else row.state
 
-    def running(self, job_id: int, delivery: int) -> Row | None:
+    def running(self, job_id: int, delivery: int) -> JobRow | None:
         """The row, if this lease is its current one; the fence decides, not the time."""
         row = self.rows.get(job_id)
         return row if row is not None and row.state is State.RUNNING and row.delivery == delivery else None

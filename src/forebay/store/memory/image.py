@@ -20,7 +20,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.engine.intake import KeyFact
 from forebay.engine.settle import Mark
-from forebay.store.memory.facts import Facts, GroupName, GroupPartition, KeyName, LedgerState, Partition, Row
+from forebay.store.memory.facts import Facts, GroupName, GroupPartition, JobRow, KeyName, LedgerState, Partition
 
 CHUNK_BYTES: Final = 1024 * 1024
 """What the items of a chunk take; a single item may take more."""
@@ -140,7 +140,7 @@ _TABLES: Final[dict[str, _Table]] = {
     "last_ticks": _mapping(str, Instant, lambda facts: facts.last_ticks),
     "feeds": _mapping(str, tuple[Ingested, Instant], lambda facts: facts.feeds),
     "rows": _table(
-        Row,
+        JobRow,
         lambda facts: facts.rows.values(),
         lambda facts, items: facts.rows.update((row.entry.id, row) for row in items),
     ),

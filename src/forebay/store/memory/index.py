@@ -15,7 +15,7 @@ from forebay.core.limits import MAX_DEPTH, MAX_INSTANT, MAX_LEASE
 from forebay.core.spec import QueueSpec
 from forebay.engine.lanes import GateState
 from forebay.engine.lines import in_line
-from forebay.store.memory.facts import Facts, Row
+from forebay.store.memory.facts import Facts, JobRow
 from forebay.store.memory.heaps import Deadlines, LazyHeap
 from forebay.store.memory.lines import Lines
 from forebay.store.memory.queue_state import MemoryLanes, QueueState
@@ -41,11 +41,11 @@ class Index:
         self.expiring: Deadlines[int] = Deadlines(_GRAIN)
         self.crowded: dict[str, None] = {}
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
-        self._due: LazyHeap[Row] = LazyHeap()
+        self._due: LazyHeap[JobRow] = LazyHeap()
         self.lines = Lines(self._due)
         self._shedding: set[str] = set()
         self.cancel_requested = {job_id for job_id, row in facts.rows.items() if row.cancel_requested}
-        running: dict[str, list[Row]] = {}
+        running: dict[str, list[JobRow]] = {}
         for row in facts.rows.values():
             if row.state is _RUNNING:
                 running.setdefault(row.entry.queue, []).append(row)
@@ -56,7 +56,7 @@ class Index:
         for name in list(self.lines):
             self.lines.expose(name)
 
-    def queue(self, name: str, running: Iterable[Row] = ()) -> QueueState:
+    def queue(self, name: str, running: Iterable[JobRow] = ()) -> QueueState:
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = QueueState(self._facts.spec(name), self.lanes, running)
@@ -82,7 +82,7 @@ class Index:
             if belongs:
                 names.add(name)
 
-    def accept(self, rows: Iterable[Row]) -> None:
+    def accept(self, rows: Iterable[JobRow]) -> None:
         """New rows: ready at once, or waiting for their time and their lines."""
         queues = self.queues
         for row in rows:
@@ -102,7 +102,7 @@ class Index:
             elif self.lines.join(entry.line, row):
                 self.lines.expose(entry.line)
 
-    def merged(self, before: Row, row: Row) -> None:
+    def merged(self, before: JobRow, row: JobRow) -> None:
         """A row that was not claimed yet took over newer work."""
         entry, expired_at = row.entry, before.entry.expires_at
         if expired_at != entry.expires_at:
@@ -116,7 +116,7 @@ class Index:
         if before.rank != row.rank:
             self._reranked(before, row, self.queues[entry.queue])
 
-    def claimed(self, rows: list[Row], until: Instant) -> None:
+    def claimed(self, rows: list[JobRow], until: Instant) -> None:
         """Rows that were taken are running now."""
         for row in rows:
             entry = row.entry
@@ -131,7 +131,7 @@ class Index:
                 if shed_order is not None:
                     shed_order.drop(row)
 
-    def _reranked(self, before: Row, row: Row, queue: QueueState) -> None:
+    def _reranked(self, before: JobRow, row: JobRow, queue: QueueState) -> None:
         if queue.shed_order is not None:
             queue.shed_order.drop(before)
             queue.shed_order.add(row)
@@ -139,11 +139,11 @@ class Index:
             queue.withdraw(before)
             queue.push(row)
 
-    def extended(self, row: Row, was: Instant) -> None:
+    def extended(self, row: JobRow, was: Instant) -> None:
         self.leases.remove(was, row.entry.id)
         self.leases.add(row.lease_until, row.entry.id)
 
-    def settled(self, row: Row) -> None:
+    def settled(self, row: JobRow) -> None:
         """A running row ended or waits again, as its new state says."""
         entry = row.entry
         self.leases.remove(row.lease_until, entry.id)
@@ -157,7 +157,7 @@ class Index:
         else:
             self._end(row, queue)
 
-    def ended(self, row: Row, was: State, *, taken: bool = False) -> None:
+    def ended(self, row: JobRow, was: State, *, taken: bool = False) -> None:
         """A row without a lease was cancelled, or died; `taken`: a claim has met it, and it has left its lane."""
         queue = self._home(row)
         queue.counts[was] -= 1
@@ -172,7 +172,7 @@ class Index:
         self._forget_merge(row)
         self._end(row, queue)
 
-    def forgotten(self, row: Row, was: State) -> None:
+    def forgotten(self, row: JobRow, was: State) -> None:
         """A finished row was purged."""
         self.queues[row.entry.queue].counts[was] -= 1
         self._unkeep(row, was)
@@ -182,16 +182,16 @@ class Index:
             self.lines.leave(line, row)
             self.lines.expose(line)
 
-    def passed_by(self, rows: Iterable[Row]) -> list[Row]:
+    def passed_by(self, rows: Iterable[JobRow]) -> list[JobRow]:
         """Ready rows that go behind one of these dead rows of their line, when that is alive again."""
-        found: dict[int, Row] = {}
+        found: dict[int, JobRow] = {}
         for row in rows:
             exposed = None if row.entry.line is None else self.lines.exposed(row.entry.line)
             if exposed is not None and exposed.state is _READY and exposed.entry.id > row.entry.id:
                 found[exposed.entry.id] = exposed
         return list(found.values())
 
-    def withdrawn(self, row: Row) -> None:
+    def withdrawn(self, row: JobRow) -> None:
         """A ready row is behind another one of its line again, and waits."""
         queue = self.queues[row.entry.queue]
         queue.withdraw(row)
@@ -200,7 +200,7 @@ class Index:
         if row.entry.line is not None:
             self.lines.step_back(row.entry.line, row)
 
-    def redriven(self, row: Row, left: str, died_at: Instant, kept_until: Instant) -> None:
+    def redriven(self, row: JobRow, left: str, died_at: Instant, kept_until: Instant) -> None:
         """A dead row has left that queue and is back in its own."""
         self.queues[left].counts[State.DEAD] -= 1
         self._finished[State.DEAD][left].remove(died_at, row.entry.id)
@@ -212,15 +212,15 @@ class Index:
                 self.lines.join(row.entry.line, row)
         self._wait(row, self.queues[row.entry.queue])
 
-    def take_due(self, now: Instant, limit: int) -> list[Row]:
+    def take_due(self, now: Instant, limit: int) -> list[JobRow]:
         """Rows that become ready now; `promoted` is called once they are."""
-        rows: list[Row] = []
+        rows: list[JobRow] = []
         while len(rows) < limit and (head := self._due.head()) is not None and head[0] <= now:
             heappop(self._due.items)
             rows.append(head[2])
         return rows
 
-    def promoted(self, rows: list[Row]) -> None:
+    def promoted(self, rows: list[JobRow]) -> None:
         for name, alike in groupby(rows, _QUEUE):
             some, queue = list(alike), self.queues[name]
             queue.counts[_WAITING] -= len(some)
@@ -291,7 +291,7 @@ class Index:
         timers = self._due.items or self.expiring.instants or self.kept.instants or self.lanes.timers
         return bool(timers or self.crowded or self.paced)
 
-    def _enter(self, row: Row) -> None:
+    def _enter(self, row: JobRow) -> None:
         entry = row.entry
         # A job that was claimed once, or redriven, no longer takes newer payloads.
         if entry.merges and entry.subject is not None and not row.delivery and not row.errors:
@@ -299,11 +299,11 @@ class Index:
         if entry.expires_at is not None:
             self.expiring.add(entry.expires_at, entry.id)
 
-    def _waits(self, row: Row) -> bool:
+    def _waits(self, row: JobRow) -> bool:
         """Whether a waiting row waits for its time, and not for its turn in a line."""
         return row.entry.line is None or self.lines.exposed(row.entry.line) is row
 
-    def _wait(self, row: Row, queue: QueueState) -> None:
+    def _wait(self, row: JobRow, queue: QueueState) -> None:
         queue.counts[_WAITING] += 1
         if row.entry.line is None:
             self._due.push(row.due_at, row.entry.id, row)
@@ -315,7 +315,7 @@ class Index:
         if row.entry.expires_at is not None:
             self.expiring.add(row.entry.expires_at, row.entry.id)
 
-    def _end(self, row: Row, queue: QueueState) -> None:
+    def _end(self, row: JobRow, queue: QueueState) -> None:
         entry = row.entry
         if entry.line is not None:
             if in_line(row.state, blocks=entry.blocks):
@@ -331,11 +331,11 @@ class Index:
         if queue.producers.waiting:
             queue.producers.wake(queue.room)
 
-    def _home(self, row: Row) -> QueueState:
+    def _home(self, row: JobRow) -> QueueState:
         """The queue that a job belongs to, even where its dead letter is in another one."""
         return self.queues[row.queue]
 
-    def _keep(self, row: Row) -> None:
+    def _keep(self, row: JobRow) -> None:
         queue = row.entry.queue
         self.queue(queue).counts[row.state] += 1
         deadlines = self._finished[row.state].get(queue)
@@ -347,18 +347,18 @@ class Index:
         if row.state is State.DEAD:
             self.crowd(queue)
 
-    def _unkeep(self, row: Row, was: State) -> None:
+    def _unkeep(self, row: JobRow, was: State) -> None:
         self._finished[was][row.entry.queue].remove(row.finished_at, row.entry.id)
         if row.kept_until:
             self.kept.remove(row.kept_until, row.entry.id)
 
-    def _forget_merge(self, row: Row) -> None:
+    def _forget_merge(self, row: JobRow) -> None:
         if row.entry.merges and row.entry.subject is not None:
             newest = self._home(row).newest
             if newest.get(row.entry.subject) == row.entry.id:
                 del newest[row.entry.subject]
 
-    def _restore(self, row: Row) -> None:
+    def _restore(self, row: JobRow) -> None:
         """One row of a recovered store; which row of a line is exposed is worked out when all are there."""
         entry, state = row.entry, row.state
         queue = self.queue(entry.queue)

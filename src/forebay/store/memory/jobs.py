@@ -23,7 +23,7 @@ from forebay.core.record_builder import MAINTAIN
 from forebay.core.stamp import Stamper
 from forebay.engine.intake import IntakePlan, KeyFact, MergeTarget, RankedId, check_capacity, key_is_taken, plan_intake
 from forebay.engine.settle import plan_cancel, plan_settle, transition
-from forebay.store.memory.facts import Row
+from forebay.store.memory.facts import JobRow
 from forebay.store.memory.heaps import rounded_up
 from forebay.store.memory.session import Session, verb
 from forebay.store.protocol import CancelAnswer, Checkpoint, Promotion, Receipt, Tally, Want
@@ -283,7 +283,7 @@ class Jobs:
             self.session.maintain(now)
         return ids
 
-    def _take(self, want: Want, now: Instant) -> list[Row]:
+    def _take(self, want: Want, now: Instant) -> list[JobRow]:
         """Rows of the queue that its gates admit; those past their expiry die, and others may follow."""
         queue = self._index.queues.get(want.queue)
         if queue is None or self._facts.paused.get(want.queue, 0) > now:
@@ -299,7 +299,7 @@ class Jobs:
         queue.counts[State.RUNNING] += len(rows)
         return rows
 
-    def _endings(self, endings: Sequence[tuple[Row, Verdict, object]], now: Instant) -> list[JobChange]:
+    def _endings(self, endings: Sequence[tuple[JobRow, Verdict, object]], now: Instant) -> list[JobChange]:
         """What the verdicts do; jobs of one queue with the same verdict share a change."""
         changes: list[JobChange] = []
         ids: list[int] = []
@@ -328,5 +328,5 @@ def _merges_of(plan: IntakePlan) -> list[Merge]:
     return merges
 
 
-def _lease(row: Row) -> Lease:
+def _lease(row: JobRow) -> Lease:
     return Lease(row.job(), row.owner or "", row.lease_until)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
 from forebay.engine.lines import expose, line_hold
-from forebay.store.memory.facts import Row
+from forebay.store.memory.facts import JobRow
 from forebay.store.memory.heaps import LazyHeap
 from forebay.store.protocol import Hold
 
@@ -17,14 +17,14 @@ class _Line:
     __slots__ = ("exposed", "jobs")
 
     def __init__(self) -> None:
-        self.jobs: LazyHeap[Row] = LazyHeap()
-        self.exposed: Row | None = None
+        self.jobs: LazyHeap[JobRow] = LazyHeap()
+        self.exposed: JobRow | None = None
 
 
 class Lines:
     """All lines that have jobs. `due`: rows that wait for nothing but their time, such as exposed ones."""
 
-    def __init__(self, due: LazyHeap[Row]) -> None:
+    def __init__(self, due: LazyHeap[JobRow]) -> None:
         self._due = due
         self._lines: dict[str, _Line] = {}
         self._dead: dict[str, dict[str, int]] = {}
@@ -35,7 +35,7 @@ class Lines:
     def __iter__(self) -> Iterator[str]:
         return iter(self._lines)
 
-    def join(self, name: str, row: Row, *, exposed: bool = False) -> bool:
+    def join(self, name: str, row: JobRow, *, exposed: bool = False) -> bool:
         """The line has this row; whether it may be its head."""
         line = self._lines.get(name)
         if line is None:
@@ -45,12 +45,12 @@ class Lines:
             line.exposed = row
         return line.jobs.items[0][2] is row
 
-    def leave(self, name: str, row: Row) -> None:
+    def leave(self, name: str, row: JobRow) -> None:
         """The line does not have the row any more."""
         self.step_back(name, row)
         self._lines[name].jobs.forget(row.entry.id, row.entry.id)
 
-    def step_back(self, name: str, row: Row) -> None:
+    def step_back(self, name: str, row: JobRow) -> None:
         """The row does not run any more, died, or was withdrawn: it is not exposed, until `expose` says so."""
         line = self._lines[name]
         if line.exposed is row:
@@ -70,11 +70,11 @@ class Lines:
             line.exposed = shown
             self._due.push(shown.due_at, shown.entry.id, shown)
 
-    def exposed(self, name: str) -> Row | None:
+    def exposed(self, name: str) -> JobRow | None:
         line = self._lines.get(name)
         return None if line is None else line.exposed
 
-    def hold(self, name: str, row: Row) -> Hold | None:
+    def hold(self, name: str, row: JobRow) -> Hold | None:
         jobs = self._lines[name].jobs
         head = jobs.peek()
         assert head is not None
@@ -86,12 +86,12 @@ class Lines:
             lambda: jobs.before(last, last, MAX_AHEAD, lambda each: each.id > first and not each.has_ended),
         )
 
-    def block(self, name: str, row: Row) -> None:
+    def block(self, name: str, row: JobRow) -> None:
         """A row died that blocks its line, now or once it is its head."""
         names = self._dead.setdefault(row.queue, {})
         names[name] = names.get(name, 0) + 1
 
-    def unblock(self, name: str, row: Row) -> None:
+    def unblock(self, name: str, row: JobRow) -> None:
         """It is alive again, or gone."""
         names = self._dead[row.queue]
         names[name] -= 1

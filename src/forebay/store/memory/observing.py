@@ -18,7 +18,7 @@ from forebay.engine.control import PAGE_PROBES
 from forebay.engine.intake import key_is_taken
 from forebay.store.memory.changes import Topic
 from forebay.store.memory.control import Control
-from forebay.store.memory.facts import Row
+from forebay.store.memory.facts import JobRow
 from forebay.store.memory.queue_state import MemoryLanes, QueueState
 from forebay.store.memory.session import Session, verb
 from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
@@ -210,7 +210,7 @@ class Observing:
         while self._low < end and self._low not in rows:
             self._low += 1
 
-    def _holding(self, row: Row, now: Instant) -> Hold | None:
+    def _holding(self, row: JobRow, now: Instant) -> Hold | None:
         if row.state is State.WAITING and row.entry.line is not None and row.due_at <= now:
             return self._index.lines.hold(row.entry.line, row)
         return self._index.queues[row.entry.queue].hold(row, now) if row.state is State.READY else None
@@ -232,7 +232,7 @@ class Observing:
         return next((gate for gate in found if gate is not None), None)
 
 
-def _matches(query: Query, row: Row) -> bool:
+def _matches(query: Query, row: JobRow) -> bool:
     entry = row.entry
     return (
         (query.queue is None or query.queue == entry.queue)

@@ -32,7 +32,7 @@ from forebay.engine.lanes import (
     starts_at,
 )
 from forebay.engine.waiters import Waiters
-from forebay.store.memory.facts import Facts, Row
+from forebay.store.memory.facts import Facts, JobRow
 from forebay.store.memory.heaps import LazyHeap
 from forebay.store.protocol import Hold
 
@@ -41,7 +41,7 @@ _NO_LANE: Final[tuple[str, tuple[str, ...]]] = ("", ())
 _UNTIL: Final = condition_gate("")
 _SMALL: Final = 64
 
-Item: TypeAlias = tuple[int, int, Row]
+RankedRow: TypeAlias = tuple[int, int, JobRow]
 LaneName: TypeAlias = tuple[str, tuple[str, ...]]
 
 
@@ -55,21 +55,21 @@ class ShedOrder:
         self._lowest = shed.victim == "lowest"
         self._heap: LazyHeap[None] = LazyHeap()
 
-    def add(self, row: Row) -> None:
+    def add(self, row: JobRow) -> None:
         self._heap.push(*self._key(row), None)
 
-    def drop(self, row: Row) -> None:
+    def drop(self, row: JobRow) -> None:
         """As it was when it was added."""
         self._heap.forget(*self._key(row))
 
     def __iter__(self) -> Iterator[RankedId]:
         return ((-key, -job_id) if self._lowest else (key, job_id) for key, job_id, _ in self._heap.walk())
 
-    def _key(self, row: Row) -> RankedId:
+    def _key(self, row: JobRow) -> RankedId:
         return (-row.rank, -row.entry.id) if self._lowest else (0, row.entry.id)
 
 
-class MemoryLanes(Lanes[Row]):
+class MemoryLanes(Lanes[JobRow]):
     """The lanes of all queues. `started`: rates at which jobs started, until that is written down.
 
     `conditions`: by the gate of a condition, the lanes that have it, each with its queue.
@@ -85,14 +85,14 @@ class MemoryLanes(Lanes[Row]):
         return GateState(name, 0, self._facts.tats.get(name, 0), self._facts.gate_limits.get(name))
 
     def add(
-        self, front: Front[Row], cls: str, names: tuple[str, ...], gates: Iterable[Gate], ready: ReadyJobs[Row]
-    ) -> Lane[Row]:
+        self, front: Front[JobRow], cls: str, names: tuple[str, ...], gates: Iterable[Gate], ready: ReadyJobs[JobRow]
+    ) -> Lane[JobRow]:
         for name in names:
             if name.startswith(_UNTIL):
                 self.conditions.setdefault(name, {})[front.queue, (cls, names)] = None
         return super().add(front, cls, names, gates, ready)
 
-    def drop(self, front: Front[Row], lane: Lane[Row]) -> None:
+    def drop(self, front: Front[JobRow], lane: Lane[JobRow]) -> None:
         for name in lane.names:
             if name.startswith(_UNTIL):
                 lanes = self.conditions[name]
@@ -108,21 +108,21 @@ class MemoryLanes(Lanes[Row]):
         return tats
 
 
-class LaneRows(LazyHeap[Row]):
+class LaneRows(LazyHeap[JobRow]):
     """The ready rows of a lane."""
 
     __slots__ = ()
 
-    def add(self, row: Row) -> bool:
+    def add(self, row: JobRow) -> bool:
         """Whether the row may be the first one now."""
         items = self.items
         heappush(items, (row.rank, row.entry.id, row))
         return items[0][2] is row
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: JobRow) -> None:
         self.forget(row.rank, row.entry.id)
 
-    def pop(self) -> Row:
+    def pop(self) -> JobRow:
         """The row that `head` has shown."""
         return heappop(self.items)[2]
 
@@ -139,46 +139,46 @@ class PlainRows(LaneRows):
     def __len__(self) -> int:
         return super().__len__() + (0 if self.odd is None else len(self.odd))
 
-    def add(self, row: Row) -> bool:
+    def add(self, row: JobRow) -> bool:
         if row.rank == row.due_at:
             return super().add(row)
         if self.odd is None:
             self.odd = LaneRows()
         return self.odd.add(row)
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: JobRow) -> None:
         if row.rank == row.due_at or self.odd is None:
             super().remove(row)
         else:
             self.odd.remove(row)
 
-    def oldest(self) -> Item | None:
+    def oldest(self) -> RankedRow | None:
         """The first of the rows by age."""
         return super().head()
 
-    def head(self) -> Item | None:
+    def head(self) -> RankedRow | None:
         one, other = super().head(), None if self.odd is None else self.odd.head()
         return one if other is None or (one is not None and one < other) else other
 
-    def pop(self) -> Row:
+    def pop(self) -> JobRow:
         odd = self.odd
         if odd is None or not odd.items or (self.items and self.items[0] < odd.items[0]):
             return super().pop()
         return odd.pop()
 
-    def take(self, count: int) -> list[Row]:
+    def take(self, count: int) -> list[JobRow]:
         if self.odd is None or not self.odd.items:
             return super().take(count)
-        rows: list[Row] = []
+        rows: list[JobRow] = []
         while len(rows) < count and self.head() is not None:
             rows.append(self.pop())
         return rows
 
-    def before(self, key: int, number: int, most: int, counts: Callable[[Row], bool] = lambda _: True) -> int:
+    def before(self, key: int, number: int, most: int, counts: Callable[[JobRow], bool] = lambda _: True) -> int:
         odd = 0 if self.odd is None else self.odd.before(key, number, most, counts)
         return min(most, super().before(key, number, most, counts) + odd)
 
-    def walk(self) -> Iterator[Item]:
+    def walk(self) -> Iterator[RankedRow]:
         return super().walk() if self.odd is None else merge(super().walk(), self.odd.walk())
 
 
@@ -203,14 +203,14 @@ class QueueState:
         "stamper",
     )
 
-    def __init__(self, spec: QueueSpec, lanes: MemoryLanes, running: Iterable[Row] = ()) -> None:
+    def __init__(self, spec: QueueSpec, lanes: MemoryLanes, running: Iterable[JobRow] = ()) -> None:
         self.counts = dict.fromkeys(State, 0)
         self.claimers = Waiters()
         self.producers = Waiters()
         self.newest: dict[str, int] = {}
         self._lanes = lanes
         self._single = PlainRows()
-        self._ages: list[Item] = []
+        self._ages: list[RankedRow] = []
         self.front = lanes.fronts[spec.name] = Front(spec.name, lanes)
         self.configure(spec, running)
 
@@ -224,7 +224,7 @@ class QueueState:
         """How many more jobs fit in."""
         return room_in(self.spec, self.depth)
 
-    def configure(self, spec: QueueSpec, running: Iterable[Row]) -> None:
+    def configure(self, spec: QueueSpec, running: Iterable[JobRow]) -> None:
         """Ready jobs keep their ranks and lanes; what its running rows use is counted again. `shed_order` is empty."""
         self.spec = spec
         self.stamper = Stamper(spec)
@@ -236,7 +236,7 @@ class QueueState:
             self._lanes.add(self.front, *_NO_LANE, (), self._single)
         self.producers.wake(self.room)
 
-    def push(self, row: Row) -> None:
+    def push(self, row: JobRow) -> None:
         """A row is ready."""
         entry, front = row.entry, self.front
         if entry.cls or entry.gates:
@@ -257,7 +257,7 @@ class QueueState:
             heapify(ages)
         heappush(ages, (row.due_at, entry.id, row))
 
-    def withdraw(self, row: Row) -> None:
+    def withdraw(self, row: JobRow) -> None:
         """A ready row left without being claimed: it ended, or is behind another one of its line again."""
         entry = row.entry
         lane = self.front.lanes.get((entry.cls, entry.gates))
@@ -266,7 +266,7 @@ class QueueState:
         if lane is not None:
             self._lanes.shrank(self.front, lane)
 
-    def take(self, count: int, cls: str | None, now: Instant, expiring: bool) -> tuple[list[Row], list[Row]]:
+    def take(self, count: int, cls: str | None, now: Instant, expiring: bool) -> tuple[list[JobRow], list[JobRow]]:
         """The next rows that gates admit, and rows that were met past their expiry; all of them left their lanes."""
         front, lanes = self.front, self._lanes
         if front.lanes:
@@ -300,15 +300,15 @@ class QueueState:
         heads = (ages[0] if ages else None, self._single.oldest())
         return max((now - head[2].due_at for head in heads if head is not None and head[2].due_at < now), default=0)
 
-    def ahead(self, row: Row, most: int) -> int:
+    def ahead(self, row: JobRow, most: int) -> int:
         """How many ready rows of its lane are ahead of this one, up to `most`."""
         return self._ready(row).before(row.rank, row.entry.id, most)
 
-    def walk(self, lane: LaneName) -> Iterator[Item]:
+    def walk(self, lane: LaneName) -> Iterator[RankedRow]:
         """The ready rows of a lane, in order; nothing may change meanwhile."""
         return _ready_of(self.front.lanes[lane]).walk()
 
-    def hold(self, row: Row, now: Instant) -> Hold | None:
+    def hold(self, row: JobRow, now: Instant) -> Hold | None:
         """The gate that holds a ready row's lane, by its first job that has not expired."""
         lane = self.front.lanes.get((row.entry.cls, row.entry.gates))
         alive = (item[2] for item in self._ready(row).walk() if not item[2].is_expired(now))
@@ -325,7 +325,7 @@ class QueueState:
                 held += len(_ready_of(lane))
         return min(held, MAX_AHEAD)
 
-    def _take_single(self, count: int, now: Instant, expiring: bool) -> tuple[list[Row], list[Row]]:
+    def _take_single(self, count: int, now: Instant, expiring: bool) -> tuple[list[JobRow], list[JobRow]]:
         whole = self.front.whole
         rows = self._single.take(count)
         late = [row for row in rows if row.is_expired(now)] if expiring else []
@@ -340,10 +340,10 @@ class QueueState:
             self._lanes.started |= {state.name: state for gate, state in whole if gate.step}
         return rows, late
 
-    def _take_one_by_one(self, count: int, now: Instant) -> tuple[list[Row], list[Row]]:
+    def _take_one_by_one(self, count: int, now: Instant) -> tuple[list[JobRow], list[JobRow]]:
         """Where some are past their expiry, or cost more than one."""
-        rows: list[Row] = []
-        late: list[Row] = []
+        rows: list[JobRow] = []
+        late: list[JobRow] = []
         while len(rows) < count and (head := self._single.head()) is not None:
             row = head[2]
             if row.is_expired(now):
@@ -355,7 +355,7 @@ class QueueState:
             self._single.pop()
         return rows, late
 
-    def _push_into(self, row: Row, name: LaneName) -> None:
+    def _push_into(self, row: JobRow, name: LaneName) -> None:
         front, lanes = self.front, self._lanes
         lane = front.lanes.get(name)
         if lane is None:
@@ -375,16 +375,16 @@ class QueueState:
         elif leads:
             self._lanes.grew(self.front, lane)
 
-    def _ready(self, row: Row) -> LaneRows:
+    def _ready(self, row: JobRow) -> LaneRows:
         lane = self.front.lanes.get((row.entry.cls, row.entry.gates))
         return self._single if lane is None else _ready_of(lane)
 
 
-def _ready_of(lane: Lane[Row]) -> LaneRows:
+def _ready_of(lane: Lane[JobRow]) -> LaneRows:
     ready = lane.ready
     assert isinstance(ready, LaneRows)
     return ready
 
 
-def _is_ready(item: Item) -> bool:
+def _is_ready(item: RankedRow) -> bool:
     return item[2].state is _READY and item[2].due_at == item[0]

@@ -20,7 +20,7 @@ from forebay.core.ledger import Change
 from forebay.core.limits import MAINTAINED, MAX_INSTANT
 from forebay.core.record_builder import MAINTAIN
 from forebay.store.memory.changes import Topic, apply, topics
-from forebay.store.memory.facts import Facts, Row
+from forebay.store.memory.facts import Facts, JobRow
 from forebay.store.memory.index import Index
 
 
@@ -140,7 +140,7 @@ class Session:
                 self.purge(ids, now)
         return len(due)
 
-    def expire(self, rows: list[Row], now: Instant, *, taken: bool = False) -> None:
+    def expire(self, rows: list[JobRow], now: Instant, *, taken: bool = False) -> None:
         """Jobs that were not claimed in time die; `taken`: a claim has met them, and they have left their lanes."""
         states = [row.state for row in rows]
         self.commit(ChangeSet(now, jobs=self.deaths(Change.EXPIRED, rows, now)))
@@ -159,7 +159,7 @@ class Session:
         index = self.index
         return index.queues[queue].stamper.dead_letter(now, lambda name: index.queue(name).stamper)
 
-    def deaths(self, change: Change, rows: Iterable[Row], now: Instant) -> list[JobChange]:
+    def deaths(self, change: Change, rows: Iterable[JobRow], now: Instant) -> list[JobChange]:
         deaths = JobChanges()
         for row in rows:
             deaths.add(row.entry.id, 0, change, dead_letter=self.dead_letter(row.entry.queue, now))

@@ -25,7 +25,7 @@ from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_BYTES, MAX_BATCH, SOURCE_KEPT
 from forebay.core.stamp import rank_at
 from forebay.store.brokers import in_parts
-from forebay.store.postgres.connect import CONNECTION_ERRORS, Connection, Json
+from forebay.store.postgres.connect import CONNECTION_ERRORS, Connection, JsonParameter
 from forebay.store.postgres.intake import Intake, accept
 from forebay.store.postgres.maintenance import take_dead
 from forebay.store.postgres.runs import LATER, READY, DraftRun, group
@@ -241,7 +241,9 @@ class Bulk:
             unit.lanes = lanes
             unit.write_lanes()
         for spans in records.spans:
-            connection.execute(INSERT_RECORD, (now, "enqueue", None, None, None, Json(msgspec.json.encode(spans))))
+            connection.execute(
+                INSERT_RECORD, (now, "enqueue", None, None, None, JsonParameter(msgspec.json.encode(spans)))
+            )
 
     def _rows(self, drafts: Sequence[Draft], first: int, now: Instant) -> Iterator[tuple[Any, ...]]:
         runs = group(drafts, lambda draft: self._session.specs.of(draft.queue).stamp(draft))

@@ -141,7 +141,7 @@ class Prepared(str):
     __slots__ = ()
 
 
-class Json(bytes):
+class JsonParameter(bytes):
     """JSON text as a parameter of a statement."""
 
 
@@ -165,7 +165,7 @@ class _JsonDumper(Dumper):
     format = pq.Format.BINARY
     oid = _JSON_OID
 
-    def dump(self, obj: Json) -> Buffer:
+    def dump(self, obj: JsonParameter) -> Buffer:
         return obj
 
 
@@ -177,7 +177,7 @@ class _JsonLoader(Loader):
 def _adapters() -> AdaptersMap:
     adapters = AdaptersMap(psycopg.adapters)
     adapters.types.add(TypeInfo("json", _JSON_OID, 199))
-    adapters.register_dumper(Json, _JsonDumper)
+    adapters.register_dumper(JsonParameter, _JsonDumper)
     adapters.register_loader("json", _JsonLoader)
     return adapters
 

@@ -39,7 +39,7 @@ from forebay.engine.intake import (
 )
 from forebay.store.brokers import Spread
 from forebay.store.group_commit import GroupCommit, PendingCall
-from forebay.store.postgres.connect import Json, Prepared, array_literal, row_literal
+from forebay.store.postgres.connect import JsonParameter, Prepared, array_literal, row_literal
 from forebay.store.postgres.maintenance import EXTRACT, dead_letter, sweep_keys
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import (
@@ -391,7 +391,7 @@ class BatchPlan:
             entry.line,
             text_of(entry.gates) if entry.gates else None,
             facts_json(entries, entry.kind),
-            Json(b"[" + b",".join([each.body for each in entries]) + b"]"),
+            JsonParameter(b"[" + b",".join([each.body for each in entries]) + b"]"),
         )
 
 
@@ -399,7 +399,7 @@ def _merge(merged: MergedDraft, own: RareFields) -> tuple[Any, ...]:
     (target, _, _, _), draft, newer, rank = merged
     facts = merged_facts(own, newer.priority, newer.deadline, newer.meta)
     moved = (newer.expires_at, newer.due_at, rank, newer.rank_base, newer.rank_base)
-    return (draft.kind, Json(b"[" + draft.body + b"]"), facts, *moved, target)
+    return (draft.kind, JsonParameter(b"[" + draft.body + b"]"), facts, *moved, target)
 
 
 def _runs(born: Iterable[Birth], shedding: set[str]) -> Iterator[list[Birth]]:
@@ -450,7 +450,7 @@ def take_inbox(unit: UnitOfWork) -> None:
             unit.builder.set_verb("enqueue")
         except (Invalid, msgspec.ValidationError) as error:
             failure = Failure(type(error).__name__, str(error), at=unit.now)
-            unit.execute(_REFUSE, (job_id, unit.now, text_of([failure]), Json(text)))
+            unit.execute(_REFUSE, (job_id, unit.now, text_of([failure]), JsonParameter(text)))
             _record_refused(unit.builder, job_id, text, failure)
 
 

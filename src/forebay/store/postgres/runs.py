@@ -19,7 +19,7 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Fence, Lease
 from forebay.core.outcome import Failure
 from forebay.core.stamp import RankRule
-from forebay.store.postgres.connect import Json
+from forebay.store.postgres.connect import JsonParameter
 
 BEHIND, READY, RUNNING, LATER = range(4)
 """States of a run in its table. `BEHIND`: behind the head of its line."""
@@ -90,7 +90,7 @@ class DraftRun(Struct):
             stamp.max_attempts,
             draft.expires_at,
             facts_json(self.drafts, draft.kind),
-            Json(b"[" + b",".join([each.body for each in self.drafts]) + b"]"),
+            JsonParameter(b"[" + b",".join([each.body for each in self.drafts]) + b"]"),
         )
 
 
@@ -133,11 +133,11 @@ def facts_of(draft: Draft | Entry, kind: str) -> RareFields | None:
     return None if facts == NO_FACTS else facts
 
 
-def facts_json(drafts: Sequence[Draft | Entry], kind: str) -> Json | None:
+def facts_json(drafts: Sequence[Draft | Entry], kind: str) -> JsonParameter | None:
     """An object or null for each job; None if no job has facts."""
     if all(_plain(draft, kind) for draft in drafts):
         return None
-    return Json(_encode([facts_of(draft, kind) for draft in drafts]))
+    return JsonParameter(_encode([facts_of(draft, kind) for draft in drafts]))
 
 
 def one_facts(text: Any) -> RareFields | None:
@@ -145,10 +145,12 @@ def one_facts(text: Any) -> RareFields | None:
     return None if text is None else _facts(text)[-1]
 
 
-def merged_facts(own: RareFields, priority: int, deadline: Instant | None, meta: dict[str, str] | None) -> Json | None:
+def merged_facts(
+    own: RareFields, priority: int, deadline: Instant | None, meta: dict[str, str] | None
+) -> JsonParameter | None:
     """The facts of a waiting job after a merge: tenant, subject and key stay, urgency is that of the newer draft."""
     facts = msgspec.structs.replace(own, kind=None, priority=priority, deadline=deadline, meta=meta)
-    return None if facts == NO_FACTS else Json(_encode([facts]))
+    return None if facts == NO_FACTS else JsonParameter(_encode([facts]))
 
 
 def _plain(draft: Draft | Entry, kind: str) -> bool:
@@ -276,7 +278,7 @@ def _job(
     )
 
 
-def errors_before(job: Job, failure: Failure, kept: int) -> str:
+def failures_with(job: Job, failure: Failure, kept: int) -> str:
     """The job's failures including this one, as JSON that is cut before the instant of the last one."""
     newest = msgspec.structs.replace(failure, attempt=job.attempt, at=1)
     past = job.errors[-kept + 1 :] if kept > 1 else ()
@@ -365,7 +367,9 @@ class RunningRow(NamedTuple):
 
     @property
     def ref(self) -> MemberRef:
-        return MemberRef(*self[3:])
+        return MemberRef(
+            self.pack, self.jobs, self.number, self.base, self.last_id, self.n, self.delivery, self.by_heartbeat
+        )
 
 
 def member_ref(row: RunRow) -> MemberRef:

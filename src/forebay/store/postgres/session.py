@@ -22,7 +22,7 @@ from forebay.core.record_builder import RecordBuilder
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import BY_TIME, Stamper, rank_rule
 from forebay.store.clock import SystemClock
-from forebay.store.postgres.connect import Connection, Json, Rows, Server, array_literal
+from forebay.store.postgres.connect import Connection, JsonParameter, Rows, Server, array_literal
 from forebay.store.postgres.migrate import prepare
 from forebay.store.postgres.runs import Stamp
 from forebay.store.postgres.waiting import ServerWaiters
@@ -272,7 +272,7 @@ class UnitOfWork:
         record = self.builder.record()
         self.builder = RecordBuilder(self.now)
         if record is not None:
-            spans = Json(_encode(record.spans)) if record.spans else None
+            spans = JsonParameter(_encode(record.spans)) if record.spans else None
             self.execute(INSERT_RECORD, (record.at, record.verb, record.owner, record.name, record.tick, spans))
 
 

@@ -9,7 +9,7 @@ that a repeated settle gets the same answer.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -38,7 +38,7 @@ from forebay.store.postgres.runs import (
     RUNNING,
     MemberRef,
     RunRow,
-    errors_before,
+    failures_with,
     jobs_of_run,
     member_ref,
     ref_of,
@@ -57,11 +57,21 @@ SETTLE_CALL: Final = (
 SETTLE: Final = Prepared(f"SELECT {SETTLE_CALL}")
 _encode: Final = msgspec.json.Encoder().encode
 
-Item = tuple[int, Lease, Verdict]
+NumberedSettlement = tuple[int, Lease, Verdict]
 """A settlement with its number in the call."""
 
-Group = list[tuple[int, Lease, Verdict, MemberRef]]
-"""Settlements of jobs of one pack."""
+
+class PackSettlement(NamedTuple):
+    """A settlement of a job that is in a pack, with its number in the call."""
+
+    number: int
+    lease: Lease
+    verdict: Verdict
+    member: MemberRef
+
+
+PackGroup = list[PackSettlement]
+"""Settlements of jobs of one pack, and so of one queue."""
 
 _FIND: Final = (
     "SELECT f.id, f.single, f.last_id, r.queue FROM forebay.find(%s::bigint[]) AS f, LATERAL ("
@@ -89,10 +99,10 @@ _MAX_LOOKUPS: Final = 5
 """A job may move from row to row between its look-up and its settle."""
 
 
-def grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]]:
+def grouped(settlements: Sequence[Settlement]) -> tuple[list[PackGroup], list[NumberedSettlement]]:
     """Settlements by pack, in the order in which packs are locked; and those that are settled job by job."""
-    groups: dict[int, Group] = {}
-    later: list[Item] = []
+    groups: dict[int, PackGroup] = {}
+    later: list[NumberedSettlement] = []
     repeated = _repeated([lease.job.id for lease, _ in settlements])
     for number, (lease, verdict) in enumerate(settlements):
         ref = ref_of(lease)
@@ -102,7 +112,7 @@ def grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]]
         group = groups.get(ref.pack)
         if group is None:
             group = groups[ref.pack] = []
-        group.append((number, lease, verdict, ref))
+        group.append(PackSettlement(number, lease, verdict, ref))
     return [groups[pack] for pack in sorted(groups)], later
 
 
@@ -113,8 +123,12 @@ def _repeated(ids: Sequence[int]) -> set[int]:
     return {job_id for job_id, count in Counter(ids).items() if count > 1}
 
 
-def _job_id(item: tuple[int, Lease, Verdict, MemberRef]) -> int:
-    return item[1].job.id
+def _job_id(item: PackSettlement) -> int:
+    return item.lease.job.id
+
+
+def _queue_of(group: PackGroup) -> str:
+    return group[0].lease.job.queue
 
 
 def _deletes(verdict: Verdict, kept: bool) -> bool:
@@ -128,9 +142,9 @@ class SettleCall:
     def __init__(
         self,
         at: Instant | None,
-        mine: Sequence[int],
+        holder_ids: Sequence[int],
         specs: SpecCache,
-        groups: Sequence[Group],
+        groups: Sequence[PackGroup],
         claimed: Sequence[str] = (),
     ) -> None:
         """`claimed`: queues of a claim that follows in the same transaction; the settle takes their locks as well."""
@@ -141,8 +155,8 @@ class SettleCall:
         self._error_texts: list[str] = []
         self._spans: list[bytes] = []
         self._dead_letter_columns: dict[str, dict[str, Any]] = {}
-        locks = specs.locks({group[0][1].job.queue for group in groups}, claimed)
-        self._fixed = (at, *[array_literal(column) for column in locks], array_literal(mine))
+        locks = specs.locks({_queue_of(group) for group in groups}, claimed)
+        self._fixed = (at, *[array_literal(column) for column in locks], array_literal(holder_ids))
         self._specs = specs
         for number, group in enumerate(groups, 1):
             self._add(number, group)
@@ -154,10 +168,10 @@ class SettleCall:
         spans = b"\n".join(self._spans).decode() if any(self._spans) else ""
         return (*self._fixed, *packs, *memo, outs, spans)
 
-    def _add(self, number: int, group: Group) -> None:
+    def _add(self, number: int, group: PackGroup) -> None:
         """Of a whole pack, the server handles members whose jobs are all deleted; all other jobs are listed."""
-        _, lease, _, ref = group[0]
-        kept = self._specs.of(lease.job.queue).keeps_done
+        ref = group[0].member
+        kept = self._specs.of(_queue_of(group)).keeps_done
         touched = {member.number for _, _, verdict, member in group if not _deletes(verdict, kept)}
         whole = len(group) == ref.jobs
         if whole and not touched:
@@ -165,13 +179,13 @@ class SettleCall:
             self._spans.append(b"")
         else:
             self._list(
-                number, [item for item in group if item[3].number in touched] if whole else group, touched, whole
+                number, [item for item in group if item.member.number in touched] if whole else group, touched, whole
             )
 
-    def _list(self, number: int, listed: Group, touched: set[int], whole: bool) -> None:
+    def _list(self, number: int, listed: PackGroup, touched: set[int], whole: bool) -> None:
         """Add the jobs of a pack that the call lists."""
-        _, lease, _, ref = listed[0]
-        known = self._specs.of(lease.job.queue)
+        ref = listed[0].member
+        known = self._specs.of(_queue_of(listed))
         bits = ["0"] * ref.jobs
         renewed: Instant | None = None
         acked: list[Job] = []
@@ -221,7 +235,7 @@ class SettleCall:
         key = (job.errors, failure, job.attempt)
         number = self._errors.get(key)
         if number is None:
-            self._error_texts.append(errors_before(job, failure, ERRORS_KEPT))
+            self._error_texts.append(failures_with(job, failure, ERRORS_KEPT))
             number = self._errors[key] = len(self._error_texts)
         return number
 
@@ -292,7 +306,7 @@ def _cancel_unclaimed(unit: UnitOfWork, columns: Sequence[Any]) -> None:
     keep = unit.known(queue).stamper.kept_until(0)
     kept_until = unit.now + keep if keep else 0
     unit.builder.set_verb("cancel")
-    unit.builder.job(Change.CANCELLED, job_id, queue, kind, 0, 0, 0, 0, 0, 0, kept_until)
+    unit.builder.unheld(Change.CANCELLED, job_id, queue, kind, kept_until)
     if keep:
         unit.execute(END_SINGLES, ([job_id], [None], [None], [kept_until], unit.now, CANCELLED))
     else:
@@ -314,7 +328,7 @@ def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
         unit.execute(_REDRIVE, (sorted(dead), unit.now))
         unit.builder.set_verb("redrive")
         for job_id, _, _, lane, line, kind, home in found:
-            unit.builder.job(Change.REDRIVEN, job_id, home, kind, 0, 0, 0, 0, 0, 0, unit.now)
+            unit.builder.unheld(Change.REDRIVEN, job_id, home, kind, unit.now)
             unit.touch(home, lane, line)
         unit.has_work.update(arrivals)
         recount_dead(unit, [queue for _, queue, *_ in found])
@@ -355,13 +369,17 @@ class Settling:
         return answers, self._claims.claim(wants, owner, span) if taken is None else taken
 
     def _answers(
-        self, settlements: Sequence[Settlement], groups: Sequence[Group], later: list[Item], applied: set[int]
+        self,
+        settlements: Sequence[Settlement],
+        groups: Sequence[PackGroup],
+        later: list[NumberedSettlement],
+        applied: set[int],
     ) -> list[Settled]:
         """Settlements that were not applied with their packs are tried job by job."""
         answers = [Settled.APPLIED] * len(settlements)
         for number, group in enumerate(groups, 1):
             if number not in applied:
-                later += [item[:3] for item in group]
+                later += [(item.number, item.lease, item.verdict) for item in group]
         for number, lease, verdict in sorted(self._settle_found(later), key=lambda item: item[0]):
             answers[number] = self._settle_one(lease, verdict)
         self._claims.remove([(lease.job.id, lease.job.delivery) for lease, _ in settlements])
@@ -380,32 +398,32 @@ class Settling:
         known = [job_id for job_id in dict.fromkeys(ids) if 0 < job_id <= MAX_ID]
         return self._session.write(partial(_discard, known)) if known else []
 
-    def _apply(self, groups: Sequence[Group]) -> set[int]:
+    def _apply(self, groups: Sequence[PackGroup]) -> set[int]:
         """The numbers of the packs that were settled."""
         return self._applied(groups, self._session.server.query(SETTLE, self.call_of(groups))[0][0])
 
-    def _applied(self, groups: Sequence[Group], numbers: list[int] | None) -> set[int]:
+    def _applied(self, groups: Sequence[PackGroup], numbers: list[int] | None) -> set[int]:
         """The same from the result of a call; None: it had an old spec and is repeated."""
         for _ in range(_MAX_LOOKUPS):
             if numbers is not None:
                 break
-            self._session.specs.reload({group[0][1].job.queue for group in groups})
+            self._session.specs.reload({_queue_of(group) for group in groups})
             numbers = self._session.server.query(SETTLE, self.call_of(groups))[0][0]
         done = set(numbers or ())
         self._notify([group for number, group in enumerate(groups, 1) if number in done])
         return done
 
-    def call_of(self, groups: Sequence[Group], claimed: Sequence[str] = ()) -> tuple[Any, ...]:
+    def call_of(self, groups: Sequence[PackGroup], claimed: Sequence[str] = ()) -> tuple[Any, ...]:
         """The arguments of `forebay.settle`."""
-        mine = [holder.id for holder in list(self._claims.holders.values())]
-        return SettleCall(self._session.at, mine, self._session.specs, groups, claimed).parameters()
+        holder_ids = [holder.id for holder in list(self._claims.holders.values())]
+        return SettleCall(self._session.at, holder_ids, self._session.specs, groups, claimed).parameters()
 
-    def _notify(self, groups: Sequence[Group]) -> None:
+    def _notify(self, groups: Sequence[PackGroup]) -> None:
         has_work: set[str] = set()
         has_room: set[str] = set()
         topics = [ending_of(job_id) for job_id in self._ended(groups)]
         for group in groups:
-            queue = group[0][1].job.queue
+            queue = _queue_of(group)
             known = self._session.specs.of(queue)
             if known.lock_keys or any(type(verdict) in (Retry, Release) for _, _, verdict, _ in group):
                 has_work.add(queue)
@@ -414,7 +432,7 @@ class Settling:
         if has_work or has_room or topics:
             self._session.waiters.notify(has_work, has_room, topics)
 
-    def _ended(self, groups: Sequence[Group]) -> Iterator[int]:
+    def _ended(self, groups: Sequence[PackGroup]) -> Iterator[int]:
         """Jobs whose end is notified. That of one that is acknowledged and not kept only reaches this process."""
         watched = self._session.waiters.watched
         for group in groups:
@@ -427,20 +445,20 @@ class Settling:
                     case _:
                         pass
 
-    def _settle_found(self, items: list[Item]) -> list[Item]:
+    def _settle_found(self, items: list[NumberedSettlement]) -> list[NumberedSettlement]:
         """Settle those whose fences are valid after one look-up, as of a dead process; returns the others."""
         ids = [lease.job.id for _, lease, _ in items]
         if len(ids) < _MIN_BATCH or len(set(ids)) < len(ids):
             return items
         refs = {job.fence: job.ref for job in self._claims.running_jobs(ids)}
-        groups: dict[int, Group] = {}
-        for item in items:
-            if (ref := refs.get(item[1].fence)) is not None:
-                groups.setdefault(ref.pack, []).append((*item, ref))
+        groups: dict[int, PackGroup] = {}
+        for number, lease, verdict in items:
+            if (ref := refs.get(lease.fence)) is not None:
+                groups.setdefault(ref.pack, []).append(PackSettlement(number, lease, verdict, ref))
         ordered = [groups[pack] for pack in sorted(groups)]
         applied = self._apply(ordered) if ordered else set()
-        done = {item[0] for number, group in enumerate(ordered, 1) if number in applied for item in group}
-        return [item for item in items if item[0] not in done]
+        done = {item.number for number, group in enumerate(ordered, 1) if number in applied for item in group}
+        return [(number, lease, verdict) for number, lease, verdict in items if number not in done]
 
     def _settle_one(self, lease: Lease, verdict: Verdict) -> Settled:
         """Settle the job in its current row, or compare with its last settle."""
@@ -449,7 +467,7 @@ class Settling:
             found = [job for job in self._claims.running_jobs([fence[0]]) if job.fence == fence]
             if not found or outlived(lease, verdict, found[0].until):
                 break
-            if self._apply([[(0, lease, verdict, found[0].ref)]]):
+            if self._apply([[PackSettlement(0, lease, verdict, found[0].ref)]]):
                 return Settled.APPLIED
         settles = self._session.server.query(_LAST_SETTLES, ([fence[0]],) * 4)
         last = max(((delivery, code) for _, delivery, code in settles), default=None)

@@ -29,7 +29,7 @@ from forebay.store.postgres.claims import RUNNING_JOBS, Claims
 from forebay.store.postgres.connect import is_read_only
 from forebay.store.postgres.runs import RunningRow
 from forebay.store.postgres.session import Session, UnitOfWork
-from forebay.store.postgres.settling import SETTLE, Group, Settling
+from forebay.store.postgres.settling import SETTLE, PackGroup, PackSettlement, Settling
 from forebay.store.postgres.waiting import ending_of
 
 Plain = psycopg.Connection[tuple[Any, ...]]
@@ -154,12 +154,12 @@ class Transactions:
             found = [job for row in rows if (job := RunningRow._make(row)).fence == lease.fence]
             if not found:
                 break
-            unit = self._settled_unit(executor, [[(0, lease, verdict, found[0].ref)]])
+            unit = self._settled_unit(executor, [[PackSettlement(0, lease, verdict, found[0].ref)]])
             if unit is not None:
                 return unit
         raise LeaseLost(*lease.fence)
 
-    def _settled_unit(self, executor: Any, groups: list[Group]) -> UnitOfWork | None:
+    def _settled_unit(self, executor: Any, groups: list[PackGroup]) -> UnitOfWork | None:
         ((_, lease, _, _),) = groups[0]
         queue = lease.job.queue
         unit = UnitOfWork(executor, 0, self._session.specs)

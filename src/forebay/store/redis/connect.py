@@ -40,7 +40,7 @@ from forebay.store.connection_pool import REMEDY, ConnectionPool, RetryDeadline,
 from forebay.store.redis.scripts import Script, script
 
 Durability = Literal["always", "everysec", "none", "trusted"]
-Delivery = Literal["sets", "streams"]
+DeliveryMode = Literal["sets", "streams"]
 _PREFIX: Final = "forebay"
 _CLUSTER: Final = "+cluster"
 _PORT: Final = 6379
@@ -64,7 +64,7 @@ class Address(Struct, frozen=True):
     name: str
     prefix: str
     durability: Durability
-    delivery: Delivery | None
+    delivery: DeliveryMode | None
     call_timeout: float
     nodes: tuple[Node, ...] = ()
     replicas: int = 0
@@ -82,8 +82,8 @@ class Address(Struct, frozen=True):
         if durability not in get_args(Durability):
             raise Invalid("durability", f"{durability!r} is not known", f"use {', '.join(get_args(Durability))}")
         delivery = options.pop("delivery", None)
-        if delivery is not None and delivery not in get_args(Delivery):
-            raise Invalid("delivery", f"{delivery!r} is not known", f"use {', '.join(get_args(Delivery))}")
+        if delivery is not None and delivery not in get_args(DeliveryMode):
+            raise Invalid("delivery", f"{delivery!r} is not known", f"use {', '.join(get_args(DeliveryMode))}")
         prefix = options.pop("prefix", _PREFIX)
         if not is_name(prefix):
             raise Invalid("prefix", f"{prefix!r} is not a name", "use letters, digits, _ . : and -")
@@ -92,7 +92,7 @@ class Address(Struct, frozen=True):
             raise Invalid("replicas", "a single server has no fail-over of its own", "leave it out of the URL")
         replicas = _replicas(options.pop("replicas", None), durable) if nodes else 0
         plain = parts._replace(query=urlencode(options)).geturl()
-        kept = cast(Delivery | None, delivery)
+        kept = cast(DeliveryMode | None, delivery)
         settings = (cast(Durability, durability), kept, call_timeout)
         return cls(plain, name, f"{{{prefix}}}:", *settings, nodes, replicas)
 

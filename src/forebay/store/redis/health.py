@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.protocol import Vitals
-from forebay.store.redis.connect import Address, Delivery, Server
+from forebay.store.redis.connect import Address, DeliveryMode, Server
 
 _log = logging.getLogger("forebay.store")
 
@@ -148,7 +148,7 @@ class Safety:
             _log.warning("%s keeps what it acknowledges again", self._server.name)
 
 
-def delivery_of(server: Server) -> Delivery | None:
+def delivery_of(server: Server) -> DeliveryMode | None:
     """How ready jobs are kept; None: no job was ever put."""
     last, delivery = server.command("HMGET", f"{server.address.prefix}head", "last", "delivery")
     if last is None:
@@ -156,7 +156,7 @@ def delivery_of(server: Server) -> Delivery | None:
     return "streams" if delivery == b"streams" else "sets"
 
 
-def vitals_of(health: Health, address: Address, delivery: Delivery | None, listening: bool | None) -> Vitals:
+def vitals_of(health: Health, address: Address, delivery: DeliveryMode | None, listening: bool | None) -> Vitals:
     """The part that metrics show."""
     settings = {"durability": address.durability, "delivery": delivery or "not yet decided"} | health.settings
     if address.nodes:

@@ -8,7 +8,7 @@ from forebay.core.errors import Invalid, KeyConflict, QueueFull, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.spec import QueueSpec
 from forebay.store.redis.cluster import server_at
-from forebay.store.redis.connect import Address, Argument, Delivery, Server
+from forebay.store.redis.connect import Address, Argument, DeliveryMode, Server
 from forebay.store.redis.health import Safety, delivery_of
 from forebay.store.redis.specs import Specs
 
@@ -95,7 +95,7 @@ def refuse(reply: Sequence[Any]) -> NoReturn:
             raise AssertionError(f"no such refusal: {reply!r:.200}")
 
 
-def wrong_delivery(wanted: Delivery) -> Invalid:
+def wrong_delivery(wanted: DeliveryMode) -> Invalid:
     kept = "sets" if wanted == "streams" else "streams"
     return Invalid(
         f"delivery={wanted}",

@@ -18,7 +18,7 @@ from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo, KeepFor, Retained, Shed
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import BY_TIME, Stamper, rank_rule
-from forebay.store.redis.connect import Delivery
+from forebay.store.redis.connect import DeliveryMode
 
 _TRAITS: Final = attrgetter(
     *"queue kind priority run_at delay deadline expires_at key tenant subject max_attempts cost".split()
@@ -109,13 +109,13 @@ class EncodedDrafts(Struct, frozen=True, omit_defaults=True):
     versions: dict[str, int]
     shapes: list[dict[str, Any]]
     runs: list[int]
-    delivery: Delivery | None = None
+    delivery: DeliveryMode | None = None
 
 
 class Specs:
     """Specs by the name of their queue."""
 
-    def __init__(self, read: Callable[[str], tuple[int, bytes | None]], delivery: Delivery | None) -> None:
+    def __init__(self, read: Callable[[str], tuple[int, bytes | None]], delivery: DeliveryMode | None) -> None:
         self._read = read
         self._delivery = delivery
         self._known: dict[str, KnownSpec] = {}

@@ -140,7 +140,7 @@ class Control:
             unit.queues.moved(row.queue, "", DEAD, None)
             unit.queues.moved(row.home, row.lane, None, WAITING)
             if unit.builder is not None:
-                unit.builder.job(Change.REDRIVEN, row.id, row.home, row.kind, 0, 0, 0, 0, 0, 0, unit.now)
+                unit.builder.unheld(Change.REDRIVEN, row.id, row.home, row.kind, unit.now)
         unit.expose({row.line: None for row in dead.values() if row.line is not None}, vacant=False)
         if dead:
             if unit.builder is not None:
@@ -289,7 +289,7 @@ def _record_cancelled(
     unit.builder.set_verb("cancel")
     for job_id, kept_until in ended.items():
         row = found[job_id]
-        unit.builder.job(Change.CANCELLED, job_id, row.queue, row.kind, 0, 0, 0, 0, 0, 0, kept_until)
+        unit.builder.unheld(Change.CANCELLED, job_id, row.queue, row.kind, kept_until)
     for job_id in requested:
         unit.builder.held(Change.CANCEL_REQUESTED, found[job_id], 0)
 

@@ -24,7 +24,7 @@ _POLL_FRACTION: Final = 8
 Topic = int | str
 """A job, by its id, or an owner."""
 
-Ready = Callable[[sqlite3.Connection], Instant]
+ReadReady = Callable[[sqlite3.Connection], Instant]
 """When there may be something, as the tables say now."""
 
 
@@ -66,13 +66,15 @@ class StoreWaiters:
                 for watcher in watchers:
                     watcher.set()
 
-    def until_work(self, queues: Sequence[str], end: Instant, ready: Ready) -> bool:
+    def until_work(self, queues: Sequence[str], end: Instant, ready: ReadReady) -> bool:
         return self._sleep(self._claimers, queues, 1, end, ready)
 
-    def until_room(self, full: QueueFull, end: Instant, ready: Ready) -> bool:
+    def until_room(self, full: QueueFull, end: Instant, ready: ReadReady) -> bool:
         return self._sleep(self._producers, [full.queue], full.requested, end, ready, hint=True)
 
-    def until_news_of(self, topics: Sequence[Topic], end: Instant, ready: Ready, least: Duration = _MIN_POLL) -> None:
+    def until_news_of(
+        self, topics: Sequence[Topic], end: Instant, ready: ReadReady, least: Duration = _MIN_POLL
+    ) -> None:
         """Until `ready` has something, or the time passed. Topics: jobs that may end, owners of jobs to cancel.
 
         `least`: the shortest interval between two polls of the file.
@@ -99,7 +101,7 @@ class StoreWaiters:
         queues: Sequence[str],
         need: int,
         end: Instant,
-        ready: Ready,
+        ready: ReadReady,
         *,
         hint: bool = False,
     ) -> bool:
@@ -138,7 +140,7 @@ class StoreWaiters:
         connection: sqlite3.Connection,
         signal: Event,
         end: Instant,
-        ready: Ready,
+        ready: ReadReady,
         again: Callable[[], bool | None],
         least: Duration = _MIN_POLL,
     ) -> bool:

@@ -12,7 +12,7 @@ from forebay_proof.bench.crew.cell import Measurement, Values, ratio
 from forebay_proof.bench.crew.drain import COSTS
 from forebay_proof.bench.crew.peer import Peer
 from forebay_proof.bench.crew.processes import Clients
-from forebay_proof.bench.latency import Start, dripped, peers, start_ours, start_peer
+from forebay_proof.bench.latency import StartFleet, dripped, peers, start_ours, start_peer
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.drain import put_in_bulk, put_ours, put_theirs
@@ -87,7 +87,7 @@ def figures(bench: Bench, jobs: int, seconds: float) -> list[Figure]:
 
 def _latencies(bench: Bench, seconds: float) -> list[Figure]:
     """Ours, theirs if they are here, and ours over theirs."""
-    starts: dict[str, Start] = {"forebay": start_ours}
+    starts: dict[str, StartFleet] = {"forebay": start_ours}
     if graphile := peers().get("graphile"):
         starts["graphile-time"] = partial(start_peer, graphile)
     cells = [

@@ -43,11 +43,11 @@ from msgspec import Struct
 from forebay.core.errors import Invalid
 from forebay_proof.load.mix import parse_mix
 
-Scale = Literal["quick", "nightly", "release"]
+ChaosScale = Literal["quick", "nightly", "release"]
 Kept = Literal["memory", "sqlite", "postgres", "redis"]
 """The kinds of store. `memory` is the journal: a directory that belongs to one process."""
 
-SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
+SCALES: Final[tuple[ChaosScale, ...]] = get_args(ChaosScale)
 STORES: Final[tuple[Kept, ...]] = get_args(Kept)
 
 _MAX_TIMES: Final = 100_000
@@ -64,7 +64,7 @@ class Scaled(Struct, frozen=True, forbid_unknown_fields=True):
     nightly: int
     release: int
 
-    def at(self, scale: Scale) -> int:
+    def at(self, scale: ChaosScale) -> int:
         found: int = getattr(self, scale)
         return found
 
@@ -120,7 +120,7 @@ class Timed(Struct, frozen=True):
     times: Scaled
     args: dict[str, Any]
 
-    def moments(self, scale: Scale, rng: Random, limit: float | None = None) -> list[float]:
+    def moments(self, scale: ChaosScale, rng: Random, limit: float | None = None) -> list[float]:
         """Seconds after the warm-up, in order. With a limit: as many as fit into it."""
         moments = [self.at]
         while len(moments) < (_MAX_TIMES if limit is not None else self.times.at(scale)):
@@ -143,10 +143,10 @@ class ChaosPlan(Struct, frozen=True):
     left_out: str | None = None
     """What belongs to the fault and is not made, and why."""
 
-    def acks(self, scale: Scale) -> int:
+    def acks(self, scale: ChaosScale) -> int:
         return _scaled(self.proof.acks).at(scale)
 
-    def strikes(self, scale: Scale) -> int:
+    def strikes(self, scale: ChaosScale) -> int:
         return sum(fault.times.at(scale) for fault in self.faults)
 
 

@@ -40,7 +40,7 @@ class KillClients(ChaosFault, frozen=True):
         return Bite(killed > 0, f"{killed} clients killed{', no script is known' if self.scripts else ''}")
 
 
-class Answer(ChaosFault, frozen=True):
+class ErrorReply(ChaosFault, frozen=True):
     """For a while the server answers with an error: BUSY, OOM, READONLY or NOSCRIPT. How often, it counts itself."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("redis",)

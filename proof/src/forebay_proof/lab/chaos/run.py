@@ -31,7 +31,7 @@ from forebay_proof.lab.audit import EXITS, AuditAnswer, AuditFailed, AuditResult
 from forebay_proof.lab.chaos import deploys
 from forebay_proof.lab.chaos.faults import ChaosFault, fault_of
 from forebay_proof.lab.chaos.parts import build
-from forebay_proof.lab.chaos.plan import ChaosPlan, Kept, Scale
+from forebay_proof.lab.chaos.plan import ChaosPlan, ChaosScale, Kept
 from forebay_proof.lab.chaos.recovery import recovered, unfinished, unstarted
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, Strike, Stuck, now, pause
 from forebay_proof.load.app import QUEUE
@@ -49,7 +49,7 @@ class ChaosResult(Struct, kw_only=True):
     plan: str
     title: str
     store: str
-    scale: Scale
+    scale: ChaosScale
     seed: int
     answer: AuditAnswer
     reasons: list[str]
@@ -81,7 +81,7 @@ class Runner:
         where: str,
         directory: Path,
         *,
-        scale: Scale = "quick",
+        scale: ChaosScale = "quick",
         limit: float | None = None,
         proof: Literal["quick", "spark"] = "quick",
         say: Callable[[str], None] = print,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay import Draft, ForebayError, Job, Store
-from forebay_proof.lab.chaos.plan import ChaosPlan, Kept, Scale
+from forebay_proof.lab.chaos.plan import ChaosPlan, ChaosScale, Kept
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.load.app import QUEUE
 from forebay_proof.load.fleet import Fleet
@@ -71,7 +71,13 @@ class Strike(Struct):
 
 class Scene:
     def __init__(
-        self, plan: ChaosPlan, kept: Kept, scale: Scale, directory: Path, say: Callable[[str], None], parts: ExitStack
+        self,
+        plan: ChaosPlan,
+        kept: Kept,
+        scale: ChaosScale,
+        directory: Path,
+        say: Callable[[str], None],
+        parts: ExitStack,
     ) -> None:
         self.plan = plan
         self.kept = kept

@@ -16,8 +16,8 @@ from forebay.core.errors import Invalid
 if TYPE_CHECKING:
     from forebay_proof.lab.experiments.stage import Stage
 
-Scale = Literal["quick", "full", "release"]
-SCALES: Final = get_args(Scale)
+ExperimentScale = Literal["quick", "full", "release"]
+SCALES: Final = get_args(ExperimentScale)
 STORES: Final = ("postgres", "redis", "sqlite")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 
@@ -41,7 +41,7 @@ class ExperimentCase(Struct, frozen=True):
             raise Invalid("store", f"there is no lab on {self.store!r}", f"use {', '.join(STORES)}")
 
 
-def rounds_of(scale: Scale, store: str) -> int:
+def rounds_of(scale: ExperimentScale, store: str) -> int:
     """Spread is what Postgres is measured for; the others are there to be compared."""
     if scale == "quick":
         return 1
@@ -119,13 +119,13 @@ class Experiment(Struct, frozen=True):
     title: str
     hypothesis: str
     bound: str
-    cases: Callable[[Scale], list[ExperimentCase]]
+    cases: Callable[[ExperimentScale], list[ExperimentCase]]
     run: Callable[[ExperimentCase, "Stage"], None]
     judge: Callable[[ExperimentResults], list[Conclusion]]
     charts: Sequence[Chart] = ()
     timelines: Sequence[TimeChart] = ()
 
-    def seconds(self, scale: Scale) -> float:
+    def seconds(self, scale: ExperimentScale) -> float:
         return sum(case.seconds * case.rounds for case in self.cases(scale))
 
 

@@ -9,7 +9,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     missing,
     rounds_of,
 )
@@ -27,7 +27,7 @@ _BACKLOG: Final = {"postgres": 60_000, "redis": 60_000, "sqlite": 25_000}
 _NEAR: Final = 0.9
 
 
-def _case(store: str, processes: int, concurrency: int, scale: Scale) -> ExperimentCase:
+def _case(store: str, processes: int, concurrency: int, scale: ExperimentScale) -> ExperimentCase:
     seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 5.0)}[scale]
     jobs = round(_BACKLOG[store] * (seconds + 2 * warm_up))
     settings = {
@@ -44,7 +44,7 @@ def _case(store: str, processes: int, concurrency: int, scale: Scale) -> Experim
     return ExperimentCase(f"{store}-{processes}x{concurrency}", store, settings, takes, rounds_of(scale, store))
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     chosen = _QUICK if scale == "quick" else _FULL
     cases = [_case(store, *_SWEEP[workers], scale) for store, sweep in chosen.items() for workers in sweep]
     layouts = _LAYOUTS[1:2] if scale == "quick" else _LAYOUTS

@@ -15,7 +15,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     missing,
     ratio,
     rounds_of,
@@ -40,7 +40,7 @@ _FLAT: Final = 0.5
 """Seconds' worth of jobs by which a depth may grow in a window and still count as flat."""
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 5.0)}[scale]
     stores = {"postgres": ("nothing", "a-core", "sync"), "redis": ("nothing",)} if scale == "quick" else _WITHOUT
     cases = []

@@ -9,7 +9,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     rounds_of,
 )
 from forebay_proof.lab.experiments.stage import Stage
@@ -25,7 +25,7 @@ def _backlog(store: str, batch: int) -> int:
     return min(80_000 if store != "sqlite" else 30_000, 8_000 + 2_000 * batch)
 
 
-def _case(store: str, batch: int, scale: Scale) -> ExperimentCase:
+def _case(store: str, batch: int, scale: ExperimentScale) -> ExperimentCase:
     seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 3.0)}[scale]
     jobs = round(_backlog(store, batch) * (seconds + 2 * warm_up))
     settings = {
@@ -40,7 +40,7 @@ def _case(store: str, batch: int, scale: Scale) -> ExperimentCase:
     return ExperimentCase(f"{store}-{batch}", store, settings, takes, rounds_of(scale, store))
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     chosen = _QUICK if scale == "quick" else dict.fromkeys(("postgres", "redis", "sqlite"), _BATCHES)
     return [_case(store, batch, scale) for store, batches in chosen.items() for batch in batches]
 

@@ -16,7 +16,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     TimeChart,
     missing,
     zero,
@@ -46,7 +46,7 @@ _CERTAIN: Final = ("fast", "slow")
 _MAX_DRAIN: Final = 120.0
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     seconds, every, rounds = {"quick": (6, 1.0, 1), "full": (40, 2.0, 1), "release": (300, 2.0, 2)}[scale]
     cases = []
     for store, rate in _RATES["quick" if scale == "quick" else "full"].items():

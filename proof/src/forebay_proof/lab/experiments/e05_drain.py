@@ -11,7 +11,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     TimeChart,
     missing,
     rounds_of,
@@ -41,7 +41,7 @@ def cold_case(store: str, jobs: int, *, rounds: int = 1, proof: bool = False) ->
     return ExperimentCase(f"{store}-cold", store, settings, takes, rounds)
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     cases = [cold_case(store, jobs, rounds=rounds_of(scale, store)) for store, jobs in _JOBS[scale].items()]
     seconds = {"quick": 3.0, "full": 15.0, "release": 60.0}[scale]
     for store in ("postgres",) if scale == "quick" else ("postgres", "redis"):

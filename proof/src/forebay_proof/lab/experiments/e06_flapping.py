@@ -15,7 +15,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     TimeChart,
     at_most,
     rounds_of,
@@ -36,7 +36,7 @@ _BIN: Final = 0.1
 _PATIENCE: Final = 60.0
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     outage, rate = {"quick": (14, 300), "full": (60, 1_000), "release": (60, 2_000)}[scale]
     cases = []
     for store in ("postgres", "redis") if scale == "release" else ("postgres",):

@@ -11,7 +11,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     missing,
     ratio,
     rounds_of,
@@ -30,7 +30,7 @@ _AT_RATE: Final = {"healthy": MIXES["fast"], "poisoned": MIXES["poison"]}
 _PATIENCE: Final = 90.0
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     jobs = {"quick": 30_000, "full": 300_000, "release": 1_000_000}[scale]
     rate, seconds = {"quick": (1_000, 4), "full": (4_000, 15), "release": (5_000, 60)}[scale]
     cases = []

@@ -13,7 +13,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     at_most,
     rounds_of,
     zero,
@@ -36,7 +36,7 @@ _PER_STEP: Final = 10
 _STEP: Final = 0.05
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     ahead, seconds = {"quick": (1.5, 2.0), "full": (5.0, 10.0), "release": (5.0, 60.0)}[scale]
     depths = _QUICK if scale == "quick" else _FULL
     cases = []

@@ -11,7 +11,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     missing,
     rounds_of,
     zero,
@@ -27,7 +27,7 @@ _LENGTHS: Final = {"enough": (600, 10.0), "short": (4_000, 0.5)}
 _MAX_END: Final = 60.0
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     stores = ("postgres",) if scale == "quick" else ("postgres", "redis", "sqlite")
     cases = []
     for store in stores:

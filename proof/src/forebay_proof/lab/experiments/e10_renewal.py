@@ -12,7 +12,7 @@ from forebay_proof.lab.experiments.base import (
     Experiment,
     ExperimentCase,
     ExperimentResults,
-    Scale,
+    ExperimentScale,
     missing,
     rounds_of,
 )
@@ -33,7 +33,7 @@ _WARY: Final = 4.5
 """A new process reaps nothing before: it cannot know whether others just had an outage."""
 
 
-def _cases(scale: Scale) -> list[ExperimentCase]:
+def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
     lease, jobs = _LEASE[scale], 20 if scale == "quick" else 60
     cases = []
     for store in _STORES[scale]:

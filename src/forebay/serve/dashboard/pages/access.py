@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from msgspec import Struct
 
 from forebay.serve.actor import Role
-from forebay.serve.dashboard.pages.routing import Admin, Before, Cache, back, form_of_type, pages
+from forebay.serve.dashboard.pages.routing import AdminActor, Before, Cache, back, form_of_type, pages
 from forebay.serve.dashboard.render import STATIC, HtmlPage, link, render_without_store
 from forebay.serve.problems import not_found
 from forebay.serve.security.operator_log import read_actions, record_action
@@ -90,7 +90,7 @@ def keys(cache: Cache) -> HtmlPage:
 
 
 @router.post("/ui/keys/{key_id}/revoke")
-def revoke(cache: Cache, key_id: str, actor: Admin) -> str:
+def revoke(cache: Cache, key_id: str, actor: AdminActor) -> str:
     """Revoke a key; every server refuses it within seconds."""
     authenticator = cache.context.authenticator
     if authenticator.follower is None or all(key.id != key_id for key in authenticator.keyring.all()):

@@ -12,7 +12,7 @@ from forebay.core.job import State
 from forebay.core.payload import parse_patch, patched
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.bulk_actions import MAX_CHOSEN, MAX_RATE, ActionKind, BulkAction
-from forebay.serve.dashboard.pages.routing import Cache, Operator, decode_fields, form_of_type, pages
+from forebay.serve.dashboard.pages.routing import Cache, OperatorActor, decode_fields, form_of_type, pages
 from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.search import Filter
@@ -76,7 +76,9 @@ async def new(request: Request) -> HtmlPage:
 
 
 @router.post("/ui/bulk")
-async def begin(cache: Cache, actor: Operator, form: Annotated[BulkActionForm, form_of_type(BulkActionForm)]) -> str:
+async def begin(
+    cache: Cache, actor: OperatorActor, form: Annotated[BulkActionForm, form_of_type(BulkActionForm)]
+) -> str:
     """Start the dry run."""
     wanted, act = form.filter(), form.act or "cancel"
     if act != "cancel":
@@ -88,7 +90,7 @@ async def begin(cache: Cache, actor: Operator, form: Annotated[BulkActionForm, f
 
 
 @router.get("/ui/bulk/{action_id}")
-async def action(cache: Cache, action_id: str, actor: Operator) -> HtmlPage:
+async def action(cache: Cache, action_id: str, actor: OperatorActor) -> HtmlPage:
     # A copy: the page is rendered later, when the action may have progressed.
     found = copy(_mine(cache, actor, action_id))
     previews = [(job, patched(job.payload, found.patch) if found.patch else None) for job in found.sample]
@@ -97,7 +99,7 @@ async def action(cache: Cache, action_id: str, actor: Operator) -> HtmlPage:
 
 
 @router.post("/ui/bulk/{action_id}/go")
-async def go(cache: Cache, action_id: str, actor: Operator) -> str:
+async def go(cache: Cache, action_id: str, actor: OperatorActor) -> str:
     found = _mine(cache, actor, action_id)
     cache.bulk_actions.check_chosen(found)
     await _record(cache, found, f"{found.act} many", **_facts(found))
@@ -106,7 +108,7 @@ async def go(cache: Cache, action_id: str, actor: Operator) -> str:
 
 
 @router.post("/ui/bulk/{action_id}/stop")
-async def stop(cache: Cache, action_id: str, actor: Operator) -> str:
+async def stop(cache: Cache, action_id: str, actor: OperatorActor) -> str:
     found = _mine(cache, actor, action_id)
     await _record(cache, found, f"stop {found.act} many", moved=found.moved)
     cache.bulk_actions.stop(found)

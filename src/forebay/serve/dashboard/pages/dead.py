@@ -5,7 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.pages.routing import Cache, Viewer, pages
+from forebay.serve.dashboard.pages.routing import Cache, ViewerActor, pages
 from forebay.serve.dashboard.render import HtmlPage
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.causes import Cause
@@ -19,7 +19,7 @@ _STEP_SECONDS: Final = 0.08
 
 
 @router.get("/ui/dead")
-def dead(cache: Cache, actor: Viewer, queue: str = "") -> HtmlPage:
+def dead(cache: Cache, actor: ViewerActor, queue: str = "") -> HtmlPage:
     scan = cache.scan(actor)
     if scan.due():
         scan.step(_STEP_SECONDS)

@@ -15,8 +15,8 @@ from forebay.serve.dashboard.pages.routing import (
     MAX_ID,
     Before,
     Cache,
-    Operator,
-    Viewer,
+    OperatorActor,
+    ViewerActor,
     decode_fields,
     pages,
     parse_id,
@@ -44,7 +44,7 @@ _QUEUES_PROPOSED: Final = 500
 
 
 @router.get("/ui/jobs")
-def jobs(request: Request, cache: Cache, actor: Viewer, before: Before, text: str = "") -> HtmlPage | str:
+def jobs(request: Request, cache: Cache, actor: ViewerActor, before: Before, text: str = "") -> HtmlPage | str:
     """An invalid filter is shown as it was typed, beside what is wrong with it."""
     given = request.query_params
     if number := parse_id(text):
@@ -65,7 +65,7 @@ def jobs(request: Request, cache: Cache, actor: Viewer, before: Before, text: st
 
 
 @router.get("/ui/jobs/{job_id}")
-def job(cache: Cache, job_id: int, actor: Viewer, did: str = "") -> HtmlPage:
+def job(cache: Cache, job_id: int, actor: ViewerActor, did: str = "") -> HtmlPage:
     if not 0 < job_id <= MAX_ID:
         raise not_found(f"job {job_id}")
     found = cache.store.get([job_id])[0]
@@ -152,17 +152,17 @@ def _of_schedule(cache: ViewCache, job_id: int) -> Timeline | None:
 
 
 @router.post("/ui/jobs/{job_id}/cancel")
-def cancel(cache: Cache, job_id: int, actor: Operator) -> str:
+def cancel(cache: Cache, job_id: int, actor: OperatorActor) -> str:
     return _change(cache, actor, job_id, "cancel", lambda ids: cache.store.cancel(ids)[0].value)
 
 
 @router.post("/ui/jobs/{job_id}/redrive")
-def redrive(cache: Cache, job_id: int, actor: Operator) -> str:
+def redrive(cache: Cache, job_id: int, actor: OperatorActor) -> str:
     return _change(cache, actor, job_id, "dlq redrive", lambda ids: "redriven" if cache.store.redrive(ids) else "alive")
 
 
 @router.post("/ui/jobs/{job_id}/purge")
-def purge(cache: Cache, job_id: int, actor: Operator) -> str:
+def purge(cache: Cache, job_id: int, actor: OperatorActor) -> str:
     return _change(cache, actor, job_id, "dlq purge", lambda ids: "purged" if cache.store.discard(ids) else "alive")
 
 

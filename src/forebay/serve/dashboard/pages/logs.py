@@ -12,7 +12,14 @@ from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
 from forebay.serve.api.requests import Name, Offset
-from forebay.serve.dashboard.pages.routing import Cache, Operator, Viewer, form_of_type, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import (
+    Cache,
+    OperatorActor,
+    ViewerActor,
+    form_of_type,
+    pages,
+    require_all_tenants,
+)
 from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.problems import not_found
@@ -76,21 +83,21 @@ class RewindForm(Struct, frozen=True):
 
 
 @router.get("/ui/logs")
-def logs(cache: Cache, actor: Viewer) -> HtmlPage:
+def logs(cache: Cache, actor: ViewerActor) -> HtmlPage:
     require_all_tenants(actor)
     values = {"logs": logs_view(cache.store, list(cache.specs(actor).values()))}
     return HtmlPage("logs.html", "Logs", values, "logs")
 
 
 @router.get("/ui/logs/{name}")
-def log(cache: Cache, name: str, actor: Viewer, group: str = "", partition: int = 0) -> HtmlPage:
+def log(cache: Cache, name: str, actor: ViewerActor, group: str = "", partition: int = 0) -> HtmlPage:
     spec = _known(cache, actor, name, partition)
     view = log_view(cache.store, spec, check_name("group", group) if group else None, partition)
     return HtmlPage("log.html", name, {"view": view}, "logs")
 
 
 @router.post("/ui/logs/{name}/rewind")
-def rewind(cache: Cache, name: str, actor: Operator, form: Annotated[RewindForm, form_of_type(RewindForm)]) -> str:
+def rewind(cache: Cache, name: str, actor: OperatorActor, form: Annotated[RewindForm, form_of_type(RewindForm)]) -> str:
     """Move a group's position."""
     group, partition, offset = form.group, form.partition, form.offset
     _known(cache, actor, name, partition)

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from forebay.serve.dashboard.pages.routing import Cache, Viewer, pages
+from forebay.serve.dashboard.pages.routing import Cache, ViewerActor, pages
 from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.views.rates import Rates
 from forebay.serve.queue_totals import QueueTotals
@@ -38,7 +38,7 @@ class LastVerdict(Struct, frozen=True):
 
 
 @router.get("/ui/")
-def overview(cache: Cache, actor: Viewer) -> HtmlPage | str:
+def overview(cache: Cache, actor: ViewerActor) -> HtmlPage | str:
     if actor.tenant is not None:
         return link("jobs")
     cache.rate_tracker.refresh()

@@ -10,7 +10,14 @@ from forebay.core.limits import MAX_INSTANT, MAX_SLOTS
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import star
-from forebay.serve.dashboard.pages.routing import Cache, Operator, Viewer, form_of_type, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import (
+    Cache,
+    OperatorActor,
+    ViewerActor,
+    form_of_type,
+    pages,
+    require_all_tenants,
+)
 from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.queue import queue_view
@@ -37,7 +44,7 @@ class GateForm(Struct, frozen=True):
 
 
 @router.get("/ui/queues/{name}")
-def queue(cache: Cache, name: str, actor: Viewer) -> HtmlPage:
+def queue(cache: Cache, name: str, actor: ViewerActor) -> HtmlPage:
     require_all_tenants(actor)
     declared = cache.specs(actor).get(name)
     if declared is not None and declared.is_log:
@@ -62,7 +69,7 @@ def queue(cache: Cache, name: str, actor: Viewer) -> HtmlPage:
 
 
 @router.post("/ui/queues/{name}/pause")
-def pause(cache: Cache, name: str, actor: Operator, form: Annotated[PauseForm, form_of_type(PauseForm)]) -> str:
+def pause(cache: Cache, name: str, actor: OperatorActor, form: Annotated[PauseForm, form_of_type(PauseForm)]) -> str:
     _known(cache, actor, name)
     until = None if form.minutes is None else cache.store.now() + form.minutes * 60 * SECOND
     record_action(cache.store, actor.name, "pause", name, minutes=form.minutes)
@@ -72,7 +79,7 @@ def pause(cache: Cache, name: str, actor: Operator, form: Annotated[PauseForm, f
 
 
 @router.post("/ui/queues/{name}/resume")
-def resume(cache: Cache, name: str, actor: Operator) -> str:
+def resume(cache: Cache, name: str, actor: OperatorActor) -> str:
     _known(cache, actor, name)
     record_action(cache.store, actor.name, "resume", name)
     cache.store.resume(name)
@@ -81,7 +88,7 @@ def resume(cache: Cache, name: str, actor: Operator) -> str:
 
 
 @router.post("/ui/queues/{name}/gate")
-def gate(cache: Cache, name: str, actor: Operator, form: Annotated[GateForm, form_of_type(GateForm)]) -> str:
+def gate(cache: Cache, name: str, actor: OperatorActor, form: Annotated[GateForm, form_of_type(GateForm)]) -> str:
     """Override the slots of one of the queue's gates."""
     spec, wanted = _known(cache, actor, name), form.gate
     if not has_gate(spec, wanted) or not controls_gate(actor, wanted, cache.store.specs()):

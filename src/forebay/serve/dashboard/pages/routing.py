@@ -44,9 +44,9 @@ async def view_cache(request: Request) -> ViewCache:
 
 
 Cache: TypeAlias = Annotated[ViewCache, Depends(view_cache)]
-Viewer: TypeAlias = Annotated[Actor, require_session(Role.VIEWER)]
-Operator: TypeAlias = Annotated[Actor, require_session(Role.OPERATOR)]
-Admin: TypeAlias = Annotated[Actor, require_session(Role.ADMIN)]
+ViewerActor: TypeAlias = Annotated[Actor, require_session(Role.VIEWER)]
+OperatorActor: TypeAlias = Annotated[Actor, require_session(Role.OPERATOR)]
+AdminActor: TypeAlias = Annotated[Actor, require_session(Role.ADMIN)]
 
 
 class PageRoute(APIRoute):

@@ -14,7 +14,14 @@ from forebay.core.schedule import Schedule
 from forebay.serve.actor import Actor
 from forebay.serve.api import cron
 from forebay.serve.api.cron import find_schedule
-from forebay.serve.dashboard.pages.routing import Cache, Operator, Viewer, form_of_type, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import (
+    Cache,
+    OperatorActor,
+    ViewerActor,
+    form_of_type,
+    pages,
+    require_all_tenants,
+)
 from forebay.serve.dashboard.render import HtmlPage, link
 from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.security.operator_log import record_action
@@ -60,14 +67,14 @@ class ScheduleForm(Struct, frozen=True):
 
 
 @router.get("/ui/schedules")
-def schedules(cache: Cache, actor: Viewer, name: str = "") -> HtmlPage:
+def schedules(cache: Cache, actor: ViewerActor, name: str = "") -> HtmlPage:
     require_all_tenants(actor)
     values = {"view": schedules_view(cache.store, actor, name), "wanted": name}
     return HtmlPage("schedules.html", "Schedules", values, "schedules")
 
 
 @router.get("/ui/schedules/{name}")
-def schedule(cache: Cache, name: str, actor: Viewer) -> HtmlPage:
+def schedule(cache: Cache, name: str, actor: ViewerActor) -> HtmlPage:
     require_all_tenants(actor)
     return _page(cache, find_schedule(cache.store, actor, name))
 
@@ -82,7 +89,7 @@ def _page(cache: ViewCache, found: Schedule, wrong: str = "") -> HtmlPage:
 
 @router.post("/ui/schedules/{name}/edit")
 def edit(
-    cache: Cache, name: str, actor: Operator, form: Annotated[ScheduleForm, form_of_type(ScheduleForm)]
+    cache: Cache, name: str, actor: OperatorActor, form: Annotated[ScheduleForm, form_of_type(ScheduleForm)]
 ) -> HtmlPage | str:
     """Change the rule from now on; the job that it enqueues stays the same."""
     require_all_tenants(actor)
@@ -98,14 +105,14 @@ def edit(
 
 
 @router.post("/ui/schedules/{name}/pause")
-def pause(cache: Cache, name: str, actor: Operator) -> str:
+def pause(cache: Cache, name: str, actor: OperatorActor) -> str:
     require_all_tenants(actor)
     cron.pause(cache.context, actor, name)
     return link("schedules", name)
 
 
 @router.post("/ui/schedules/{name}/resume")
-def resume(cache: Cache, name: str, actor: Operator) -> str:
+def resume(cache: Cache, name: str, actor: OperatorActor) -> str:
     """Resume from now on; what was missed while paused is not made up for."""
     require_all_tenants(actor)
     cron.resume(cache.context, actor, name)
@@ -113,7 +120,7 @@ def resume(cache: Cache, name: str, actor: Operator) -> str:
 
 
 @router.post("/ui/schedules/{name}/run")
-def run(cache: Cache, name: str, actor: Operator) -> str:
+def run(cache: Cache, name: str, actor: OperatorActor) -> str:
     """Enqueue its job now, and show that job."""
     require_all_tenants(actor)
     made = cron.run(cache.context, actor, name)

@@ -14,7 +14,7 @@ from forebay.core.job import Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.core.presence import Presence
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.pages.routing import Cache, Viewer, pages, require_all_tenants
+from forebay.serve.dashboard.pages.routing import Cache, ViewerActor, pages, require_all_tenants
 from forebay.serve.dashboard.render import HtmlPage
 from forebay.serve.dashboard.views.search import find_some
 from forebay.serve.security.visibility import sees_all
@@ -60,7 +60,7 @@ class Workers(Struct, frozen=True):
 
 
 @router.get("/ui/workers")
-def workers(cache: Cache, actor: Viewer) -> HtmlPage:
+def workers(cache: Cache, actor: ViewerActor) -> HtmlPage:
     require_all_tenants(actor)
     cache.rate_tracker.refresh()
     running = cache.totals(actor).running

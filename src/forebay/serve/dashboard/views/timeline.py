@@ -38,7 +38,7 @@ _ENDS: Final = frozenset((Change.ACKED, Change.DISMISSED, Change.CANCELLED, Chan
 """The last changes of a removed job."""
 
 
-class Moment(Struct, frozen=True):
+class TimelineEntry(Struct, frozen=True):
     """One change. `change` is a value of `core.ledger.Change`; `note` describes it; `owner`: the worker of a claim."""
 
     at: Instant
@@ -55,7 +55,7 @@ class Moment(Struct, frozen=True):
 class Timeline(Struct, frozen=True):
     """`cut`: why it may be incomplete, as a sentence; empty when it is complete."""
 
-    moments: list[Moment]
+    moments: list[TimelineEntry]
     cut: str = ""
     queue: str | None = None
     kind: str | None = None
@@ -96,9 +96,9 @@ def timeline_of(store: Store, job: Job) -> Timeline:
     return _told(found, cut, job.queue, job.kind, job.tenant)
 
 
-def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tuple[list[Moment], bool]:
+def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tuple[list[TimelineEntry], bool]:
     """The job's changes in a range of the ledger, and whether there was time to read all of it."""
-    found: list[Moment] = []
+    found: list[TimelineEntry] = []
     for entry in read_range(store, first, end - first):
         found += _of_job([entry], job_id)
         if monotonic() >= until:
@@ -124,7 +124,7 @@ def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
     return _told(found, cut, span.queue, (trait and trait.kind) or span.kind, trait.tenant if trait else None)
 
 
-def _told(found: list[Moment], cut: str, queue: str, kind: str, tenant: str | None) -> Timeline:
+def _told(found: list[TimelineEntry], cut: str, queue: str, kind: str, tenant: str | None) -> Timeline:
     if len(found) > MAX_SHOWN:
         half = MAX_SHOWN // 2
         cut = f"Of {len(found):,} records about this job the first and last {half} are shown. {cut}".strip()
@@ -137,9 +137,9 @@ def _trimmed(store: Store) -> str:
     return f"The ledger begins at record {first:,}; what happened before it was trimmed." if first else ""
 
 
-def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, int]) -> list[Moment]:
+def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, int]) -> list[TimelineEntry]:
     """The job's changes at these instants, and at those that the found records mention."""
-    found: dict[tuple[int, int], Moment] = {}
+    found: dict[tuple[int, int], TimelineEntry] = {}
     looked: set[Instant] = set()
     until = monotonic() + READ_SECONDS
     while seeds and monotonic() < until:
@@ -211,7 +211,7 @@ def was_given(store: Store, job_id: int) -> bool:
     )
 
 
-def _of_job(entries: Iterable[LedgerEntry], job_id: int) -> list[Moment]:
+def _of_job(entries: Iterable[LedgerEntry], job_id: int) -> list[TimelineEntry]:
     return [_moment(entry, span, job_id) for entry in entries for span in _spans_of(entry, job_id)]
 
 
@@ -220,9 +220,9 @@ def _spans_of(entry: LedgerEntry, job_id: int) -> list[JobRange]:
     return [span for span in entry.record.spans if span.first <= job_id < span.first + span.n]
 
 
-def _moment(entry: LedgerEntry, span: JobRange, job_id: int) -> Moment:
+def _moment(entry: LedgerEntry, span: JobRange, job_id: int) -> TimelineEntry:
     trait = span.traits[job_id - span.first] if span.traits else None
-    return Moment(
+    return TimelineEntry(
         entry.record.at,
         entry.offset,
         span.change,
