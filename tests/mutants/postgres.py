@@ -41,8 +41,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a settle gives no slot back",
         f"{SCHEMA}/0005_lines.pre.sql",
-        "SELECT u.name, sum(u.amount) AS amount, bool_or(u.whole) AS whole FROM (",
-        "SELECT u.name, 0 AS amount, bool_or(u.whole) AS whole FROM (",
+        "SELECT u.name, sum(u.amount) AS amount, bool_or(u.whole) AS whole, bool_or(u.shared) AS shared FROM (",
+        "SELECT u.name, 0 AS amount, bool_or(u.whole) AS whole, bool_or(u.shared) AS shared FROM (",
         (EXCHANGE, "-k", "slots_change_hands"),
     ),
     Mutant(

@@ -174,6 +174,16 @@ def condition_gate(condition: str, value: str | None = None) -> str:
     return f"until/{condition}" if value is None else f"until/{condition}/{value}"
 
 
+def is_condition(gate: str) -> bool:
+    """Whether it is the gate of an `Until`."""
+    return gate.startswith("until/")
+
+
+def is_shared(gate: str) -> bool:
+    """Whether several queues may have it: a gate with a name of its own, by `shared=`."""
+    return gate.partition("/")[2].startswith("@")
+
+
 def gate_names(spec: QueueSpec) -> list[str]:
     """The names of this queue's gates: exact names, or prefixes that a slash and a value follow."""
     named = [f"cap/{spec.name}", f"rate/{spec.name}"]

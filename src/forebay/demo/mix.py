@@ -60,9 +60,12 @@ def evidence() -> sqlite3.Connection:
 
 def started(seq: int, ctx: Context | None) -> None:
     if ctx is not None:
-        evidence().execute("INSERT INTO started VALUES (?, ?, ?, ?)", (seq, *ctx.fence, ctx.attempt))
+        evidence().execute(
+            "INSERT INTO started (seq, job, delivery, attempt) VALUES (?, ?, ?, ?)", (seq, *ctx.fence, ctx.attempt)
+        )
 
 
 def effect(seq: int, ctx: Context | None) -> None:
     if ctx is not None:
-        evidence().execute("INSERT OR IGNORE INTO effect VALUES (?, ?, ?, ?)", (seq, *ctx.fence, time.time()))
+        insert = "INSERT OR IGNORE INTO effect (seq, job, delivery, at) VALUES (?, ?, ?, ?)"
+        evidence().execute(insert, (seq, *ctx.fence, time.time()))

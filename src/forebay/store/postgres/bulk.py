@@ -39,7 +39,8 @@ _MAX_PAUSE: Final = 5.0
 _LOCK: Final = "SELECT name, version FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FOR SHARE"
 _BEGIN: Final = (
     "WITH now AS MATERIALIZED (SELECT coalesce(%s::bigint, forebay.clock()) AS at), token AS ("
-    "INSERT INTO forebay.call SELECT %s, 0, at FROM now ON CONFLICT (token) DO NOTHING RETURNING at) "
+    "INSERT INTO forebay.call (token, first_id, at) SELECT %s, 0, at FROM now "
+    "ON CONFLICT (token) DO NOTHING RETURNING at) "
     "SELECT t.at, ARRAY(SELECT nextval('forebay.job_id') FROM generate_series(1, %s)) FROM token AS t"
 )
 _COLUMNS: Final = {

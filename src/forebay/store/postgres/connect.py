@@ -44,7 +44,8 @@ _LONG_CALLS: Final = 10
 
 _MAX_CONFLICTS: Final = 20
 _MARK: Final = (
-    "INSERT INTO forebay.call SELECT %s, 0, forebay.clock() WHERE pg_current_xact_id_if_assigned() IS NOT NULL "
+    "INSERT INTO forebay.call (token, first_id, at) SELECT %s, 0, forebay.clock() "
+    "WHERE pg_current_xact_id_if_assigned() IS NOT NULL "
     "RETURNING pg_current_xact_id()::text"
 )
 _MARKED: Final = "SELECT 1 FROM forebay.call WHERE token = %s FOR SHARE"

@@ -142,7 +142,7 @@ def _put_spec(unit: UnitOfWork, new: KnownSpec) -> None:
         unit.execute(_ADD_PARTITION, (spec.name, number))
     depth = unit.fetch(_DEPTH, (spec.name,))[0][0]
     unique = (micros(spec.key_window), None) if spec.unique is None else (MAX_INSTANT, spec.unique.mask)
-    columns = (depth, spec.is_log, new.is_plain, spec.routing.max_attempts, *unique, *new.columns)
+    columns = (depth, spec.is_log, new.is_plain, spec.routing.max_attempts, *unique, new.stamper.max_dead, *new.columns)
     unit.execute(_PUT_SPEC, (spec.to_json().decode(), *columns, spec.name))
     if spec.to_json().decode() != text:
         unit.builder.set_verb("put_spec", name=spec.name)

@@ -99,7 +99,7 @@ SELECT EXISTS (SELECT FROM forebay.run WHERE queue = %s) OR EXISTS (SELECT FROM 
 -- Another spec of a queue, with a new version.
 UPDATE forebay.queue
 SET spec = %s, version = version + 1, max_depth = %s, is_log = %s, plain = %s, max_attempts = %s, key_window = %s,
-    unique_states = %s, laned = %s, whole = %s::jsonb, terms = %s::jsonb, weights = %s::jsonb, weight = %s
+    unique_states = %s, max_dead = %s, laned = %s, whole = %s::jsonb, terms = %s::jsonb, weights = %s::jsonb, weight = %s
 WHERE name = %s;
 
 -- name: pause
@@ -138,7 +138,7 @@ SELECT slots FROM forebay.gate_limit WHERE name = %s;
 
 -- name: set_gate_limit
 -- Set the operator's number.
-INSERT INTO forebay.gate_limit VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET slots = excluded.slots;
+INSERT INTO forebay.gate_limit (name, slots) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET slots = excluded.slots;
 
 -- name: drop_gate_limit
 -- Return to the number of the spec.

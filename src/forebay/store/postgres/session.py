@@ -14,7 +14,7 @@ import msgspec
 
 from forebay.core.clock import Clock
 from forebay.core.errors import StoreFailed
-from forebay.core.gate import check_cost, gates_among, lane_terms
+from forebay.core.gate import check_cost, gates_among, is_shared, lane_terms
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo, InOrder, terms_of
@@ -121,7 +121,10 @@ class KnownSpec:
     def columns(self) -> tuple[Any, ...]:
         """The spec's gates, lanes and shares as the columns of its row, for the functions of the server."""
         share = self.spec.share
-        whole = [{"name": gate.name, "slots": gate.limit, "step": gate.step} for gate in self.stamper.whole]
+        whole = [
+            {"name": gate.name, "slots": gate.limit, "step": gate.step, "shared": is_shared(gate.name)}
+            for gate in self.stamper.whole
+        ]
         terms = [
             {"prefix": prefix, "exact": per is None, "slots": gate.limit, "step": gate.step}
             for prefix, per, gate in self.terms

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from forebay.core.gate import Gate
+from forebay.core.gate import Gate, is_shared
 from forebay.core.instant import Instant
 from forebay.core.limits import LANES_MET, MAX_INSTANT, MIN_INTEGER
 from forebay.engine.lanes import Class, Front, GateState, Lane, Lanes, Taken, opening, starts_at
@@ -220,7 +220,7 @@ class ClaimCursor:
                 self._connection.execute(_WAKE if is_open else _SLEEP, (queue, name))
             if gate is not None and gate.step and first is not None and not is_open:
                 at, known = opening(gate, state, first.cost), self._rules.table.wake_at[name]
-                if "/@" in name and known is not None:
+                if is_shared(name) and known is not None:
                     at = min(at, known)
                 self._rules.table.wake_at[name] = at if at < MAX_INSTANT else None
 

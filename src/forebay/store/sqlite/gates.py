@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from forebay.core.gate import Gate
+from forebay.core.gate import Gate, is_condition
 from forebay.core.instant import Instant
 from forebay.core.limits import MAX_INSTANT, MIN_INTEGER
 from forebay.engine.lanes import GateState, closed_of, opening
@@ -217,7 +217,7 @@ class LaneTable:
     def drop(self, queue: str, lanes: Sequence[str]) -> None:
         """Lanes without ready jobs are forgotten."""
         self._connection.executemany(_DROP_LANE, [(queue, lane) for lane in lanes])
-        gates = [(gate, queue, lane) for lane in lanes for gate in lane_name(lane).gates if gate.startswith("until/")]
+        gates = [(gate, queue, lane) for lane in lanes for gate in lane_name(lane).gates if is_condition(gate)]
         if gates:
             self._connection.executemany(_DROP_UNTIL, gates)
 
@@ -244,7 +244,7 @@ class LaneTable:
             self.wake(at, 1)
             return
         for gate in name.gates:
-            if gate.startswith("until/"):
+            if is_condition(gate):
                 self._connection.execute(_ADD_UNTIL, (gate, queue.name, lane))
         if any(gate.step for gate in queue.known.gates(lane)):
             self._park_if_closed(queue, lane, name.cls, head)

@@ -279,11 +279,11 @@ WHERE id = ?1;
 
 -- name: remember_0
 -- The last settle of a job that is deleted.
-INSERT OR REPLACE INTO removed_0 VALUES (?, ?, ?);
+INSERT OR REPLACE INTO removed_0 (id, delivery, code) VALUES (?, ?, ?);
 
 -- name: remember_1
 -- The last settle of a job that is deleted.
-INSERT OR REPLACE INTO removed_1 VALUES (?, ?, ?);
+INSERT OR REPLACE INTO removed_1 (id, delivery, code) VALUES (?, ?, ?);
 
 -- name: forget_0
 -- The older half is deleted.

@@ -25,6 +25,7 @@ _TABLE: Final = (
     "CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, "
     "applied_at INTEGER NOT NULL)"
 )
+_APPLIED: Final = "INSERT INTO migration (number, name, checksum, applied_at) VALUES (?, ?, ?, ?)"
 
 
 _TABLES: Final = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
@@ -98,7 +99,7 @@ def _migrate(database: Database, connection: sqlite3.Connection, now: Instant, s
             for text in migration.statements():
                 connection.execute(text)
             row = (migration.number, migration.name, migration.checksum, now)
-            connection.execute("INSERT INTO migration VALUES (?, ?, ?, ?)", row)
+            connection.execute(_APPLIED, row)
         elif applied[migration.number] != migration.checksum:
             raise Invalid(
                 "store URL",

@@ -15,7 +15,7 @@ WHERE one = 1;
 
 -- name: keep_record
 -- What a call did, at the next place of the ledger.
-INSERT INTO ledger VALUES (?, ?, ?);
+INSERT INTO ledger (entry, at, record) VALUES (?, ?, ?);
 
 -- name: records
 -- The records of the ledger after an entry.

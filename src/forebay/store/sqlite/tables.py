@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from forebay.core.gate import Gate
+from forebay.core.gate import Gate, is_condition, is_shared
 from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.lease import Lease
@@ -202,9 +202,9 @@ class SpecCache:
     def held_by(self, gate: str) -> list[str]:
         """The queues that a gate holds as a whole, as far as this process knows them."""
         _, of = gate.split("/", 1)
-        if "/" in of or gate.startswith("until/"):
+        if "/" in of or is_condition(gate):
             return []
-        if not of.startswith("@"):
+        if not is_shared(gate):
             return [of]
         return [name for name, known in self._known.items() if any(each.name == gate for each in known.stamper.whole)]
 

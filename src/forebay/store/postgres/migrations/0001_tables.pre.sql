@@ -19,10 +19,10 @@ CREATE SEQUENCE forebay.job_id INCREMENT 1000;
 -- `unique_states`: a key whose `until` is beyond all instants (7258118400000000) is taken while its job is in one of these
 -- states; bits in the order waiting, ready, running, done, dead, cancelled.
 -- From the spec, for gates, lanes and lines (core/gate.py): `laned`: its jobs have classes that share or gates of their
--- own; `whole`: gates of the whole queue, objects with name, slots, step; `terms`: rules of the gates that jobs are stamped
+-- own; `whole`: gates of the whole queue, objects with name, slots, step, shared; `terms`: rules of the gates that jobs are stamped
 -- with, objects with prefix, exact, slots, step; `weights` and `weight`: NULL if classes do not share.
--- `dead_counted`: how many dead letters died at `dead_counted_to` or before; NULL: count again. Only for queues with a limit,
--- so that a million dead letters are not counted each time that a few are added.
+-- `max_dead`: how many dead letters it keeps. `dead_counted`: how many died at `dead_counted_to` or before; NULL: count again. Only for
+-- queues with `max_dead`, so that a million dead letters are not counted each time that a few are added.
 CREATE TABLE forebay.queue (
     name text COLLATE "C" PRIMARY KEY,
     version integer NOT NULL DEFAULT 0,
@@ -39,11 +39,12 @@ CREATE TABLE forebay.queue (
     terms jsonb NOT NULL DEFAULT '[]',
     weights jsonb,
     weight integer,
+    max_dead bigint,
     dead_counted bigint NOT NULL DEFAULT 0,
     dead_counted_to bigint
 );
 CREATE INDEX queue_gated ON forebay.queue (name) WHERE whole <> '[]';
-CREATE INDEX queue_dead_limit ON forebay.queue (name) WHERE spec::json #>> '{routing,dead,limit}' IS NOT NULL;
+CREATE INDEX queue_dead_limit ON forebay.queue (name) WHERE max_dead IS NOT NULL;
 
 -- A run: n unclaimed jobs that were enqueued together and that a claim cannot tell apart. Their ids are the n up to
 -- `last_id`, their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.

@@ -34,8 +34,8 @@ CREATE FUNCTION forebay.rank_again(
 ) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT CASE WHEN keep_rank THEN forebay.rank_back(rank, timed) ELSE forebay.rank_at(base, timed, due_at, v_now) END $$;
 
--- The kinds of jobs that differ from the kind of their run, as the end of a span; empty for most runs.
-CREATE FUNCTION forebay.kinds(facts json, skip integer, count integer) RETURNS text LANGUAGE sql STABLE
+-- The kinds of jobs that differ from the kind of their run, as the end of a span.
+CREATE FUNCTION forebay.own_kinds(facts json, skip integer, count integer) RETURNS text LANGUAGE sql STABLE
 AS $$
     SELECT coalesce((
         SELECT ',' || json_agg(CASE WHEN e.value ->> 'kind' IS NOT NULL THEN json_build_object('kind', e.value ->> 'kind') END
@@ -45,6 +45,10 @@ AS $$
         HAVING bool_or(e.value ->> 'kind' IS NOT NULL)
     ), '')
 $$;
+
+-- The same, empty for most runs: this much the planner puts in place of a call.
+CREATE FUNCTION forebay.kinds(facts json, skip integer, count integer) RETURNS text LANGUAGE sql STABLE
+AS $$ SELECT CASE WHEN facts::text LIKE '%"kind"%' THEN forebay.own_kinds(facts, skip, count) ELSE '' END $$;
 
 -- The free slots of a gate. The same arithmetic as core's `is_open`: a job fits if `least(cost, greatest(slots, 1))` is not
 -- more, and takes its cost.
@@ -66,6 +70,10 @@ $$;
 CREATE FUNCTION forebay.opens_at(tat bigint, slots integer, cost integer, step bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT CASE WHEN slots > 0 AND step > 0 THEN coalesce(tat, 0) - (slots - least(cost, slots)) * step END $$;
+
+-- Whether it is the gate of an `Until`; the same as core's `is_condition`.
+CREATE FUNCTION forebay.is_condition(gate text) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$ SELECT starts_with(gate, 'until/') $$;
 
 -- The end of the lease of a pack.
 CREATE FUNCTION forebay.leased_until(by_heartbeat boolean, lease_until bigint, holder integer) RETURNS bigint

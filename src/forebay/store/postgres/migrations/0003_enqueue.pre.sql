@@ -23,7 +23,7 @@ DECLARE
     v_lane record;
 BEGIN
     WITH call AS (
-        INSERT INTO forebay.call VALUES (insert_runs.token, v_first, v_now) ON CONFLICT (token) DO NOTHING RETURNING at
+        INSERT INTO forebay.call (token, first_id, at) VALUES (insert_runs.token, v_first, v_now) ON CONFLICT (token) DO NOTHING RETURNING at
     ), inserted AS (
         INSERT INTO forebay.run (
             last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, max_attempts, state, single, rank_timed,
@@ -92,7 +92,7 @@ DECLARE
     v_inserted bigint;
 BEGIN
     WITH call AS (
-        INSERT INTO forebay.call SELECT insert_run.token, v_first, v_now
+        INSERT INTO forebay.call (token, first_id, at) SELECT insert_run.token, v_first, v_now
         WHERE coalesce((SELECT q.version FROM forebay.queue AS q WHERE q.name = v_queue), 0) = v_version
         ON CONFLICT (token) DO NOTHING RETURNING first_id
     ), recorded AS (
@@ -207,7 +207,7 @@ BEGIN
         END IF;
     END IF;
     IF NOT coalesce(v_known.plain, true) OR (draft ->> 'expires_at') IS NOT NULL THEN
-        INSERT INTO forebay.inbox VALUES (v_id, draft);
+        INSERT INTO forebay.inbox (id, draft) VALUES (v_id, draft);
         RETURN v_id;
     END IF;
     v_max_attempts := coalesce((draft ->> 'max_attempts')::integer, v_known.max_attempts, 25);

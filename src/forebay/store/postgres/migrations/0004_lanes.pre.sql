@@ -141,7 +141,7 @@ BEGIN
     ), moved AS (
         INSERT INTO forebay.lane AS l (queue, lane, cls, rank, id, gates, untils)
         SELECT v_queue, h.lane, CASE WHEN v_fair THEN h.cls ELSE '' END, h.rank, h.last_id, coalesce(h.gates, '{}'),
-            (SELECT array_agg(g) FROM unnest(h.gates) AS g WHERE starts_with(g, 'until/'))
+            (SELECT array_agg(g) FROM unnest(h.gates) AS g WHERE forebay.is_condition(g))
         FROM head AS h
         WHERE h.last_id IS NOT NULL AND (
             h.known_id IS NULL OR (h.rank, h.last_id) < (h.known_rank, h.known_id)

@@ -80,11 +80,11 @@ BEGIN
         FROM (SELECT f.queue, sum(f.amount) AS amount FROM unnest(v_freed) AS f GROUP BY f.queue) AS f
         JOIN forebay.queue AS q ON q.name = f.queue WHERE q.whole <> '[]' OR q.terms <> '[]'
     ), used AS MATERIALIZED (
-        SELECT u.name, sum(u.amount) AS amount, bool_or(u.whole) AS whole FROM (
-            SELECT w.name, k.amount, true AS whole
-            FROM known AS k CROSS JOIN LATERAL jsonb_to_recordset(k.whole) AS w (name text, step bigint) WHERE w.step = 0
+        SELECT u.name, sum(u.amount) AS amount, bool_or(u.whole) AS whole, bool_or(u.shared) AS shared FROM (
+            SELECT w.name, k.amount, true AS whole, w.shared
+            FROM known AS k CROSS JOIN LATERAL jsonb_to_recordset(k.whole) AS w (name text, step bigint, shared boolean) WHERE w.step = 0
             UNION ALL
-            SELECT g.name, f.amount, false FROM known AS k
+            SELECT g.name, f.amount, false, false FROM known AS k
             CROSS JOIN LATERAL jsonb_to_recordset(k.terms) AS t (prefix text, exact boolean, step bigint)
             JOIN unnest(v_freed) AS f ON f.queue = k.name CROSS JOIN LATERAL unnest(f.gates) AS g (name)
             WHERE t.step = 0 AND (g.name = t.prefix AND t.exact OR NOT t.exact AND starts_with(g.name, t.prefix || '/'))
@@ -95,7 +95,7 @@ BEGIN
     ), unused AS (
         DELETE FROM forebay.gate AS g USING used AS u WHERE g.name = u.name AND g.used <= u.amount
     )
-    SELECT array_agg(u.name) FILTER (WHERE NOT u.whole), array_agg(u.name) FILTER (WHERE u.whole AND u.name LIKE '%/@%')
+    SELECT array_agg(u.name) FILTER (WHERE NOT u.whole), array_agg(u.name) FILTER (WHERE u.shared)
     INTO v_gates, v_shared FROM used AS u;
     IF v_gates IS NOT NULL THEN
         v_has_work := forebay.wake(v_now, v_gates);

@@ -243,7 +243,7 @@ BEGIN
                 DELETE FROM forebay.run AS j USING taken AS t WHERE j.ctid = t.run AND j.n = cardinality(t.places)
                 RETURNING j.last_id, j.line, forebay.member_of(j) AS member, t.places::text AS places
             ), line AS (
-                INSERT INTO forebay.running_line SELECT s.line, s.last_id FROM started AS s WHERE s.line IS NOT NULL
+                INSERT INTO forebay.running_line (line, id) SELECT s.line, s.last_id FROM started AS s WHERE s.line IS NOT NULL
             )
             SELECT take.members || array_agg(s.member), take.places || array_agg(s.places), count(*) < (SELECT count(*) FROM taken)
             INTO members, places, v_split FROM started AS s;
@@ -276,7 +276,7 @@ BEGIN
                 ) AS t
                 WHERE k.ctid = t.place;
                 IF v_cls IS NULL THEN
-                    INSERT INTO forebay.share VALUES (v_queue, v_turn)
+                    INSERT INTO forebay.share (queue, turn) VALUES (v_queue, v_turn)
                     ON CONFLICT (queue) DO UPDATE SET turn = excluded.turn;
                 END IF;
             END IF;
@@ -362,7 +362,7 @@ BEGIN
             forebay.ledger_span(
                 'claimed', r.last_id, 1, r.queue, r.kind, r.delivery + 1, r.attempt + 1, 0, r.enqueued_at, r.due_at,
                 greatest(v_now, r.due_at), v_until,
-                CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - 1, 1) ELSE '' END
+                forebay.kinds(r.facts, r.size - 1, 1)
             ) AS span
     ), pack AS (
         INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, by_heartbeat, plain, queue, ids, cancel_requested, members)
@@ -444,7 +444,7 @@ BEGIN
                 DELETE FROM forebay.run AS r WHERE r.ctid = ANY (v_runs[:v_whole])
                 RETURNING r.rank, r.last_id, r.line, forebay.member_of(r) AS member
             ), line AS (
-                INSERT INTO forebay.running_line SELECT t.line, t.last_id FROM taken AS t WHERE t.line IS NOT NULL
+                INSERT INTO forebay.running_line (line, id) SELECT t.line, t.last_id FROM taken AS t WHERE t.line IS NOT NULL
             )
             SELECT v_members || array_agg(t.member ORDER BY t.rank, t.last_id) INTO v_members FROM taken AS t;
         END IF;
@@ -566,7 +566,7 @@ BEGIN
                 min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.ledger_span(
                     'claimed', m.last_id - m.n + 1, m.n, names[u.want], m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
                     greatest(v_now, m.due_at), v_until,
-                    CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END
+                    forebay.kinds(m.facts, m.size - m.n, m.n)
                 ), ',') AS spans,
                 string_agg('[' || m.max_attempts || ',' || m.size || ',' || coalesce(m.expires_at::text, 'null')
                     || CASE WHEN m.cancel_requested THEN ',true]' ELSE ',false]' END, ',') AS extents,

@@ -63,7 +63,7 @@ BEGIN
     ), member AS MATERIALIZED (
         SELECT g.queue, g.plain, g.claimed_at, m.last_id, m.n, m.kind, m.delivery, m.attempt, m.enqueued_at,
             m.due_at, m.lane, m.line, m.gates, m.cost,
-            CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END AS kinds,
+            forebay.kinds(m.facts, m.size - m.n, m.n) AS kinds,
             substr(g.touched, m.member::integer, 1) = '1' AS listed,
             CASE WHEN substr(g.touched, m.member::integer, 1) = '1' THEN ROW(g.number, m.member, g.queue, g.cancel_requested, ROW(
                 m.last_id, m.rank, m.due_at, m.enqueued_at, m.rank_base, m.expires_at, m.n, m.size, m.cost, m.delivery, m.attempt,
@@ -371,7 +371,7 @@ BEGIN
         SELECT v_now, 'release_lost', ('[' || string_agg(forebay.ledger_span(
             'released', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
             m.since, m.due_at,
-            CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END
+            forebay.kinds(m.facts, m.size - m.n, m.n)
         ), ',' ORDER BY m.last_id) || ']')::json
         FROM member AS m, forebay.ledger_rule AS l WHERE l.recording
         HAVING count(*) > 0

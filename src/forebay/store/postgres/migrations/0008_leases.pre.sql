@@ -13,7 +13,7 @@ BEGIN
     SELECT v_now, 'extend', ('[' || string_agg(forebay.ledger_span(
         'extended', r.last_id - r.n + 1 + j.skip, j.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
         r.claimed_at, v_now + lease_for,
-        CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n + j.skip, j.n) ELSE '' END
+        forebay.kinds(r.facts, r.size - r.n + j.skip, j.n)
     ), ',' ORDER BY r.last_id, j.skip) || ']')::json
     FROM forebay.ledger_rule AS l, forebay.running AS r, LATERAL (
         SELECT 0, r.n WHERE r.settled IS NULL

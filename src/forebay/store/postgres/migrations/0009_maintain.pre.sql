@@ -86,7 +86,7 @@ $$;
 -- Whether any queue limits its dead letters.
 CREATE FUNCTION forebay.has_dead_limits() RETURNS boolean
 LANGUAGE sql STABLE SET enable_seqscan = off
-AS $$ SELECT EXISTS (SELECT FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,limit}' IS NOT NULL) $$;
+AS $$ SELECT EXISTS (SELECT FROM forebay.queue AS q WHERE q.max_dead IS NOT NULL) $$;
 
 -- By how many the dead letters of this queue exceed its limit; the row of the queue is locked.
 -- Dead letters of a transaction of more than a minute may be counted late: then some are kept too long, never too short.
@@ -111,7 +111,7 @@ BEGIN
     END IF;
     SELECT count(*) INTO v_new FROM forebay.ended AS e
     WHERE e.queue = v_queue AND e.state = 4 AND e.finished_at > v_upto;
-    RETURN v_row.dead_counted + v_new - coalesce((v_row.spec::json #>> '{routing,dead,limit}')::bigint, 9223372036854775807);
+    RETURN v_row.dead_counted + v_new - coalesce(v_row.max_dead, 9223372036854775807);
 END
 $$;
 
@@ -124,7 +124,7 @@ DECLARE
     v_queue text;
 BEGIN
     FOR v_queue IN
-        SELECT q.name FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,limit}' IS NOT NULL
+        SELECT q.name FROM forebay.queue AS q WHERE q.max_dead IS NOT NULL
         ORDER BY q.name FOR UPDATE SKIP LOCKED
     LOOP
         IF forebay.dead_excess(v_now, v_queue) > 0 THEN
@@ -147,7 +147,7 @@ DECLARE
     v_left integer := max_jobs;
 BEGIN
     FOR v_queue IN
-        SELECT q.name FROM forebay.queue AS q WHERE q.spec::json #>> '{routing,dead,limit}' IS NOT NULL
+        SELECT q.name FROM forebay.queue AS q WHERE q.max_dead IS NOT NULL
         ORDER BY q.name FOR UPDATE
     LOOP
         v_excess := least(forebay.dead_excess(v_now, v_queue), v_left);

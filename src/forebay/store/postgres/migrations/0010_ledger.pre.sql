@@ -30,7 +30,7 @@ BEGIN
         SELECT min(l.seq + 0) AS seq FROM forebay.ledger AS l
         WHERE NOT v_moved AND l.xid >= v_upto AND l.xid < pg_snapshot_xmax(pg_current_snapshot()) AND l.seq > v_mark.after_seq
     ), page AS (
-        INSERT INTO forebay.ledger_page AS g
+        INSERT INTO forebay.ledger_page AS g (first, n, seq_from, seq_upto, seq_floor, xid_from, xid_upto)
         SELECT v_mark.next + min(r.place), count(*), min(r.seq), max(r.seq) + 1, v_mark.seq_upto, v_mark.upto,
             CASE WHEN v_moved THEN '18446744073709551615' ELSE v_upto END
         FROM (

@@ -30,7 +30,7 @@ BEGIN
     SELECT r.entry, r.member, r.epoch INTO known, owner, current
     FROM forebay.log_reader AS r WHERE r.place = here AND r.reader = in_reader FOR UPDATE;
     IF NOT FOUND AND in_epoch IS NULL THEN
-        INSERT INTO forebay.log_group VALUES (in_log, in_reader, in_at) ON CONFLICT DO NOTHING;
+        INSERT INTO forebay.log_group (log, reader, seen_at) VALUES (in_log, in_reader, in_at) ON CONFLICT DO NOTHING;
         INSERT INTO forebay.log_reader (place, reader, entry) VALUES (here, in_reader, -1) ON CONFLICT DO NOTHING;
         SELECT r.entry INTO known
         FROM forebay.log_reader AS r WHERE r.place = here AND r.reader = in_reader FOR UPDATE;

@@ -29,4 +29,4 @@ BEGIN
 END
 $$;
 
-INSERT INTO forebay.timeline SELECT coalesce(forebay.enter_timeline(), 0);
+INSERT INTO forebay.timeline (number) SELECT coalesce(forebay.enter_timeline(), 0);

@@ -30,18 +30,11 @@ local join_line, expose_lines
     move(sid, r, is)
   end
 
-  local function mark_blocked(name, blocked)
-    local queue = string.match(name, '^order/([^/]+)/')
-    if queue then
-      call(blocked and 'SADD' or 'SREM', P .. 'blocked:' .. queue, name)
-    end
-  end
-
   -- The head of the line, and no other job of it, is exposed; how many became ready by that.
-  local function expose(name)
+  local function expose(queue, name)
     local head, shown = call('ZRANGE', P .. 'line:' .. name, 0, 0)[1], call('HGET', P .. 'exposed', name)
     local was, first = shown and fetch_one(shown), head and fetch_one(head)
-    mark_blocked(name, first and first[STATE] == DEAD)
+    call(first and first[STATE] == DEAD and 'SADD' or 'SREM', P .. 'blocked:' .. queue, name)
     if was and was[STATE] == RUNNING then
       return 0
     end
@@ -58,8 +51,8 @@ local join_line, expose_lines
 
   function expose_lines()
     local ready = 0
-    for name in pairs(touched_lines) do
-      ready = ready + expose(name)
+    for name, queue in pairs(touched_lines) do
+      ready = ready + expose(queue, name)
     end
     touched_lines = {}
     return ready

@@ -213,7 +213,8 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
     else
       call('ZREM', P .. 'line:' .. name, sid)
     end
-    touched_lines[name] = true
+    local known = is or was
+    touched_lines[name] = more(known).home or known[QUEUE]
   end
 
   -- A job of which this was known is this now, or gone.
