@@ -183,12 +183,15 @@ class Forebay(Hooked):
         self._queues: dict[str, QueueSpec] = {}
         self._clock = clock
         self._store: Store | None = None
+        self._replacement: Store | None = None
         self._caller: AsyncCaller | None = None
         self._opening = Lock()
 
     @property
     def store(self) -> Store:
         with self._opening:
+            if self._replacement is not None:
+                return self._replacement
             if self._store is None:
                 store = open_store(self.url, clock=self._clock)
                 try:
@@ -199,16 +202,21 @@ class Forebay(Hooked):
                 self._store = store
             return self._store
 
+    @property
+    def store_replaced(self) -> bool:
+        """Whether a `JobTester` has put a store of its own in place: no transaction of a caller can join that."""
+        return self._replacement is not None
+
     def replace_store(self, store: Store | None) -> Store | None:
-        """Use this store from now on; None: open the app's own when it is needed. Returns the one before, as it is."""
+        """Use this store instead of the app's own; None: no longer. Returns the replacement before."""
         if store is not None:
             self._configure(store)
         with self._opening:
-            before, self._store = self._store, store
+            before, self._replacement = self._replacement, store
             return before
 
     def close(self) -> None:
-        """Close the store. The next call that needs one opens it again."""
+        """Close the app's own store. The next call that needs one opens it again."""
         with self._opening:
             if self._store is not None:
                 self._store.close()
@@ -245,8 +253,7 @@ class Forebay(Hooked):
     def queue(self, spec: QueueSpec) -> QueueSpec:
         """Declare a queue; it is written to the store when that is opened."""
         self._queues[spec.name] = spec
-        if self._store is not None:
-            self._configure(self._store)
+        self._declare()
         return spec
 
     @overload
@@ -328,8 +335,7 @@ class Forebay(Hooked):
             job = function if isinstance(function, JobType) else self._register(function, {})
             draft = job.draft()
             self.timetables[check_name("schedule", name or draft.kind)] = (timetable, draft)
-            if self._store is not None:
-                self._configure(self._store)
+            self._declare()
             return job
 
         return decorate
@@ -545,6 +551,12 @@ class Forebay(Hooked):
         handler = declare(kind, function, signature, options)
         self.registry[kind] = handler
         return JobType(self, handler, decorated)
+
+    def _declare(self) -> None:
+        """What is declared late reaches a store that is open already."""
+        store = self._replacement or self._store
+        if store is not None:
+            self._configure(store)
 
     def _configure(self, store: Store) -> None:
         """Write down queues and schedules that the store does not have as they are declared here."""

@@ -210,7 +210,7 @@ def test_secrets_of_one_job_are_in_no_log_and_no_error_of_another(
     assert not any("5ecret" in text for text in [*texts, caplog.text])
 
 
-def test_layers_surround_each_job_and_tests_run_batches_of_one(fb: Forebay) -> None:
+def test_layers_surround_each_job_and_tests_gather_batches(fb: Forebay) -> None:
     around: list[int] = []
 
     @fb.around_job
@@ -228,7 +228,7 @@ def test_layers_surround_each_job_and_tests_run_batches_of_one(fb: Forebay) -> N
         ids = [index.enqueue(Document(n)).id for n in range(3)]
         jobs.run_all()
         assert jobs.errors == []
-    assert (around, sizes) == (ids, [1, 1, 1])
+    assert (around, sizes) == (ids, [3])
 
 
 def test_what_is_wrong_with_a_batch_is_refused_at_its_declaration(fb: Forebay) -> None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from forebay.core.errors import Invalid
 from forebay.core.instant import Duration, Instant, checked_micros, micros, seconds
 from forebay.core.limits import MAX_DURATION
+from forebay.core.outcome import Failed, Outcome, Succeeded
 from forebay.core.policy import check_between
 
 _BURST = 10.0
@@ -60,6 +61,16 @@ class Circuit:
         self.rejected += 1
         cooldown = micros(self._policy.cooldown)
         return cooldown if self._opened_at is None else max(self._opened_at + cooldown - now, cooldown // 10, 1)
+
+    def record(self, outcome: Outcome, now: Instant) -> None:
+        """How a run that was admitted has ended."""
+        match outcome:
+            case Succeeded():
+                self.succeeded()
+            case Failed():
+                self.failed(now)
+            case _:
+                self.abandoned()
 
     def succeeded(self) -> None:
         self._failed = self._probing = 0

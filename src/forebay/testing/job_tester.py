@@ -11,24 +11,26 @@ Handlers run one after the other in the calling thread, in the order in which a 
 rules as in a worker: signature, retries, routing, dead letters, results. No test has to sleep.
 """
 
+import asyncio
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from threading import RLock
+from threading import Event, RLock
 from types import TracebackType
 from typing import Any, Final, Self
 
 from msgspec import Struct
 
 from forebay.client import Forebay
-from forebay.core.clock import Clock
+from forebay.core.breaker import Circuit
+from forebay.core.clock import Signal
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, micros
+from forebay.core.instant import Duration, Instant, micros
 from forebay.core.job import Draft, Job
 from forebay.core.lease import Lease
 from forebay.core.limits import MAX_BATCH, MAX_LEASE
-from forebay.core.outcome import Abandoned, Failed, Failure, Outcome, Unhandled
+from forebay.core.outcome import Abandoned, Failed, Failure, Outcome, Release, Unhandled
 from forebay.core.payload import decode_payload
 from forebay.core.policy import Routing
 from forebay.store.memory.store import MemoryStore
@@ -44,6 +46,9 @@ from forebay.work.versions import newer_than
 MAX_RUNS: Final = 10_000
 """Runs of one call. A handler that enqueues itself would go on for ever."""
 
+_PATIENCE: Final = 30.0
+"""Seconds of real time for which a thread waits while another one runs jobs."""
+
 _MIDDLE: Final = 0.5
 """The draw of every random delay: the middle of its range, the same in every run of a test."""
 
@@ -56,11 +61,24 @@ class Enqueued(Struct, frozen=True):
     args: Any
 
 
+class _PassingClock:
+    """The clock of a test whose waits let virtual time pass, since no other thread moves it."""
+
+    def __init__(self, tester: "JobTester") -> None:
+        self._tester = tester
+
+    def now(self) -> Instant:
+        return self._tester.clock.now()
+
+    def wait(self, signal: Signal, span: Duration) -> None:
+        self._tester._wait(signal, span)
+
+
 class _RecordingStore(MemoryStore):
     """Remembers every draft that became a job, also of jobs that are gone."""
 
-    def __init__(self, clock: Clock, tester: "JobTester") -> None:
-        super().__init__(clock=clock)
+    def __init__(self, tester: "JobTester") -> None:
+        super().__init__(clock=_PassingClock(tester))
         self._tester = tester
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -106,7 +124,10 @@ class JobTester:
         self._enqueued: list[Enqueued] = []
         self._running = RLock()
         self._depth = 0
-        self.store: Final = _RecordingStore(self.clock, self)
+        self._claimed: deque[Lease] = deque()
+        self._last_queue = ""
+        self._circuits: dict[str, Circuit] = {}
+        self.store: Final = _RecordingStore(self)
         self._ticker = Ticker(self.store, self._draw, app.hooks.enqueue_layers_for(app.registry))
         self._loop = VirtualRunner(self.clock)
         self._lifespan = Lifespan(app.hooks, self._loop.run, provided)
@@ -131,28 +152,55 @@ class JobTester:
         Failures follow their retry rules and are in `errors`; a retry that is not due yet waits for `advance`.
         """
         with self._running:
-            runs = 0
-            while leases := self._claim():
-                for lease in leases:
-                    self._run(lease)
-                runs += len(leases)
-                if runs > MAX_RUNS:
-                    raise Invalid("run_all", f"more than {MAX_RUNS:,} runs", "does a handler enqueue itself?")
-            return runs
+            return self._run_ready(Event())
 
     def advance(self, **duration: float) -> int:
         """Let virtual time pass (`minutes=5`): what falls due on the way runs at its instant; how many runs."""
         with self._running:
-            until = self.clock.now() + micros(timedelta(**duration))
-            runs = self.run_all()
-            while (at := self._next_instant()) is not None and at <= until:
-                self.clock.advance(max(0, at - self.clock.now()))
+            return self._pass(self.clock.now() + micros(timedelta(**duration)), Event())
+
+    def _wait(self, signal: Signal, span: Duration) -> None:
+        """A caller of the store waits: jobs run and time passes until its signal is set, or its time is over."""
+        until = self.clock.now() + span
+        if self._loop.running or not self._running.acquire(timeout=_PATIENCE):
+            what = "a handler on the event loop, or in a thread of its own, waits for another job"
+            raise Invalid("JobTester", what, "enqueue the next job instead of waiting (docs/guides/next-job.md)")
+        try:
+            self._pass(until, signal)
+        finally:
+            self._running.release()
+
+    def _pass(self, until: Instant, stop: Signal) -> int:
+        """Run what is ready and what falls due until then, each at its instant, or until the signal is set."""
+        runs = 0
+        while True:
+            runs += self._run_ready(stop)
+            if runs > MAX_RUNS:
+                raise Invalid("advance", f"more than {MAX_RUNS:,} runs", "let less time pass at once")
+            fired = self._ticker.fired
+            if not stop.is_set():
                 self._ticker.step()
-                runs += self.run_all()
-                if runs > MAX_RUNS:
-                    raise Invalid("advance", f"more than {MAX_RUNS:,} runs", "let less time pass at once")
+            if self._ticker.fired > fired:
+                continue
+            at = self._next_instant()
+            if stop.is_set() or at is None or at > until:
+                break
+            self.clock.advance(at - self.clock.now())
+        if not stop.is_set():
             self.clock.advance(max(0, until - self.clock.now()))
-            return runs
+        return runs
+
+    def _run_ready(self, stop: Signal) -> int:
+        runs = 0
+        while not stop.is_set():
+            if not self._claimed:
+                self._claimed.extend(self._claim())
+            if not self._claimed:
+                break
+            runs += self._run(self._gather(self._claimed.popleft()))
+            if runs > MAX_RUNS:
+                raise Invalid("run_all", f"more than {MAX_RUNS:,} runs", "does a handler enqueue itself?")
+        return runs
 
     def enqueued(self, kind: str | None = None) -> list[Enqueued]:
         """The jobs that were accepted since the test began, oldest first."""
@@ -196,59 +244,135 @@ class JobTester:
                 raise self.errors[seen]
 
     def _claim(self) -> list[Lease]:
+        """The next job: that of one queue after the other."""
+        ready = self._ready_queues()
+        for name in sorted(ready, key=lambda name: (name <= self._last_queue, name)):
+            if leases := self.store.claim([Want(name, 1)], "tester", MAX_LEASE):
+                self._last_queue = name
+                return leases
+        return []
+
+    def _ready_queues(self) -> list[str]:
         self.store.promote(MAX_BATCH)
-        ready = [backlog.queue for backlog in self.store.backlog(None) if backlog.ready]
-        return self.store.claim([Want(name, 1) for name in ready[:MAX_BATCH]], "tester", MAX_LEASE)
+        return [backlog.queue for backlog in self.store.backlog(None) if backlog.ready]
 
     def _next_instant(self) -> Instant | None:
+        """When something may happen next. What is late already, such as a schedule of a full queue, waits for that."""
+        now = self.clock.now()
         instants = [schedule.next_at for schedule in self.store.schedules() if not schedule.paused]
-        due = self.store.promote(MAX_BATCH).next_due
-        return min([*instants, *([] if due is None else [due])], default=None)
+        instants += [backlog.paused_until or now for backlog in self.store.backlog(None)]
+        instants.append(self.store.promote(MAX_BATCH).next_due or now)
+        return min((at for at in instants if at > now), default=None)
 
-    def _run(self, lease: Lease) -> None:
+    def _gather(self, first: Lease) -> list[Lease]:
+        """The jobs that share a call with this one: those of its kind that are ready, as many as its batch takes."""
+        handler = self.app.registry.get(first.job.kind)
+        size, members = 1 if handler is None else handler.batch, [first]
+        while len(members) < size:
+            found = next((lease for lease in self._claimed if lease.job.kind == first.job.kind), None)
+            if found is not None:
+                self._claimed.remove(found)
+                members.append(found)
+            elif more := self.store.claim([Want(first.job.queue, size)], "tester", MAX_LEASE):
+                self._claimed.extend(more)
+            else:
+                break
+        return members
+
+    def _run(self, leases: Sequence[Lease]) -> int:
+        """Run one job, or those of one batch; how many runs began."""
+        self._depth += 1
+        try:
+            runs = [run for lease in leases if (run := self._begin(lease)) is not None]
+            for run, outcome in zip(runs, self._outcomes(runs) if runs else [], strict=True):
+                self._end(run, outcome)
+        finally:
+            self._depth -= 1
+        return len(runs)
+
+    def _begin(self, lease: Lease) -> Run | None:
+        """None: it cannot run now, and was released."""
         job = lease.job
         handler = self.app.registry.get(job.kind)
         newer = None if handler is None else newer_than(job, handler.signature.versions.current)
         if handler is None or newer is not None:
-            outcome: Outcome = Unhandled(error=newer)
-        else:
-            self._depth += 1
-            try:
-                self._lifespan.start()
-                self._lifespan.make_values(handler)
-                wired = self._lifespan.wire(handler)
-                outcome = self._outcome(Run(lease, wired, lambda: self.store), wired)
-            finally:
-                self._depth -= 1
-            if self._crashing[job.kind]:
-                self._crashing[job.kind] -= 1
-                outcome = Abandoned()
-        self.store.settle([(lease, decide(job, outcome, self._routing(job), self._draw()))])
+            self.store.settle([(lease, decide(job, Unhandled(error=newer), Routing(), self._draw()))])
+            return None
+        circuit = self._circuit(handler)
+        if circuit is not None and (after := circuit.admit(self.clock.now())) > 0:
+            self.store.settle([(lease, Release(int(after * (0.5 + self._draw()))))])
+            return None
+        self._lifespan.start()
+        self._lifespan.make_values(handler)
+        return Run(lease, self._lifespan.wire(handler), lambda: self.store)
 
-    def _outcome(self, run: Run, handler: Handler) -> Outcome:
-        job, timeout = run.lease.job, handler.timeout
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        job = run.lease.job
+        if self._crashing[job.kind]:
+            self._crashing[job.kind] -= 1
+            outcome = Abandoned()
+        circuit = self._circuit(run.handler)
+        if circuit is not None:
+            circuit.record(outcome, self.clock.now())
+        self.store.settle([(run.lease, decide(job, outcome, self._routing(job), self._draw()))])
+
+    def _circuit(self, handler: Handler) -> Circuit | None:
+        if handler.breaker is None:
+            return None
+        return self._circuits.setdefault(handler.kind, Circuit(handler.breaker))
+
+    def _outcomes(self, runs: Sequence[Run]) -> list[Outcome]:
+        """How these runs of one handler end."""
+        if runs[0].handler.where != "loop":
+            return [self._outcome(run) for run in runs]
+
+        async def together() -> list[Outcome]:
+            return await asyncio.gather(*[self._awaited_outcome(run) for run in runs])
+
+        return self._loop.run(together())
+
+    def _outcome(self, run: Run) -> Outcome:
         began = self.clock.now()
         try:
-            arguments = handler.signature.arguments(job, run.context)
-            if self._failing[job.kind]:
-                raise self._failing[job.kind].popleft()
-            value = handler.function(**arguments)
-            if handler.where == "loop":
-                value = self._loop.run(value, self._limit(timeout))
-            outcome: Outcome = handler.succeeded(value)
+            outcome: Outcome = run.handler.succeeded(self._call(run))
         except Exception as error:
-            self.errors.append(error)
-            outcome = handler.outcome_of(error, job.body)
-        if timeout is not None and self.clock.now() - began >= timeout:
-            return Failed(Failure(TIMEOUT, f"it ran longer than {timeout / 1_000_000:g} s"))
-        return outcome
+            outcome = self._raised(run, error)
+        return self._in_time(run, began, outcome)
+
+    async def _awaited_outcome(self, run: Run) -> Outcome:
+        began = self.clock.now()
+        try:
+            async with asyncio.timeout(self._limit(run)):
+                value = await self._call(run)
+            outcome: Outcome = run.handler.succeeded(value)
+        except Exception as error:
+            outcome = self._raised(run, error)
+        return self._in_time(run, began, outcome)
+
+    def _call(self, run: Run) -> Any:
+        job = run.lease.job
+        arguments = run.handler.signature.arguments(job, run.context)
+        if self._failing[job.kind]:
+            raise self._failing[job.kind].popleft()
+        return run.handler.function(**arguments)
+
+    def _raised(self, run: Run, error: Exception) -> Outcome:
+        self.errors.append(error)
+        return run.handler.outcome_of(error, run.lease.job.body)
+
+    def _in_time(self, run: Run, began: Instant, outcome: Outcome) -> Outcome:
+        """This outcome, unless the run took too long."""
+        timeout = run.handler.timeout
+        if timeout is None or self.clock.now() - began < timeout:
+            return outcome
+        return Failed(Failure(TIMEOUT, f"it ran longer than {timeout / 1_000_000:g} s"))
 
     def _draw(self) -> float:
         return _MIDDLE
 
-    def _limit(self, timeout: int | None) -> float | None:
+    def _limit(self, run: Run) -> float | None:
         """Virtual seconds for which an async handler runs."""
-        return None if timeout is None else timeout / 1_000_000
+        return None if run.handler.timeout is None else run.handler.timeout / 1_000_000
 
     def _crash_point(self) -> None:
         """Called before and after each enqueue."""

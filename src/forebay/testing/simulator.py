@@ -11,18 +11,19 @@ succeed does. The same seed gives the same faults at the same points; `random` i
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from forebay.client import Forebay
+from forebay.core.clock import Signal
 from forebay.core.errors import Invalid
+from forebay.core.instant import Duration
 from forebay.core.job import Job
-from forebay.core.lease import Lease
+from forebay.core.lease import Fence, Lease
 from forebay.core.limits import MAX_BATCH, MAX_LEASE
 from forebay.core.outcome import Abandoned, Outcome
 from forebay.store.protocol import Want
 from forebay.testing.job_tester import JobTester
-from forebay.work.handler import Handler
 from forebay.work.run import Run
 
 FaultMoment = Literal["before", "during", "after", "delay"]
@@ -60,7 +61,8 @@ class JobSimulator(JobTester):
         self._rate = rate
         self._crashes: dict[int, int] = {}
         self._points_left: int | None = None
-        self._await_limit: float | None = None
+        self._await_limits: dict[Fence, float] = {}
+        self._doomed: set[Fence] = set()
         self._random_before = random.getstate()
         random.seed(seed)
         super().__init__(app, provided=provided)
@@ -71,9 +73,7 @@ class JobSimulator(JobTester):
 
     def _claim(self) -> list[Lease]:
         """Several jobs at once, which run in any order."""
-        self.store.promote(MAX_BATCH)
-        ready = [backlog.queue for backlog in self.store.backlog(None) if backlog.ready]
-        wants = [Want(name, self._random.randint(1, _CLAIMED)) for name in ready[:MAX_BATCH]]
+        wants = [Want(name, self._random.randint(1, _CLAIMED)) for name in self._ready_queues()[:MAX_BATCH]]
         leases = self.store.claim(wants, "simulator", MAX_LEASE)
         self._random.shuffle(leases)
         return leases
@@ -81,31 +81,51 @@ class JobSimulator(JobTester):
     def _draw(self) -> float:
         return self._random.random()
 
-    def _outcome(self, run: Run, handler: Handler) -> Outcome:
+    def _wait(self, signal: Signal, span: Duration) -> None:
+        """What runs while a handler waits crashes by faults of its own."""
+        points, self._points_left = self._points_left, None
+        try:
+            super()._wait(signal, span)
+        finally:
+            self._points_left = points
+
+    def _outcomes(self, runs: Sequence[Run]) -> list[Outcome]:
+        faults = {run.fence: self._fault(run) for run in runs}
+        started = [run for run in runs if faults[run.fence] != "before"]
+        crashed = {run.fence for run in started if faults[run.fence] in ("during", "after")}
+        self._doomed |= crashed
+        try:
+            outcomes = dict(zip(started, super()._outcomes(started) if started else [], strict=True))
+        except SimulatedCrash:
+            outcomes = {}
+        finally:
+            self._doomed -= crashed
+            self._points_left = None
+            for fence in crashed:
+                self._await_limits.pop(fence, None)
+        for run in runs:
+            if run not in started:
+                outcomes[run] = Abandoned("the simulated worker died before the handler began")
+            elif run.fence in crashed:
+                outcomes[run] = Abandoned("the simulated worker died before the acknowledgement")
+        return [outcomes[run] for run in runs]
+
+    def _fault(self, run: Run) -> Fault | None:
+        """The fault of this run, noted and prepared."""
         job = run.lease.job
         fault = self._choose(job)
         if fault is None:
-            return super()._outcome(run, handler)
+            return None
         self.faults.append(f"{fault}: {job.kind} {job.id}, delivery {job.delivery}")
         if fault == "delay":
             self.clock.advance(self._random.randint(1, _MAX_DELAY))
-            return super()._outcome(run, handler)
+            return fault
         self._crashes[job.id] = self._crashes.get(job.id, 0) + 1
-        if fault == "before":
-            return Abandoned("the simulated worker died before the handler began")
-        raised = len(self.errors)
-        if fault == "during" and handler.where == "loop":
-            self._await_limit = self._random.uniform(0, _MAX_AWAIT)
+        if fault == "during" and run.handler.where == "loop":
+            self._await_limits[run.fence] = self._random.uniform(0, _MAX_AWAIT)
         elif fault == "during":
             self._points_left = self._random.randrange(_CRASH_POINTS)
-        try:
-            super()._outcome(run, handler)
-        except SimulatedCrash:
-            pass
-        finally:
-            self._points_left = self._await_limit = None
-            del self.errors[raised:]
-        return Abandoned("the simulated worker died before the acknowledgement")
+        return fault
 
     def _choose(self, job: Job) -> FaultMoment | None:
         """The fault of this run, if any. The last attempt has none that costs it."""
@@ -115,9 +135,17 @@ class JobSimulator(JobTester):
         survives = job.attempt < job.max_attempts and self._crashes.get(job.id, 0) < MAX_CRASHES
         return fault if survives or fault == "delay" else None
 
-    def _limit(self, timeout: int | None) -> float | None:
-        limits = [limit for limit in (super()._limit(timeout), self._await_limit) if limit is not None]
+    def _limit(self, run: Run) -> float | None:
+        limits = [limit for limit in (super()._limit(run), self._await_limits.get(run.fence)) if limit is not None]
         return min(limits, default=None)
+
+    def _raised(self, run: Run, error: Exception) -> Outcome:
+        """What a run raises that ends with a crash is never known."""
+        raised = len(self.errors)
+        outcome = super()._raised(run, error)
+        if run.fence in self._doomed:
+            del self.errors[raised:]
+        return outcome
 
     def _crash_point(self) -> None:
         if self._points_left is None:

@@ -9,11 +9,13 @@ import selectors
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from forebay.testing.clock import ManualClock
 
 _MICROS: Final = 1_000_000
+
+T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -79,21 +81,25 @@ class VirtualRunner:
 
     def __init__(self, clock: ManualClock) -> None:
         self._runner = asyncio.Runner(loop_factory=lambda: VirtualLoop(clock))
+        self.running = False
 
-    def run(self, work: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
-        """What the coroutine returns; `TimeoutError` if it takes longer than so many virtual seconds."""
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine returns."""
 
-        async def bounded() -> Any:
-            async with asyncio.timeout(timeout):
+        async def marked() -> T:
+            self.running = True
+            try:
                 return await work
+            finally:
+                self.running = False
 
-        return _outside_of_loops(lambda: self._runner.run(bounded()))
+        return _outside_of_loops(lambda: self._runner.run(marked()))
 
     def close(self) -> None:
         _outside_of_loops(self._runner.close)
 
 
-def _outside_of_loops(call: Callable[[], Any]) -> Any:
+def _outside_of_loops(call: Callable[[], T]) -> T:
     """What the call returns, made in another thread if this one runs a loop."""
     try:
         asyncio.get_running_loop()

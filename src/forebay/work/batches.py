@@ -127,10 +127,10 @@ class BatchGatherer:
 
 
 def gathered(kind: str, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """The handler of one job of a batch: a coroutine function of its item. `batch` and `wait` leave the options."""
+    """The handler of one job of a batch: a coroutine function of its item. `wait` leaves the options."""
     if options.get("isolate"):
         raise Invalid(kind, "isolate and batch exclude each other", "a child process runs one job at a time")
-    gatherer = BatchGatherer(kind, function, options.pop("batch"), options.pop("wait", DEFAULT_WAIT))
+    gatherer = BatchGatherer(kind, function, options["batch"], options.pop("wait", DEFAULT_WAIT))
     item = _item_type(kind, function)
 
     async def join(item: Any, ctx: Context) -> Any:

@@ -63,6 +63,7 @@ class Handler(Struct, frozen=True):
     retry_on  exceptions that are retried; None: all
     result    how results are encoded; None: they are not kept
     keep_for  how long finished jobs and their results are kept
+    batch     how many jobs share one call at most
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Handler(Struct, frozen=True):
     result: ResultType | None = None
     keep_for: Duration = 0
     cost: int = 1
+    batch: int = 1
 
     @property
     def keep_result(self) -> bool:

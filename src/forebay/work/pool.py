@@ -575,13 +575,7 @@ class Pool:
     def _verdict(self, lease: Lease, outcome: Outcome) -> Settlement:
         circuit = self._circuits.get(lease.job.kind) if self._circuits else None
         if circuit is not None:
-            match outcome:
-                case Succeeded():
-                    circuit.succeeded()
-                case Failed():
-                    circuit.failed(_micros(time.monotonic()))
-                case _:
-                    circuit.abandoned()
+            circuit.record(outcome, _micros(time.monotonic()))
         routing = _ANY_ROUTING if type(outcome) is Succeeded else self._routing(lease.job.queue)
         return lease, decide(lease.job, outcome, routing, self._draw())
 
