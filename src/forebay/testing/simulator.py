@@ -110,7 +110,7 @@ class JobSimulator(JobTester):
                 outcomes[run] = Abandoned("the simulated worker died before the acknowledgement")
         return [outcomes[run] for run in runs]
 
-    def _fault(self, run: Run) -> Fault | None:
+    def _fault(self, run: Run) -> FaultMoment | None:
         """The fault of this run, noted and prepared."""
         job = run.lease.job
         fault = self._choose(job)
