@@ -5,6 +5,7 @@ Each page holds its table between two markers; a test compares the two. The tabl
 """
 
 import ast
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from forebay.store.open import open_store
 from forebay_proof.evidence import recorded
 from forebay_proof.evidence_parts import PARTS
 from tests.docs import figures
+from tests.unit import test_layers
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = ROOT / "docs" / "reference"
@@ -152,10 +154,30 @@ def recorded_evidence() -> str:
             ran = (f"{result.seconds / 60:.0f}", " ".join(result.commits), f"{last[:16].replace('T', ' ')}")
             rows.append(f"| `{part.name}` | {scale} | {' | '.join((*cells, *ran, result.verdict(part.goal)))} |")
             commands.append(f"| `{part.name}` | {scale} | `{result.rounds[0].command}` |")
+    if not rows:
+        return "No round is recorded yet.\n"
     heads = "| part | scale | count | goal | rounds | minutes | commits | last (UTC) | result |"
     table = "\n".join([heads, "|---|---|---|---|---|---|---|---|---|", *rows])
     first = "\n".join(["| part | scale | command of its first round |", "|---|---|---|", *commands])
     return f"{table}\n\n{first}\n"
+
+
+def layers() -> str:
+    """The rows of tests/unit/test_layers.py, with names for the groups that many packages may import."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for room, allowed in test_layers.ROOMS.items():
+        left, words = list(allowed), []
+        for word, names in (("what stores share", test_layers.SHARED), ("the contract", test_layers.CONTRACT)):
+            if set(names) <= set(left):
+                words.append(word)
+                left = [name for name in left if name not in names]
+        whole = {"forebay.core": "core", "forebay.*": "every package"}
+        words += [whole.get(name, f"`{name.removeprefix('forebay.')}`") for name in left if name != "forebay"]
+        libraries = test_layers.OUTSIDE.get(room, set()) - sys.stdlib_module_names - {"msgspec", "google_crc32c"}
+        columns = (", ".join(words) or "–", ", ".join(f"`{name}`" for name in sorted(libraries)) or "–")
+        rows.setdefault(columns, []).append(f"`{room}`")
+    table = [f"| {', '.join(rooms)} | {own} | {libraries} |" for (own, libraries), rooms in rows.items()]
+    return "\n".join(["| package | may import of Forebay | libraries |", "|---|---|---|", *table]) + "\n"
 
 
 TABLES: Final[dict[str, Callable[[], str | None]]] = {
@@ -166,6 +188,7 @@ TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "../guides/stores.md": lambda: figures.pivot("stores"),
     "../internals/testing.md": evidence,
     "../internals/evidence.md": recorded_evidence,
+    "../../CONTRIBUTING.md": layers,
 }
 """What writes the table of a page; None leaves the page as it is."""
 

@@ -3,6 +3,7 @@
 `python tests/docs/test_docs.py` writes the table of named queues into docs/reference/queues.md anew.
 """
 
+import inspect
 import re
 import runpy
 import subprocess
@@ -13,6 +14,9 @@ from typing import get_args
 import pytest
 
 from forebay import NAMED, State
+from forebay.cli import main
+from forebay.cli.command import Group
+from forebay.cli.plugins import all_commands
 from forebay.core.outcome import Outcome, Verdict
 from forebay_proof.bench.lines import files_passed
 from forebay_proof.conformance import cases
@@ -104,6 +108,32 @@ def test_every_case_that_the_page_of_queues_names_is_in_the_suite() -> None:
     named = set(re.findall(r"`([a-z_]+/[a-z_]+)`", QUEUES.read_text()))
     assert len(named) > 30
     assert named <= {f"{case.theme}/{case.name}" for case in cases()}
+
+
+def test_the_page_names_the_commands_that_create_a_store() -> None:
+    page = " ".join((ROOT / "docs" / "reference" / "cli.md").read_text().split())
+    found = re.search(r"with exit code 3\. ([^.]*) create it\.", page)
+    assert found
+    listed = set(re.findall(r"`([a-z ]+)`", found[1]))
+    commands = {}
+    for entry in all_commands():
+        below = [(f"{entry.name} {each.name}", each) for each in entry.commands] if isinstance(entry, Group) else []
+        commands.update(below or {entry.name: entry})
+    creating = {name for name, command in commands.items() if "create=True" in inspect.getsource(command.run)}
+    assert creating <= listed <= set(commands)
+
+
+@pytest.mark.parametrize(
+    "command", ["keys create --role viewer --name x", "cron put report @daily report", "queues ls", "dlq ls"]
+)
+def test_a_command_creates_a_store_if_the_page_says_so(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FOREBAY_URL", raising=False)
+    named = f"`{' '.join(command.split()[:2])}`" in page.partition("## For scripts")[0]
+    assert (main(command.split()) == 0) == named == Path("forebay.db").exists()
 
 
 if __name__ == "__main__":
