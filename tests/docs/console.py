@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -58,6 +58,11 @@ def commands(text: str) -> list[Command]:
     return found
 
 
+def page_commands(page: Path) -> list[Command]:
+    """Every command of the page's terminals, for a test that types them itself."""
+    return [command for block in blocks(page) if block.language == "console" for command in commands(block.text)]
+
+
 def missing(shown: list[str], came: str) -> str | None:
     """The first line that is shown and did not come, after those before it."""
     lines = iter(came.splitlines())
@@ -72,11 +77,11 @@ def missing(shown: list[str], came: str) -> str | None:
 class Terminals:
     """A directory with its terminals. `replaced`: words of the page that stand for something of the test's own."""
 
-    def __init__(self, directory: Path, replaced: dict[str, str], port: str) -> None:
+    def __init__(self, directory: Path, replaced: dict[str, str], port: str, programs: Sequence[Path]) -> None:
         self._directory = directory
         self._port = port
         self._replaced = replaced
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], *map(str, programs)])
         home = {name: str(directory) for name in ("HOME", "FOREBAY_RUN_DIR", "PYTHONPATH")}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
         self._environment = {**inherited, **home, "PATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
@@ -92,6 +97,10 @@ class Terminals:
             file = self._directory / block.title
             file.parent.mkdir(exist_ok=True)
             file.write_text(self._own(block.text))
+
+    def link(self, title: str) -> str:
+        """The link to its dashboard that a server in a terminal printed last."""
+        return re.findall(r"^dashboard +(http\S+)$", self._beside[title][1].read_text(), re.MULTILINE)[-1]
 
     def close(self) -> None:
         for process, _ in self._beside.values():
@@ -159,9 +168,11 @@ class Terminals:
 
 
 @contextmanager
-def terminals(directory: Path, replaced: dict[str, str], port: str = "0") -> Iterator[Terminals]:
-    """`port`: where a server of the page listens."""
-    opened = Terminals(directory, replaced, port)
+def terminals(
+    directory: Path, replaced: dict[str, str], port: str = "0", programs: Sequence[Path] = ()
+) -> Iterator[Terminals]:
+    """`port`: where a server of the page listens. `programs`: directories of commands that the machine may lack."""
+    opened = Terminals(directory, replaced, port, programs)
     try:
         yield opened
     finally:

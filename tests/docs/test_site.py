@@ -2,6 +2,7 @@
 
 import json
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -9,12 +10,14 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
 from forebay.cli.parser import build
 from forebay.cli.plugins import all_commands
 from forebay.core import limits
+from forebay_proof.servers.postgres import PostgresServer, find_programs
 from forebay_proof.servers.process import free_port
 from tests.browser.chrome import browser, opened
 from tests.docs import figures
@@ -30,11 +33,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PLACES = ("start", "guides", "internals")
 ELSEWHERE = {
-    "audit.md": "tests/spark/test_audit_docs.py",
-    "lake.md": "tests/spark/test_pipeline_docs.py",
-    "http.md": "tests/serve/test_api_docs.py",
+    "audit.md": "tests/spark/test_audit_docs.py::test_the_app_of_the_page_passes",
+    "lake.md": "tests/spark/test_pipeline_docs.py::test_the_terminal_of_the_page_runs",
 }
-"""Guides whose terminals are run by another test."""
+"""Guides whose terminals are run by another test, which types every command of them."""
 
 PAGES = [
     page
@@ -50,11 +52,37 @@ PORT = "8321"
 def test_the_terminal_sessions_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     text = page.read_text()
     replaced = {ON_POSTGRES: request.getfixturevalue("postgres_url")} if ON_POSTGRES in text else {}
+    psql: list[Path] = []
+    if "CREATE DATABASE shop" in text:
+        replaced |= new_database(request)
+        psql.append(find_programs()[0])
     if PORT in text:
         replaced[PORT] = str(free_port())
-    with terminals(tmp_path, replaced, port=replaced.get(PORT, "0")) as opened:
+    with terminals(tmp_path, replaced, replaced.get(PORT, "0"), psql) as opened:
         for block in blocks(page):
             opened.run(block)
+            if block.title and block.text.startswith("dashboard "):
+                assert_dashboard_shows_the_failure(opened.link(block.title))
+
+
+def new_database(request: pytest.FixtureRequest) -> dict[str, str]:
+    """What stands for a server without a database `shop`, which the page creates; it is dropped afterwards."""
+    server: PostgresServer = request.getfixturevalue("postgres")
+    name = f"shop_{secrets.token_hex(4)}"
+    request.addfinalizer(partial(server.drop_database, server.url(name)))
+    return {
+        "postgresql://localhost/postgres": server.url("postgres"),
+        "CREATE DATABASE shop": f"CREATE DATABASE {name}",
+        ON_POSTGRES: server.url(name),
+    }
+
+
+def assert_dashboard_shows_the_failure(link: str) -> None:
+    visitor = build_opener(HTTPCookieProcessor())
+    with visitor.open(link, timeout=30) as overview:
+        assert "<h1>Overview</h1>" in overview.read().decode()
+    with visitor.open(f"{link.partition('/ui/')[0]}/ui/jobs/2", timeout=30) as job:
+        assert "IndexError" in job.read().decode()
 
 
 def test_the_site_builds_strictly(tmp_path: Path) -> None:

@@ -2,15 +2,24 @@
 
 import ast
 import json
+import os
 import re
 import runpy
+import shlex
+import signal
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from pyspark.sql import SparkSession
 
+from forebay.spark.lake import Lake
 from forebay.spark.tables import TABLES, VIEWS
+from tests.command_result import Run
+from tests.docs.console import page_commands
+from tests.spark.sample_stores import opened, worked
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guides" / "lake.md"
@@ -24,6 +33,50 @@ def test_the_page_runs(tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))
     runpy.run_path(str(script))
+
+
+def test_the_terminal_of_the_page_runs(
+    run: Run, tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream is ended by a signal once it has what was done since the run; the busy day is a short one."""
+    monkeypatch.chdir(tmp_path)
+    url, lake = "sqlite:///jobs.db", Lake.of("lake", "sqlite:///jobs.db")
+    worked(url, tmp_path, 20)
+    (tmp_path / "effects").mkdir()
+    (tmp_path / "effects.ndjson").rename(tmp_path / "effects" / "1.ndjson")
+    said = {}
+    for command in page_commands(PAGE):
+        line = command.line.replace("5_000_000", "500").replace("postgresql://db/app", postgres_url)
+        words = shlex.split(line)[1:]
+        if words[1] == "stream":
+            worked(url, tmp_path, 20, first=20)
+            (tmp_path / "effects.ndjson").rename(tmp_path / "effects" / "2.ndjson")
+            watcher = Thread(target=end_when_read, args=(lake, url))
+            watcher.start()
+            answer = run(*words)
+            watcher.join()
+        else:
+            answer = run(*words)
+        assert answer.code == 0, f"{line}\n{answer.out}{answer.err}"
+        said.setdefault(" ".join(words[:2] if words[0] == "pipeline" else words[:1]), []).append(answer.out)
+    assert list(said) == [f"pipeline {name}" for name in ("run", "stream", "status", "maintain")] + [
+        "audit",
+        "report",
+        "gen",
+    ]
+    assert [out.splitlines()[-1] for out in said["audit"]] == ["PASS", "PASS"]
+    assert "<html" in (tmp_path / "report.html").read_text()
+    with opened(postgres_url) as store:
+        assert sum(each.depth for each in store.backlog()) == 500
+
+
+def end_when_read(lake: Lake, url: str) -> None:
+    try:
+        with opened(url) as store:
+            head = store.ledger_extent()[1]
+        eventually(lambda: lake.contents().end == head, "the lake has the whole ledger")
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.usefixtures("spark")
