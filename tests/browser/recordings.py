@@ -1,7 +1,7 @@
 """Recordings of the terminal for the docs: `python -m tests.browser.recordings [folder]` plays the real program.
 
-A recording is an SVG: every line appears when the program printed it, and the colours follow the reader's scheme. No
-script, no font from elsewhere.
+A recording is two SVGs, light and dark, of which the site shows the one of its own scheme: every line appears when the
+program printed it. No script, no font from elsewhere.
 """
 
 import os
@@ -27,10 +27,12 @@ text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill
 rect { fill: #f6f8fa } .bold { font-weight: bold } .dim { opacity: .6 } .red { fill: #b3261e } .green { fill: #1a7f37 }
 .yellow { fill: #8a6100 } .blue { fill: #0550ae } .cyan { fill: #0f6b7a }
 text.line { opacity: 0; animation: show .01s forwards } @keyframes show { to { opacity: 1 } }
-@media (prefers-color-scheme: dark) { rect { fill: #161b22 } text { fill: #e6edf3 } .red { fill: #ff7b72 }
-.green { fill: #7ee787 } .yellow { fill: #e3b341 } .blue { fill: #79c0ff } .cyan { fill: #76e3ea } }
 @media (prefers-reduced-motion) { text.line { animation-delay: 0s !important } }
 """
+_DARK = """rect { fill: #161b22 } text { fill: #e6edf3 } .red { fill: #ff7b72 } .green { fill: #7ee787 }
+.yellow { fill: #e3b341 } .blue { fill: #79c0ff } .cyan { fill: #76e3ea }
+"""
+_SCHEMES = {"": _STYLE, "-dark": _STYLE + _DARK}
 APP = """from forebay import Forebay
 
 fb = Forebay("sqlite:///jobs.db")
@@ -122,7 +124,7 @@ def spans(text: str) -> str:
     return written
 
 
-def drawing(lines: list[Line]) -> str:
+def drawing(lines: list[Line], style: str = _STYLE) -> str:
     height = _LINE * (len(lines) + 1)
     rows = "\n".join(
         f'<text class="line" x="12" y="{_LINE * (number + 1)}" style="animation-delay: {line.at:.2f}s">'
@@ -131,7 +133,7 @@ def drawing(lines: list[Line]) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_COLUMNS * 8}" height="{height}" role="img">'
-        f'<style>{_STYLE}</style>\n<rect width="100%" height="100%" rx="6"/>\n{rows}\n</svg>\n'
+        f'<style>{style}</style>\n<rect width="100%" height="100%" rx="6"/>\n{rows}\n</svg>\n'
     )
 
 
@@ -150,8 +152,9 @@ def record(folder: Path) -> list[Path]:
                     line._replace(text=line.text.replace(home, "/srv/mail")) for line in played(scene, Path(home))
                 ]
                 lines += [line._replace(at=begin + line.at) for line in printed]
-            made.append(folder / f"{name}.svg")
-            made[-1].write_text(drawing(lines))
+            for suffix, style in _SCHEMES.items():
+                made.append(folder / f"{name}{suffix}.svg")
+                made[-1].write_text(drawing(lines, style))
     return made
 
 

@@ -1,11 +1,12 @@
 """The curves of the findings as pictures: `python -m tests.docs.curves` draws them from docs/results into docs/img.
 
-The plots are those of `forebay lab report`; each gets the report's own colours, for light and dark, so that it stands
-alone on a page.
+The plots are those of `forebay lab report`, each in the report's colours for light and for dark; the site shows
+the one of its scheme.
 """
 
 import re
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,7 +38,11 @@ CURVES: Final = {
 }
 
 
-def drawn(curve: ShownCurve) -> str:
+SCHEMES: Final = {"": False, "-dark": True}
+"""Endings of the names of files: whether they are dark."""
+
+
+def drawn(curve: ShownCurve, *, dark: bool = False) -> str:
     """One plot as an SVG of its own."""
     table = pq.read_table(ROOT / "docs" / "results" / curve.results / "samples" / "measured.parquet")
     for column, wanted in (("experiment", curve.experiment), ("case", curve.case)):
@@ -52,17 +57,20 @@ def drawn(curve: ShownCurve) -> str:
     assert found is not None
     namespace = "" if "xmlns" in found[1] else ' xmlns="http://www.w3.org/2000/svg"'
     background = '<rect width="100%" height="100%" style="fill: var(--card)"/>'
-    return f"<svg{namespace}{found[1]}><style>{_colours()}</style>{background}{found[2]}</svg>\n"
+    return f"<svg{namespace}{found[1]}><style>{_colours(dark=dark)}</style>{background}{found[2]}</svg>\n"
 
 
-def _colours() -> str:
-    """What of the report's style a plot needs: variables by scheme, strokes, fills and texts."""
-    variables = COLOURS[: COLOURS.index("* {")]
+def _colours(*, dark: bool) -> str:
+    """What of the report's style a plot needs: the variables of the scheme, strokes, fills and texts."""
+    light, _, other = COLOURS[: COLOURS.index("* {")].partition("@media (prefers-color-scheme: dark) {\n")
+    variables = light.replace("  color-scheme: light dark;\n", "")
+    if dark:
+        variables += other.strip().removesuffix("}") + "\n"
     rules = [line for line in COLOURS.splitlines() if re.match(r"(svg text|text\.|\.g |polyline|\.s\d|\.c\d)", line)]
     return variables + "\n".join(rules)
 
 
 if __name__ == "__main__":
-    for name, curve in CURVES.items():
-        (IMAGES / f"{name}.svg").write_text(drawn(curve))
-        sys.stdout.write(f"docs/img/{name}.svg\n")
+    for (name, curve), (suffix, dark) in product(CURVES.items(), SCHEMES.items()):
+        (IMAGES / f"{name}{suffix}.svg").write_text(drawn(curve, dark=dark))
+        sys.stdout.write(f"docs/img/{name}{suffix}.svg\n")

@@ -1,9 +1,11 @@
 """The site: it builds strictly and without a network, and its terminal sessions run as they stand."""
 
 import json
+import os
 import re
 import secrets
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -22,7 +24,7 @@ from forebay_proof.servers.process import free_port
 from tests.browser.chrome import browser, opened
 from tests.docs import figures
 from tests.docs.console import blocks, has_terminal, terminals
-from tests.docs.curves import CURVES, IMAGES, ShownCurve, drawn
+from tests.docs.curves import CURVES, IMAGES, SCHEMES, ShownCurve, drawn
 from tests.docs.docstrings import with_lists
 from tests.docs.reference import PAGES as REFERENCE
 from tests.docs.reference import TABLES, metrics, renewed, routes
@@ -86,9 +88,11 @@ def assert_dashboard_shows_the_failure(link: str) -> None:
 
 
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    reached = offline(tmp_path, "-c", "import socket; socket.create_connection(('127.0.0.1', 9), 5)")
+    assert REFUSED in reached.stderr, "the guard refuses nothing"
+    done = offline(tmp_path, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"))
     assert done.returncode == 0, done.stdout + done.stderr
+    assert REFUSED not in done.stdout + done.stderr
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
@@ -101,6 +105,30 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     found, elsewhere = search(tmp_path / "site", "redrive")
     assert re.match(r"\d+ matching documents", found)
     assert elsewhere == [], "the site loads something from another host"
+
+
+REFUSED = "the build of the site may not use a network"
+_GUARD = f"""
+import sys
+
+def refuse(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        print({REFUSED!r}, event, arguments[-1], file=sys.stderr)
+        raise OSError({REFUSED!r})
+
+sys.addaudithook(refuse)
+"""
+
+
+def offline(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in which every connection and look-up of a name fails, in a namespace without interfaces where permitted."""
+    (directory / "sitecustomize.py").write_text(_GUARD)
+    environment = {**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    alone = ["unshare", "--map-root-user", "--net"]
+    permitted = shutil.which("unshare") and subprocess.run([*alone, "true"], capture_output=True, check=False)
+    prefix = alone if permitted and permitted.returncode == 0 else []
+    command = [*prefix, sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -216,9 +244,20 @@ def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> 
     assert [line.split(" | ")[-1] for line in shown[2:]] == ["< 25, **missed** |", "≤ 25, met |"]
 
 
+@pytest.mark.parametrize(("suffix", "dark"), SCHEMES.items())
 @pytest.mark.parametrize(("name", "curve"), CURVES.items())
-def test_a_curve_is_drawn_from_the_recorded_result(name: str, curve: ShownCurve) -> None:
-    assert (IMAGES / f"{name}.svg").read_text() == drawn(curve), "run python -m tests.docs.curves"
+def test_a_curve_is_drawn_from_the_recorded_result(name: str, curve: ShownCurve, suffix: str, dark: bool) -> None:
+    assert (IMAGES / f"{name}{suffix}.svg").read_text() == drawn(curve, dark=dark), "run python -m tests.docs.curves"
+
+
+def test_every_picture_comes_in_the_two_schemes_of_the_site() -> None:
+    """The switch of the site chooses by the ending; a picture that follows the system instead would differ from it."""
+    for page in sorted(DOCS.rglob("*.md")):
+        shown = re.findall(r"\(((?:\.\./)*img/[\w-]+\.(?:svg|png))(\S*)\)", page.read_text())
+        light = [Path(name) for name, ending in shown if ending == "#only-light"]
+        dark = [(name, "#only-dark") for name in (str(each.with_stem(f"{each.stem}-dark")) for each in light)]
+        assert sorted(shown) == sorted([(str(each), "#only-light") for each in light] + dark), page
+    assert not [file.name for file in IMAGES.glob("*.svg") if "prefers-color-scheme" in file.read_text()]
 
 
 def test_versions_of_the_site_are_listed_newest_first(tmp_path: Path) -> None:
