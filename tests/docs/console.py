@@ -100,7 +100,8 @@ class Terminals:
 
     def link(self, title: str) -> str:
         """The link to its dashboard that a server in a terminal printed last."""
-        return re.findall(r"^dashboard +(http\S+)$", self._beside[title][1].read_text(), re.MULTILINE)[-1]
+        *_, printed = re.finditer(r"^dashboard +(http\S+)$", self._beside[title][1].read_text(), re.MULTILINE)
+        return printed[1]
 
     def close(self) -> None:
         for process, _ in self._beside.values():

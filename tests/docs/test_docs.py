@@ -15,7 +15,7 @@ import pytest
 
 from forebay import NAMED, State
 from forebay.cli import main
-from forebay.cli.command import Group
+from forebay.cli.command import Command, CommandGroup
 from forebay.cli.plugins import all_commands
 from forebay.core.outcome import Outcome, Verdict
 from forebay_proof.bench.lines import files_passed
@@ -115,10 +115,12 @@ def test_the_page_names_the_commands_that_create_a_store() -> None:
     found = re.search(r"with exit code 3\. ([^.]*) create it\.", page)
     assert found
     listed = set(re.findall(r"`([a-z ]+)`", found[1]))
-    commands = {}
+    commands: dict[str, Command] = {}
     for entry in all_commands():
-        below = [(f"{entry.name} {each.name}", each) for each in entry.commands] if isinstance(entry, Group) else []
-        commands.update(below or {entry.name: entry})
+        if isinstance(entry, CommandGroup):
+            commands.update({f"{entry.name} {each.name}": each for each in entry.commands})
+        else:
+            commands[entry.name] = entry
     creating = {name for name, command in commands.items() if "create=True" in inspect.getsource(command.run)}
     assert creating <= listed <= set(commands)
 

@@ -57,7 +57,7 @@ def test_the_terminal_sessions_of_a_page_run(page: Path, tmp_path: Path, request
     psql: list[Path] = []
     if "CREATE DATABASE shop" in text:
         replaced |= new_database(request)
-        psql.append(find_programs()[0])
+        psql.append(find_programs().folder)
     if PORT in text:
         replaced[PORT] = str(free_port())
     with terminals(tmp_path, replaced, replaced.get(PORT, "0"), psql) as opened:
@@ -121,7 +121,7 @@ sys.addaudithook(refuse)
 
 
 def offline(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in which every connection and look-up of a name fails, in a namespace without interfaces where permitted."""
+    """Python in which every connection and look-up of a name fails, without interfaces where permitted."""
     (directory / "sitecustomize.py").write_text(_GUARD)
     environment = {**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     alone = ["unshare", "--map-root-user", "--net"]

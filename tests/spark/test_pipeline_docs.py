@@ -44,7 +44,7 @@ def test_the_terminal_of_the_page_runs(
     worked(url, tmp_path, 20)
     (tmp_path / "effects").mkdir()
     (tmp_path / "effects.ndjson").rename(tmp_path / "effects" / "1.ndjson")
-    said = {}
+    said: dict[str, list[str]] = {}
     for command in page_commands(PAGE):
         line = command.line.replace("5_000_000", "500").replace("postgresql://db/app", postgres_url)
         words = shlex.split(line)[1:]
