@@ -81,7 +81,7 @@ GATE_MUTANTS = [
         _ENGINE,
         "                taken.expired.append(job)\n",
         "                taken.expired.append(job)\n"
-        "                [state.take(front.queue, gate, job.cost, now) for gate, state in lane.gates]\n",
+        "                [state.take(queue_lanes.queue, gate, job.cost, now) for gate, state in lane.gates]\n",
         _cases("rates", "gates"),
     ),
     Mutant(
@@ -94,7 +94,7 @@ GATE_MUTANTS = [
     Mutant(
         "classes share past a cap of the whole queue",
         _ENGINE,
-        "            elif front.whole and closed_of(front.whole, job.cost, now) is not None:\n",
+        "            elif queue_lanes.whole and closed_of(queue_lanes.whole, job.cost, now) is not None:\n",
         "            elif False:\n",
         _cases("turns"),
     ),
@@ -108,36 +108,36 @@ GATE_MUTANTS = [
     Mutant(
         "a class that was idle saved its turns up",
         _ENGINE,
-        "            of.turn = lifted(of.turn, front.turn)\n",
+        "            of.turn = lifted(of.turn, queue_lanes.turn)\n",
         "            of.turn = of.turn\n",
         ("tests/unit/test_lanes.py",),
     ),
     Mutant(
         "what runs is not counted by another spec",
         _ENGINE,
-        "                if not gate.step:\n                    state.take(front.queue, gate, cost, self.now)\n",
+        "                if not gate.step:\n                    state.take(queue_lanes.queue, gate, cost, self.now)\n",
         "                pass\n",
         _cases("lanes"),
     ),
     Mutant(
         "a claim of one class does not see the room at its gates",
         _ENGINE,
-        "            self._open_again(front, only)\n",
+        "            self._open_again(queue_lanes, only)\n",
         "            pass\n",
         ("tests/unit/test_lanes.py",),
     ),
     Mutant(
         "a cap does not bound a claim of a plain queue",
         f"{MEMORY}/queue_state.py",
-        "min(count, room_of(front.whole, now)) if front.whole else count",
+        "min(count, room_of(queue_lanes.whole, now)) if queue_lanes.whole else count",
         "count",
         _cases("gates"),
     ),
     Mutant(
         "the starts of a class without a name do not count",
         f"{MEMORY}/queue_state.py",
-        "if len(front.lanes) == 1 and _NO_LANE in front.lanes and front.weight is None:",
-        "if len(front.lanes) == 1 and _NO_LANE in front.lanes:",
+        "if len(queue_lanes.lanes) == 1 and _NO_LANE in queue_lanes.lanes and queue_lanes.weight is None:",
+        "if len(queue_lanes.lanes) == 1 and _NO_LANE in queue_lanes.lanes:",
         _cases("shares"),
     ),
     Mutant(

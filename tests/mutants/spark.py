@@ -99,8 +99,8 @@ SPARK_MUTANTS = [
     Mutant(
         "spark: a replaced job may run",
         f"{SPARK}/audit/exact_checks.py",
-        "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)",
-        "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED)",
+        "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISCARDED, Change.CANCELLED, Change.EXPIRED, Change.SHED)",
+        "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISCARDED, Change.CANCELLED, Change.EXPIRED)",
         PLANTED,
     ),
     Mutant(

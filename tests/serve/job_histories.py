@@ -15,7 +15,7 @@ SILENT = Failure(ABANDONED, "its worker fell silent")
 
 
 def live(store: Store, clock: ManualClock) -> None:
-    """Accepted, merged, claimed, extended, acked, retried, died, released, dismissed, cancelled,
+    """Accepted, merged, claimed, extended, acked, retried, died, released, discarded, cancelled,
     cancel_requested, expired, redriven, purged, shed; jobs taken back from silent holders; queues, kinds, delays,
     copies of a broker."""
     store.put_spec(QueueSpec(name="mail", retention=KeepFor(minutes(5))))

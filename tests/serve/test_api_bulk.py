@@ -26,9 +26,9 @@ class Raced(MemoryStore):
             self.after()
         return super().redrive(ids)
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
         super().redrive(ids)
-        return super().discard(ids)
+        return super().purge_dead(ids)
 
     def after(self) -> None:
         """What happens before our own call arrives."""

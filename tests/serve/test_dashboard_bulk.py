@@ -70,10 +70,10 @@ def test_a_redrive_moves_what_was_chosen(shop: Site, store: Store) -> None:
     with visitor(shop, Role.OPERATOR) as operator:
         place = dry_run(operator, act="redrive", queue="mail", limit=7, rate=1_000)
         store.redrive([1])
-        operator.done(f"{place}/go")
+        operator.done(f"{place}/start")
         eventually(lambda: "6 of 7 redriven" in operator.get(place).text)
         assert "1 had changed meanwhile" in operator.get(place).text
-        assert operator.post(f"{place}/go").status_code == 409
+        assert operator.post(f"{place}/start").status_code == 409
     assert states(store)[State.DEAD] == 8
     (act,) = read_actions(store)[0]
     assert (act.action, act.target, act.details["filter"]) == (
@@ -94,7 +94,7 @@ def test_dead_letters_are_purged_after_a_dry_run(shop: Site, store: Store) -> No
         assert "cannot be undone" in page
         assert states(store) == before
         store.redrive([1])
-        operator.done(f"{place}/go")
+        operator.done(f"{place}/start")
         eventually(lambda: "9 of 10 purged" in operator.get(place).text)
     assert states(store)[State.DEAD] == 5
     assert store.get([1])[0] is not None
@@ -112,7 +112,7 @@ def test_a_cause_is_redriven_alone_and_shown_on_its_page(shop: Site, store: Stor
         assert "queue" not in fields, "a cause names where its jobs died, and they may be kept elsewhere"
         operator.get(links[0])
         place = dry_run(operator, act="redrive", rate=1_000, **fields)
-        operator.done(f"{place}/go")
+        operator.done(f"{place}/start")
         eventually(lambda: "10 of 10 redriven" in operator.get(place).text)
         assert "ValueError" in operator.get("/ui/dead").text
         assert "SMTPError" not in operator.get("/ui/dead").text
@@ -126,7 +126,7 @@ def test_a_patch_is_shown_before_and_applied_after(shop: Site, store: Store) -> 
         page = operator.get(place).text
         assert "With the patch" in page
         assert '"host": "new"' in page
-        operator.done(f"{place}/go")
+        operator.done(f"{place}/start")
         eventually(lambda: "10 of 10 redriven" in operator.get(place).text)
     mended = store.browse(Query(queue="mail"), 0, 100).jobs
     assert [job.payload for job in mended] == [{"to": {"name": "ada", "host": "new"}}] * 10
@@ -138,7 +138,7 @@ def test_many_jobs_are_cancelled(shop: Site, store: Store) -> None:
     with visitor(shop, Role.OPERATOR) as operator:
         place = dry_run(operator, act="cancel", queue="media", state="waiting", rate=1_000)
         assert "5 jobs would be cancelled" in operator.get(place).text
-        operator.done(f"{place}/go")
+        operator.done(f"{place}/start")
         eventually(lambda: "5 of 5 cancelled" in operator.get(place).text)
     assert State.WAITING not in states(store)
     assert states(store)[State.DEAD] == 15
@@ -148,7 +148,7 @@ def test_a_move_keeps_its_pace_and_stops_on_request(shop: Site, store: Store) ->
     with visitor(shop, Role.OPERATOR) as operator:
         place = dry_run(operator, act="redrive", rate=2)
         began = monotonic()
-        operator.done(f"{place}/go")
+        operator.done(f"{place}/start")
         eventually(lambda: "2 of 15 redriven" in operator.get(place).text)
         assert monotonic() - began >= 0.5, "two a second: the second begins half a second after the first"
         operator.done(f"{place}/stop")
@@ -158,7 +158,7 @@ def test_a_move_keeps_its_pace_and_stops_on_request(shop: Site, store: Store) ->
         assert 0 < states(store)[State.DEAD] <= 13
         place = dry_run(operator, act="redrive")
         operator.done(f"{place}/stop")
-        assert operator.post(f"{place}/go").status_code == 409
+        assert operator.post(f"{place}/start").status_code == 409
     assert [act.action for act in read_actions(store)[0]][-2:] == ["stop redrive many", "redrive many"]
 
 
@@ -171,7 +171,7 @@ def test_a_move_stays_within_what_its_actor_sees(shop: Site, store: Store) -> No
         assert "5 jobs would be" in birch.get(place).text
         assert "10 jobs would be" in mail.get(dry_run(mail, act="redrive")).text
         mail.get(place, 404)
-        assert mail.post(f"{place}/go").status_code == 404
+        assert mail.post(f"{place}/start").status_code == 404
         assert mail.post(f"{place}/stop").status_code == 404
         assert "Nothing" in mail.get(dry_run(mail, act="redrive", queue="media")).text
 
@@ -216,7 +216,7 @@ def test_a_move_that_fails_says_so(shop: Site, store: Store, monkeypatch: pytest
             raise Invalid("redrive", "not today", "try tomorrow")
 
         monkeypatch.setattr(shop.store, "redrive", refuse)
-        operator.done(f"{place}/go")
+        operator.done(f"{place}/start")
         eventually(lambda: "not today" in operator.get(place).text)
         assert "failed" in operator.get(place).text
 

@@ -632,7 +632,7 @@ def test_a_page_of_a_job_that_is_removed_is_loaded_again(shop: Site, store: Stor
     with visitor(shop, Role.VIEWER) as viewer, viewer.client.stream("GET", "/ui/jobs/3", headers=stream) as answer:
         lines = (line for line in answer.iter_lines() if line.startswith(("data: ", "event: ")))
         assert "dead" in next(lines)
-        assert store.discard([3]) == [3]
+        assert store.purge_dead([3]) == [3]
         assert next(lines) == "event: over"
 
 

@@ -22,7 +22,7 @@ from forebay_proof.servers.postgres import PostgresServer
 from forebay_proof.servers.proxy import Proxy
 from tests.serve.job_histories import live
 
-ENDS = (Change.ACKED, Change.DIED, Change.EXPIRED, Change.SHED, Change.DISMISSED, Change.CANCELLED)
+ENDS = (Change.ACKED, Change.DIED, Change.EXPIRED, Change.SHED, Change.DISCARDED, Change.CANCELLED)
 Counts = dict[tuple[str, str], dict[str, int]]
 
 

@@ -232,22 +232,22 @@ def test_a_key_may_bring_up_so_many_names_of_queues(site: Site) -> None:
 def test_names_of_queues_are_counted_for_all_servers_together_and_a_day(store: Store) -> None:
     clock = ManualTime()
     here, there = QueueNames(clock), QueueNames(clock)
-    assert here.take("a", ["x", "y", "x"], 2) == 0
+    assert here.charge("a", ["x", "y", "x"], 2) == 0
     there.add_remote(here.take_unreported(), clock.now)
-    assert there.take("a", ["x"], 2) == 0
-    assert 0 < there.take("a", ["z"], 2) <= DAY
-    assert there.take("b", ["z"], 2) == 0
+    assert there.charge("a", ["x"], 2) == 0
+    assert 0 < there.charge("a", ["z"], 2) <= DAY
+    assert there.charge("b", ["z"], 2) == 0
     there.add_remote({"b": ["q", "r"]}, clock.now - DAY)
-    assert there.take("b", ["y"], 2) == 0
+    assert there.charge("b", ["y"], 2) == 0
     clock.now += DAY
-    assert there.take("a", ["z", "w"], 2) == 0
+    assert there.charge("a", ["z", "w"], 2) == 0
     names = QueueNames(lambda: store.now() / 1_000_000)
     follower = UsageFollower(store, Quotas(clock), names)
-    assert names.take("a", [f"q{number}" for number in range(2_500)], 2_500) == 0
+    assert names.charge("a", [f"q{number}" for number in range(2_500)], 2_500) == 0
     follower.step()
     again = QueueNames(lambda: store.now() / 1_000_000)
     UsageFollower(store, Quotas(clock), again).step()
-    assert again.take("a", ["one-more"], 2_500) > 0
+    assert again.charge("a", ["one-more"], 2_500) > 0
 
 
 def test_one_tenant_cannot_starve_another(site: Site) -> None:

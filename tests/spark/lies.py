@@ -167,8 +167,8 @@ def _died_by_another(g: Garden) -> None:
     g.expect(g.life().accept().claim().after(1).die(DROPPED, delivery=2), "stale_settle")
 
 
-def _dismissed_by_another(g: Garden) -> None:
-    g.expect(g.life().accept().claim().after(1).dismiss(delivery=2), "stale_settle")
+def _discarded_by_another(g: Garden) -> None:
+    g.expect(g.life().accept().claim().after(1).discard(delivery=2), "stale_settle")
 
 
 def _acked_by_the_next(g: Garden) -> None:
@@ -233,8 +233,8 @@ def _expired_when_done(g: Garden) -> None:
     g.expect(g.life().accept().claim().ack().after(1).expire(), "ended_twice")
 
 
-def _dismissed_when_dead(g: Garden) -> None:
-    g.expect(g.life(lives=1).accept().claim().after(1).die().after(1).dismiss(), "ended_twice")
+def _discarded_when_dead(g: Garden) -> None:
+    g.expect(g.life(lives=1).accept().claim().after(1).die().after(1).discard(), "ended_twice")
 
 
 def _died_twice(g: Garden) -> None:
@@ -403,10 +403,10 @@ NEW: list[Callable[[Garden], None]] = [
     *(_effect_of_delivery(number) for number in (0, -1, 2, MAX_INT)),
     *(_effect_of_an_expired_job, _undone_at_the_edge, _repeated_at_the_edge, _redelivered_at_the_edge),
     *(_unfinished_at_the_edge, _acked_unclaimed, _claimed_twice, _extended_by_another, _retried_by_another),
-    *(_released_by_another, _died_by_another, _dismissed_by_another, _acked_by_the_next, _extended_when_done),
+    *(_released_by_another, _died_by_another, _discarded_by_another, _acked_by_the_next, _extended_when_done),
     *(_retried_when_done, _released_when_done, _ended_when_purged, _claimed_when_purged, _born_when_purged),
     *(_purged_twice, _purged_running, _redriven_running, _redriven_open, _redriven_when_done, _redriven_twice),
-    *(_expired_running, _expired_when_done, _dismissed_when_dead, _died_twice, _claimed_when_expired),
+    *(_expired_running, _expired_when_done, _discarded_when_dead, _died_twice, _claimed_when_expired),
     *(_claimed_when_cancelled, _a_millisecond_early, _early_after_a_release, _early_after_a_redrive),
     *(_overlap_by_a_millisecond, _overlap_of_an_extension_by_a_millisecond, _taken_back_a_millisecond_early),
     *(_delivery_of(number) for number in (0, -1, 3)),

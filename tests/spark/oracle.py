@@ -26,14 +26,14 @@ CREATE TABLE r AS SELECT DISTINCT * FROM raw_receipts;
 CREATE TABLE f AS SELECT DISTINCT * FROM raw_effects;
 CREATE TABLE life AS
   SELECT row_number() OVER (ORDER BY "offset", place) AS n, * FROM e
-  WHERE change IN ('accepted', 'claimed', 'extended', 'acked', 'retried', 'died', 'released', 'dismissed', 'cancelled',
+  WHERE change IN ('accepted', 'claimed', 'extended', 'acked', 'retried', 'died', 'released', 'discarded', 'cancelled',
                    'expired', 'shed', 'redriven', 'purged');
 CREATE TABLE previous AS
   SELECT l.n, max(p.n) AS before FROM life l JOIN life p ON p.job_id = l.job_id AND p.n < l.n GROUP BY l.n;
 CREATE TABLE beside AS
   SELECT l.*, p.change AS was, p.delivery AS was_delivery, p.attempt AS was_attempt, p.lease_until AS was_until,
     CASE p.change WHEN 'accepted' THEN p.due_at ELSE p.next_at END AS was_due,
-    p.change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed', 'purged') AS was_over,
+    p.change IN ('acked', 'died', 'discarded', 'cancelled', 'expired', 'shed', 'purged') AS was_over,
     (SELECT max(b.max_attempts) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n) AS lives,
     p.error_kind AS was_error, (SELECT arg_max(b.lease_until, b.n) FROM life b
       WHERE b.job_id = l.job_id AND b.n < l.n AND b.lease_until IS NOT NULL) AS last_until,
@@ -44,11 +44,11 @@ CREATE TABLE beside AS
 _LIFE = {
     "unborn": "was IS NULL AND change <> 'accepted'",
     "born_twice": "was IS NOT NULL AND change = 'accepted'",
-    "ended_twice": "was_over AND change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed')",
+    "ended_twice": "was_over AND change IN ('acked', 'died', 'discarded', 'cancelled', 'expired', 'shed')",
     "resurrected": "was_over AND change = 'claimed'",
     "stale_settle": """was IS NOT NULL
         AND (change IN ('retried', 'released', 'extended')
-             OR (change IN ('acked', 'died', 'dismissed') AND NOT was_over))
+             OR (change IN ('acked', 'died', 'discarded') AND NOT was_over))
         AND NOT (was IN ('claimed', 'extended') AND was_delivery = delivery)""",
     "lease_overlap": "change = 'claimed' AND was IN ('claimed', 'extended') AND event_at < was_until",
     "early_take_back": "change = 'claimed' AND was_error = 'forebay.Abandoned' AND event_at < last_until",
@@ -76,7 +76,7 @@ SELECT DISTINCT 'lost', o.seq, o.job_id, NULL, NULL, NULL FROM r o JOIN r n USIN
 UNION ALL
 SELECT 'unfinished', NULL, job_id, NULL, NULL, NULL FROM e b WHERE change = 'accepted' AND NOT EXISTS (
     FROM e x WHERE x.job_id = b.job_id AND (x.change = 'purged'
-      OR (x.change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed') AND NOT EXISTS (
+      OR (x.change IN ('acked', 'died', 'discarded', 'cancelled', 'expired', 'shed') AND NOT EXISTS (
         FROM e y WHERE y.job_id = b.job_id AND y.change = 'redriven'
           AND (y."offset", y.place) > (x."offset", x.place)))))
   GROUP BY job_id
@@ -138,11 +138,11 @@ WITH own AS (SELECT n, l.*, b.line FROM life l
     JOIN (SELECT job_id, {by} AS line FROM life WHERE change = 'accepted' AND queue = $queue) b USING (job_id)),
   job AS (SELECT job_id, line,
       min(n) FILTER (change = 'accepted') AS born, min(n) FILTER (change = 'claimed') AS claimed,
-      coalesce(min(n) FILTER (change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed')), 1e18) AS ended
+      coalesce(min(n) FILTER (change IN ('acked', 'died', 'discarded', 'cancelled', 'expired', 'shed')), 1e18) AS ended
     FROM own GROUP BY ALL),
   turn AS (SELECT c.job_id, c.line, c.n AS claimed, coalesce(
       (SELECT min(s.n) FROM own s WHERE s.job_id = c.job_id AND s.delivery = c.delivery
-        AND s.change IN ('acked', 'retried', 'died', 'released', 'dismissed')),
+        AND s.change IN ('acked', 'retried', 'died', 'released', 'discarded')),
       (SELECT min(s.n) FROM own s WHERE s.job_id = c.job_id AND s.change = 'claimed' AND s.n > c.n), 1e18) AS ended
     FROM own c WHERE c.change = 'claimed'),
   wrong AS (

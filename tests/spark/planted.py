@@ -145,7 +145,7 @@ def _random_life(garden: Garden, redrives: bool) -> None:
                 return
             life.after(SECOND).redrive()
         elif step < 0.43:
-            life.dismiss()
+            life.discard()
             return
         else:
             life.ack()

@@ -171,8 +171,8 @@ class Life:
     def die(self, kind: str = "Timeout", error: str = "no answer", **other: Any) -> "Life":
         return self._leased(Change.DIED, "settle", traits=self._failed(kind, error), **other)
 
-    def dismiss(self, **other: Any) -> "Life":
-        return self._leased(Change.CANCEL_REQUESTED, "cancel")._leased(Change.DISMISSED, "settle", **other)
+    def discard(self, **other: Any) -> "Life":
+        return self._leased(Change.CANCEL_REQUESTED, "cancel")._leased(Change.DISCARDED, "settle", **other)
 
     def redrive(self, delay: int = 0) -> "Life":
         self.due, self.attempt = self.at + delay, 0

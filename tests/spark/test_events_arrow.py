@@ -52,7 +52,7 @@ def naive(entries: list[LedgerEntry]) -> list[dict[str, Any]]:
                     "claimed_at": instant(span.claimed_at),
                     "lease_until": until if span.change in ("claimed", "extended") else None,
                     "next_at": until if span.change in ("retried", "released", "redriven") else None,
-                    "kept_until": until if span.change in ("acked", "dismissed", "cancelled") else None,
+                    "kept_until": until if span.change in ("acked", "discarded", "cancelled") else None,
                     "tenant": trait.tenant,
                     "subject": trait.subject,
                     "key": trait.key,

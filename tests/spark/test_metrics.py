@@ -21,9 +21,9 @@ from tests.serve.test_metrics_tally import followed, read
 
 LEVELS = (
     *(Change.ACCEPTED, Change.CLAIMED, Change.ACKED, Change.RETRIED, Change.RELEASED, Change.DIED, Change.EXPIRED),
-    *(Change.DISMISSED, Change.CANCELLED, Change.REDRIVEN),
+    *(Change.DISCARDED, Change.CANCELLED, Change.REDRIVEN),
 )
-ENDS = ("acked", "died", "expired", "shed", "dismissed", "cancelled")
+ENDS = ("acked", "died", "expired", "shed", "discarded", "cancelled")
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "postgres"])
@@ -52,7 +52,7 @@ def test_counters_equal_the_tables(
     rows = attempts(events).collect()
     by_kind = Counter((row["queue"], row["kind"], row["ending"]) for row in rows)
     counts = tally.counts()
-    for change in (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED):
+    for change in (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED):
         expected = {pair: row[change] for pair, row in counts.items() if row[change]}
         assert {(queue, kind): n for (queue, kind, ending), n in by_kind.items() if ending == change} == expected, (
             change

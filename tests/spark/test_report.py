@@ -61,7 +61,7 @@ def step(number: int) -> dict[str, Any]:
 def hostile(steps: int = 50, groups: int = 3, queues: int = 3) -> Figures:
     queue = {f"{EVIL}{number}": number for number in range(queues)}
     counts = dict.fromkeys(
-        ("accepted", "claimed", "acked", "retried", "died", "expired", "dismissed", "cancelled", "redriven"), 1
+        ("accepted", "claimed", "acked", "retried", "died", "expired", "discarded", "cancelled", "redriven"), 1
     )
     death: dict[str, Any] = {
         "queue": EVIL,

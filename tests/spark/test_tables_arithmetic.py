@@ -189,5 +189,5 @@ def test_retry_spread_shows_lost_jitter(spark: SparkSession) -> None:
     assert part(even, "attempt", "retries", "same_delay", "crowds", "burst") == (1, 40, 1.0, 1, 1.0)
     assert part(spread, "attempt", "retries", "crowds") == (1, 40, 1)
     assert part(spread, "same_delay", "burst") == (1 / 40, 4 / 40)
-    assert spread["delay_most"] == 1 + 39 / 4
+    assert spread["delay_max"] == 1 + 39 / 4
     assert spread["delay_p50"] == pytest.approx(5.875, abs=0.3)

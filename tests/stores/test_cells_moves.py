@@ -187,7 +187,7 @@ def test_jobs_keep_their_ids_and_are_found_by_them(house: House) -> None:
     assert not isinstance(store.specs()[0].capacity, Moved)
     with pytest.raises(Invalid, match="queue mail: it has left the cell that has these dead letters"):
         store.redrive([old])
-    store.discard([old])
+    store.purge_dead([old])
     house.clock.advance(3_600_000_000)
     store.promote(100)
     assert mover_of(store).advance() == []

@@ -68,8 +68,8 @@ def _residue(store: MemoryStore) -> Mapping[str, int]:
     return {
         "rows": len(facts.rows),
         "keys": len(facts.keys),
-        "lanes": sum(len(front.lanes) for front in index.lanes.fronts.values()),
-        "classes": sum(len(front.classes) - len(front.idle) for front in index.lanes.fronts.values()),
+        "lanes": sum(len(front.lanes) for front in index.lanes.by_queue.values()),
+        "classes": sum(len(front.classes) - len(front.idle) for front in index.lanes.by_queue.values()),
         "slots": sum(state.used for state in index.lanes.gates.values()),
         "conditions": len(index.lanes.conditions),
         "lines": len(index.lines),

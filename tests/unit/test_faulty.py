@@ -194,7 +194,7 @@ CALLS: list[Callable[[Store], object]] = [
     lambda store: store.overdue(1),
     lambda store: store.cancel([1]),
     lambda store: store.redrive([1]),
-    lambda store: store.discard([1]),
+    lambda store: store.purge_dead([1]),
     lambda store: store.purge(State.DEAD, 0, 1),
     lambda store: store.get([1]),
     lambda store: store.browse(Query(), 0, 1),

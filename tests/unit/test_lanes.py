@@ -11,7 +11,7 @@ import pytest
 from forebay.core.gate import Gate
 from forebay.core.limits import LANES_MET, MAX_INSTANT
 from forebay.core.share import UNIT
-from forebay.engine.lanes import IDLE_CLASSES, Front, GateState, Lanes
+from forebay.engine.lanes import IDLE_CLASSES, GateState, Lanes, QueueLanes
 from forebay.engine.order import Key, Order
 
 
@@ -67,11 +67,13 @@ class Engine(Lanes[Job]):
     def put_spec(
         self, queue: str, whole: Iterable[Gate], gates: Iterable[Gate], weights: dict[str, int] | None = None
     ) -> None:
-        front = self.fronts.setdefault(queue, Front(queue, self))
+        queue_lanes = self.by_queue.setdefault(queue, QueueLanes(queue, self))
         running = [(job.names, job.cost) for job in self.jobs if job.queue == queue and job.state == "running"]
         spec = self.specs[queue] = {gate.name: gate for gate in gates}
         weight = None if weights is None else weights.__getitem__
-        self.configure(front, whole, weight, lambda names: [spec[name] for name in names if name in spec], running)
+        self.configure(
+            queue_lanes, whole, weight, lambda names: [spec[name] for name in names if name in spec], running
+        )
 
     def known(self, job: Job) -> list[Gate]:
         spec = self.specs[job.queue]
@@ -88,26 +90,26 @@ class Engine(Lanes[Job]):
 
     def expose(self, job: Job) -> None:
         job.state = "ready"
-        front = self.fronts[job.queue]
-        lane = front.lanes.get((job.cls, job.names))
+        queue_lanes = self.by_queue[job.queue]
+        lane = queue_lanes.lanes.get((job.cls, job.names))
         ready = Ready() if lane is None else lane.ready
         assert isinstance(ready, Ready)
         heappush(ready.heap, (job.rank, job.id, job))
         if lane is None:
-            self.add(front, job.cls, job.names, self.known(job), ready)
+            self.add(queue_lanes, job.cls, job.names, self.known(job), ready)
         elif ready.heap[0][2] is job:
-            self.grew(front, lane)
+            self.grew(queue_lanes, lane)
 
     def shares(self, queue: str) -> bool:
-        return self.fronts[queue].weight is not None
+        return self.by_queue[queue].weight is not None
 
     def claim(self, queue: str, limit: int, now: int, cls: str | None = None) -> list[Job]:
         """Only what is past its expiry and parked has died before: the claim meets the others."""
         for job in [job for job in self.jobs if job.state == "ready" and job.expires_at and job.expires_at <= now]:
-            if self.fronts[job.queue].lanes[job.cls, job.names].at is not None:
+            if self.by_queue[job.queue].lanes[job.cls, job.names].at is not None:
                 self.cancel(job, now)
         self.tick(now)
-        taken = self.take(self.fronts[queue], limit, now, cls)
+        taken = self.take(self.by_queue[queue], limit, now, cls)
         for job in taken.expired:
             job.state = "dead"
         for job in taken.jobs:
@@ -118,15 +120,15 @@ class Engine(Lanes[Job]):
     def settle(self, job: Job, again: bool, now: int) -> None:
         self.now = now
         job.state = "done"
-        self.give_back(self.fronts[job.queue], job.names, job.cost)
+        self.give_back(self.by_queue[job.queue], job.names, job.cost)
         if again:
             self.expose(job)
 
     def cancel(self, job: Job, now: int) -> None:
         self.now = now
-        front = self.fronts[job.queue]
+        queue_lanes = self.by_queue[job.queue]
         job.state = "cancelled"
-        self.shrank(front, front.lanes[job.cls, job.names])
+        self.shrank(queue_lanes, queue_lanes.lanes[job.cls, job.names])
 
     def set_gate(self, name: str, given: int | None, now: int) -> None:
         self.now = now
@@ -144,7 +146,7 @@ class Engine(Lanes[Job]):
         return not any(self.closed(job, now))
 
     def closed(self, job: Job, now: int) -> list[str]:
-        whole = [gate for gate, _ in self.fronts[job.queue].whole]
+        whole = [gate for gate, _ in self.by_queue[job.queue].whole]
         return [gate.name for gate in (*whole, *self.known(job)) if not self.room(gate, job.cost, now)]
 
     def room(self, gate: Gate, cost: int, now: int) -> bool:
@@ -159,7 +161,7 @@ class Engine(Lanes[Job]):
 
     def gates_of(self, job: Job) -> set[str]:
         """What it has to pass, by name."""
-        return {*(gate.name for gate, _ in self.fronts[job.queue].whole), *(self.specs[job.queue].keys() & job.names)}
+        return {*(gate.name for gate, _ in self.by_queue[job.queue].whole), *(self.specs[job.queue].keys() & job.names)}
 
 
 class History:
@@ -212,7 +214,7 @@ class History:
         got = self.engine.claim(queue, limit, self.now, cls)
         check_claim(self.engine, got, limit, queue, cls, self.now)
         for job in got:
-            for gate in (*(each for each, _ in self.engine.fronts[queue].whole), *self.engine.known(job)):
+            for gate in (*(each for each, _ in self.engine.by_queue[queue].whole), *self.engine.known(job)):
                 self.starts.setdefault(gate.name, []).append((self.now, job.cost))
 
     def step(self) -> None:
@@ -253,7 +255,7 @@ def history(seed: int) -> None:
 def check_claim(engine: Engine, got: list[Job], limit: int, queue: str, cls: str | None, now: int) -> None:
     """Within the caps; and what was not handed out has a closed gate, or an earlier head waits at one of its gates."""
     for job in got:
-        for gate in (*(each for each, _ in engine.fronts[queue].whole), *engine.known(job)):
+        for gate in (*(each for each, _ in engine.by_queue[queue].whole), *engine.known(job)):
             if not gate.step and gate.name not in engine.given:
                 assert engine.used(gate.name) <= gate.limit
     if len(got) == limit:
@@ -266,7 +268,7 @@ def check_claim(engine: Engine, got: list[Job], limit: int, queue: str, cls: str
         before = [each for each in waiting if engine.shares(queue) or (each.rank, each.id) < (job.rank, job.id)]
         costly = {name for each in before if each.cost > 1 for name in engine.closed(each, now)}
         assert engine.gates_of(job) & costly, job
-    assert engine.workable_at(engine.fronts[queue], now) > now or cls is not None
+    assert engine.workable_at(engine.by_queue[queue], now) > now or cls is not None
 
 
 def check_rate(gate: Gate, log: list[tuple[int, int]]) -> None:
@@ -337,10 +339,10 @@ def test_classes_leave_nothing_behind() -> None:
         engine.enqueue("q", str(number), [f"cap/t/{number}"])
         for job in engine.claim("q", 1, 1):
             engine.settle(job, again=False, now=1)
-    front = engine.fronts["q"]
-    assert not front.lanes
+    queue_lanes = engine.by_queue["q"]
+    assert not queue_lanes.lanes
     assert not engine.gates
-    assert len(front.classes) <= IDLE_CLASSES
+    assert len(queue_lanes.classes) <= IDLE_CLASSES
 
 
 def test_a_hundred_thousand_jobs_behind_a_closed_gate_cost_a_claim_nothing() -> None:
@@ -400,9 +402,9 @@ def test_a_rate_says_when_it_opens_and_opens_then() -> None:
     assert engine.claim("q", 1, 100) == [first]
     assert engine.next_opening() == 110
     assert engine.claim("q", 1, 109) == []
-    assert engine.workable_at(engine.fronts["q"], 109) == MAX_INSTANT
+    assert engine.workable_at(engine.by_queue["q"], 109) == MAX_INSTANT
     assert [state.name for state in engine.tick(110)] == ["rate/t/a"]
-    assert engine.workable_at(engine.fronts["q"], 110) == 110
+    assert engine.workable_at(engine.by_queue["q"], 110) == 110
     assert engine.claim("q", 1, 110) == [second]
     assert engine.next_opening() is None
 
@@ -413,7 +415,7 @@ def test_a_turn_moves_by_the_weight() -> None:
     engine.enqueue("q", "a")
     engine.enqueue("q", "a")
     engine.claim("q", 1, 1)
-    assert engine.fronts["q"].classes["a"].turn == UNIT // 3
+    assert engine.by_queue["q"].classes["a"].turn == UNIT // 3
 
 
 def test_an_order_loads_what_may_come_before_its_first() -> None:

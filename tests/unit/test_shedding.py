@@ -15,20 +15,20 @@ def places(ranks: list[int], first: int = 1) -> list[RankedId]:
 
 @given(RANKS, st.integers(1, 9))
 def test_the_oldest_give_way(ranks: list[int], excess: int) -> None:
-    resting = places(ranks)
-    found = victims(Shed("oldest"), excess, resting, [(0, 99)])
+    unclaimed = places(ranks)
+    found = victims(Shed("oldest"), excess, unclaimed, [(0, 99)])
     assert found == (list(range(1, excess + 1)) if excess <= len(ranks) else None)
 
 
 @given(RANKS, RANKS, st.integers(1, 9))
 def test_the_lowest_of_all_give_way_unless_they_are_newcomers(ranks: list[int], new: list[int], excess: int) -> None:
-    resting, arriving = places(ranks), places(new, 100)
-    lowest = sorted([*resting, *arriving], reverse=True)[:excess]
-    expected = None if len(resting) < excess or set(lowest) & set(arriving) else [job_id for _, job_id in lowest]
-    assert victims(Shed("lowest"), excess, sorted(resting, reverse=True), arriving) == expected
+    unclaimed, arriving = places(ranks), places(new, 100)
+    lowest = sorted([*unclaimed, *arriving], reverse=True)[:excess]
+    expected = None if len(unclaimed) < excess or set(lowest) & set(arriving) else [job_id for _, job_id in lowest]
+    assert victims(Shed("lowest"), excess, sorted(unclaimed, reverse=True), arriving) == expected
 
 
 def test_no_more_are_looked_at_than_give_way() -> None:
-    resting = iter([(0, 1), (0, 2), (0, 3)])
-    assert victims(Shed(), 2, resting, []) == [1, 2]
-    assert next(resting) == (0, 3)
+    unclaimed = iter([(0, 1), (0, 2), (0, 3)])
+    assert victims(Shed(), 2, unclaimed, []) == [1, 2]
+    assert next(unclaimed) == (0, 3)

@@ -189,8 +189,8 @@ class FaultyStore:
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
         return self._call("purge", lambda: self.inner.purge(state, before, limit, queue))
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
-        return self._call("discard", lambda: self.inner.discard(ids))
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
+        return self._call("purge_dead", lambda: self.inner.purge_dead(ids))
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         return self._call("get", lambda: self.inner.get(ids))

@@ -92,7 +92,7 @@ def _purged(call: Invocation, store: Store, jobs: Iterator[Job], found: int) -> 
     total = 0
     try:
         while ids := [job.id for job in islice(jobs, MAX_BATCH)]:
-            total += len(store.discard(ids))
+            total += len(store.purge_dead(ids))
             progress.show(total, f"{total:,} of {found:,}")
     finally:
         progress.close()

@@ -69,7 +69,7 @@ class Dashboard:
             yield
         finally:
             self._served = None
-            served.state.context.dismiss()
+            served.state.context.end_polls()
             await served.state.context.stop()
 
     def _created(self) -> Any:

@@ -66,7 +66,7 @@ class TableChanges(Struct, frozen=True, omit_defaults=True):
     tats: dict[str, Instant] = {}
     schedules: dict[str, Schedule | None] = {}
     last_ticks: dict[str, Instant] = {}
-    feeds: dict[str, Ingested] = {}
+    ingested: dict[str, Ingested] = {}
 
 
 class LogChange(Struct, frozen=True, omit_defaults=True):

@@ -16,7 +16,7 @@ What a range says beyond its jobs depends on the change:
     died              failed for good
     released          handed back uncharged, due at `until`
     cancel_requested  its cancellation was requested while it ran
-    dismissed         ended by that request, readable until `until`
+    discarded         ended by that request, readable until `until`
     cancelled         ended by request before it ran, readable until `until`
     expired           died because it was not claimed in time
     redriven          a dead job is open again, due at `until`
@@ -57,7 +57,7 @@ class Change(StrEnum):
     RETRIED = "retried"
     DIED = "died"
     RELEASED = "released"
-    DISMISSED = "dismissed"
+    DISCARDED = "discarded"
     CANCELLED = "cancelled"
     CANCEL_REQUESTED = "cancel_requested"
     EXPIRED = "expired"

@@ -90,7 +90,7 @@ class IntakeTables(Protocol):
     def depth(self, queue: str) -> int:
         """How many jobs of the queue have not ended."""
 
-    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
+    def unclaimed(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
         """Jobs that do not run, in the order in which they are shed; at least `limit` of them if they exist."""
 
 
@@ -183,7 +183,7 @@ class IntakePlan:
         excess, shed, doomed = excess_of(stamper.spec, depth, count), stamper.sheds, None
         if shed is not None:
             spared = {merge.target.id for merge in self.merged}
-            offered = self._tables.resting(queue, shed, excess + len(spared))
+            offered = self._tables.unclaimed(queue, shed, excess + len(spared))
             arriving = [(birth_rank(each, self._tables.now), each.id) for each in self.entries if each.queue == queue]
             doomed = victims(shed, excess, (place for place in offered if place[1] not in spared), arriving)
         if doomed is None:
@@ -220,13 +220,13 @@ def key_is_taken(stamper: Stamper, fact: KeyFact, state_of: Callable[[int], Stat
     return stamper.key_counts(fact.until, state_of(fact.job_id) if fact.until >= MAX_INSTANT else None, now)
 
 
-def victims(shed: Shed, excess: int, resting: Iterable[RankedId], arriving: Sequence[RankedId]) -> list[int] | None:
+def victims(shed: Shed, excess: int, unclaimed: Iterable[RankedId], arriving: Sequence[RankedId]) -> list[int] | None:
     """Ids of the `excess` jobs to shed; None: not enough can be shed, and the call is refused.
 
-    `resting` are jobs that wait or are ready, never running ones: for the oldest by their ids, for the lowest the last
-    in rank first. No more of them are read than needed. If an arriving job is the lowest of all, none is shed.
+    `unclaimed` are jobs that wait or are ready: for the oldest by their ids, for the lowest the last in rank first. No
+    more of them are read than needed. If an arriving job is the lowest of all, none is shed.
     """
-    offered = list(islice(resting, excess))
+    offered = list(islice(unclaimed, excess))
     if len(offered) < excess:
         return None
     if shed.victim == "lowest" and arriving and max(arriving) > offered[-1]:

@@ -4,9 +4,9 @@ This is the reference implementation. The in-process store keeps one `Lanes`, SQ
 and the scripts of Postgres and Redis have the same functions under the same names.
 
 A *lane* has the ready jobs of a queue with the same class and the same gates, in the order of (rank, id). An *open*
-lane belongs to its class; a lane whose head met a closed gate is *parked* at that gate, as a whole. The *front* of a
-queue orders what may start next: classes by their turns where the queue shares, by their heads elsewhere, and beside
-them every gate that has room again, in the place of the first lane parked there. So room makes no lane move before a
+lane belongs to its class; a lane whose head met a closed gate is *parked* at that gate, as a whole. `QueueLanes` orders
+what may start next in a queue: classes by their turns where the queue shares, by their heads elsewhere, and beside them
+every gate that has room again, in the place of the first lane parked there. So room makes no lane move before a
 claim gets to it, and a claim costs O(started + parked), however much is held.
 
 A job that costs more than its gate has room for waits at the head of its lane, and no lane of its queue passes it at
@@ -152,7 +152,7 @@ class Class(Generic[J]):
         return self.open.sole() or self.open.first()
 
 
-class Front(Generic[J]):
+class QueueLanes(Generic[J]):
     """What may start next in one queue. `weight` of a class; None: classes do not take turns.
 
     turn    that of the class that started last in its turn
@@ -235,7 +235,7 @@ class Lanes(Generic[J]):
     def __init__(self) -> None:
         self.now: Instant = 0
         self.gates: dict[str, GateState] = {}
-        self.fronts: dict[str, Front[J]] = {}
+        self.by_queue: dict[str, QueueLanes[J]] = {}
         self.timers: list[tuple[Instant, str]] = []
 
     def new_state(self, name: str) -> GateState:
@@ -247,39 +247,39 @@ class Lanes(Generic[J]):
             state = self.gates[name] = self.new_state(name)
         return state
 
-    def take(self, front: Front[J], limit: int, now: Instant, cls: str | None = None) -> Taken[J]:
+    def take(self, queue_lanes: QueueLanes[J], limit: int, now: Instant, cls: str | None = None) -> Taken[J]:
         """Claim up to `limit` jobs of a queue, or of one class of it, that every gate admits."""
         self.now = now
         taken: Taken[J] = Taken()
-        only = None if cls is None else front.classes.get(cls)
+        only = None if cls is None else queue_lanes.classes.get(cls)
         if only is not None:
-            self._open_again(front, only)
+            self._open_again(queue_lanes, only)
         elif cls is not None:
             return taken
         while len(taken.jobs) < limit and len(taken.expired) + len(taken.parked) < LANES_MET:
-            lane = front.first() if only is None else only.first()
+            lane = queue_lanes.first() if only is None else only.first()
             job = None if lane is None else lane.job
             if lane is None or job is None:
                 break
             if job.expires_at is not None and job.expires_at <= now:
                 lane.ready.pop()
                 taken.expired.append(job)
-                self.shrank(front, lane)
-            elif front.whole and closed_of(front.whole, job.cost, now) is not None:
+                self.shrank(queue_lanes, lane)
+            elif queue_lanes.whole and closed_of(queue_lanes.whole, job.cost, now) is not None:
                 break
-            elif lane.gates and (closed := self.closed_gate(front, lane)) is not None:
-                self.park(front, lane, closed)
+            elif lane.gates and (closed := self.closed_gate(queue_lanes, lane)) is not None:
+                self.park(queue_lanes, lane, closed)
                 taken.parked.append(lane)
             else:
-                self._start(front, lane, job, taken, in_turn=only is None)
+                self._start(queue_lanes, lane, job, taken, in_turn=only is None)
         return taken
 
-    def give_back(self, front: Front[J], names: Iterable[str], cost: int) -> list[GateState]:
+    def give_back(self, queue_lanes: QueueLanes[J], names: Iterable[str], cost: int) -> list[GateState]:
         """A job with these gates has ended; returns the caps with more free slots."""
-        freed = [state for gate, state in front.whole if not gate.step]
+        freed = [state for gate, state in queue_lanes.whole if not gate.step]
         for name in names:
             state = self.gates.get(name)
-            if state is not None and (gate := state.numbers.get(front.queue)) is not None and not gate.step:
+            if state is not None and (gate := state.numbers.get(queue_lanes.queue)) is not None and not gate.step:
                 freed.append(state)
         for state in freed:
             state.used -= cost
@@ -289,13 +289,13 @@ class Lanes(Generic[J]):
     def wake(self, state: GateState) -> None:
         """The gate may have free slots: it enters the front of the queues whose lanes are parked there."""
         for queue in state.parked:
-            self.fronts[queue].order.put(state)
+            self.by_queue[queue].order.put(state)
         self._forget(state)
 
     def changed(self, state: GateState) -> None:
         """The operator's number is another one. A rate of whole queues has no timer: `workable_at` reads it."""
         self.wake(state)
-        if not any(state is each for queue in state.numbers for _, each in self.fronts[queue].whole):
+        if not any(state is each for queue in state.numbers for _, each in self.by_queue[queue].whole):
             self._set_timer(state)
 
     def tick(self, now: Instant) -> list[GateState]:
@@ -320,86 +320,88 @@ class Lanes(Generic[J]):
             heappop(self.timers)
         return None
 
-    def workable_at(self, front: Front[J], now: Instant) -> Instant:
+    def workable_at(self, queue_lanes: QueueLanes[J], now: Instant) -> Instant:
         """When a claim may find something in the queue if nothing changes: now, later at a rate, or never."""
         self.now = now
         for _ in range(LANES_MET):
-            lane = front.first()
+            lane = queue_lanes.first()
             job = None if lane is None else lane.job
             if lane is None or job is None:
                 return MAX_INSTANT
             if job.expires_at is not None and job.expires_at <= now:
                 break
-            at = starts_at(front.whole, lane.cost, now)
+            at = starts_at(queue_lanes.whole, lane.cost, now)
             if at > now:
                 return at
-            state = self.closed_gate(front, lane)
+            state = self.closed_gate(queue_lanes, lane)
             if state is None:
                 break
-            self.park(front, lane, state)
+            self.park(queue_lanes, lane, state)
         return now
 
     def add(
-        self, front: Front[J], cls: str, names: tuple[str, ...], gates: Iterable[Gate], ready: ReadyJobs[J]
+        self, queue_lanes: QueueLanes[J], cls: str, names: tuple[str, ...], gates: Iterable[Gate], ready: ReadyJobs[J]
     ) -> Lane[J]:
         """A lane with ready jobs; `gates` are those of its names that the spec has. It parks where one is closed."""
-        of = front.classes.get(cls)
+        of = queue_lanes.classes.get(cls)
         if of is None:
-            of = front.classes[cls] = Class(cls, front.turn)
-        front.idle.pop(cls, None)
+            of = queue_lanes.classes[cls] = Class(cls, queue_lanes.turn)
+        queue_lanes.idle.pop(cls, None)
         of.lanes += 1
-        lane = front.lanes[cls, names] = Lane(of, names, ready, self._numbered(front, gates) if names else ())
+        lane = queue_lanes.lanes[cls, names] = Lane(
+            of, names, ready, self._numbered(queue_lanes, gates) if names else ()
+        )
         for _, state in lane.gates:
             state.refs += 1
-        closed = self.closed_gate(front, lane) if lane.gates else None
+        closed = self.closed_gate(queue_lanes, lane) if lane.gates else None
         if closed is None:
-            self.open(front, lane)
+            self.open(queue_lanes, lane)
         else:
-            self.park(front, lane, closed)
+            self.park(queue_lanes, lane, closed)
         return lane
 
-    def grew(self, front: Front[J], lane: Lane[J]) -> None:
+    def grew(self, queue_lanes: QueueLanes[J], lane: Lane[J]) -> None:
         """A job was added to the lane and is its head."""
         lane.refresh()
         if lane.at is None:
             if lane.cls.open.put(lane):
-                front.order.put(lane.cls)
+                queue_lanes.order.put(lane.cls)
         else:
-            self.park(front, lane, lane.at)
+            self.park(queue_lanes, lane, lane.at)
             self.wake(lane.at)
 
-    def shrank(self, front: Front[J], lane: Lane[J]) -> None:
+    def shrank(self, queue_lanes: QueueLanes[J], lane: Lane[J]) -> None:
         """A job left the lane."""
         lane.refresh()
         if lane.job is None:
-            self.drop(front, lane)
+            self.drop(queue_lanes, lane)
         elif lane.at is not None:
-            self.park(front, lane, lane.at)
+            self.park(queue_lanes, lane, lane.at)
             self.wake(lane.at)
 
-    def drop(self, front: Front[J], lane: Lane[J]) -> None:
+    def drop(self, queue_lanes: QueueLanes[J], lane: Lane[J]) -> None:
         """Remove a lane without jobs, and its class once its turn no longer matters."""
         of = lane.cls
-        del front.lanes[of.name, lane.names]
+        del queue_lanes.lanes[of.name, lane.names]
         of.lanes -= 1
         of.open.drop(lane)
         of.parked.pop(lane, None)
-        front.parked.pop(lane, None)
+        queue_lanes.parked.pop(lane, None)
         if lane.at is not None:
-            lane.at.parked[front.queue].drop(lane)
+            lane.at.parked[queue_lanes.queue].drop(lane)
         for _, state in lane.gates:
             state.refs -= 1
             self.wake(state)
         if not of.lanes:
-            front.order.drop(of)
-            front.idle[of.name] = None
-            for name in list(islice(front.idle, 2)):
-                if front.classes[name].turn <= front.turn or len(front.idle) > IDLE_CLASSES:
-                    del front.idle[name], front.classes[name]
+            queue_lanes.order.drop(of)
+            queue_lanes.idle[of.name] = None
+            for name in list(islice(queue_lanes.idle, 2)):
+                if queue_lanes.classes[name].turn <= queue_lanes.turn or len(queue_lanes.idle) > IDLE_CLASSES:
+                    del queue_lanes.idle[name], queue_lanes.classes[name]
 
     def configure(
         self,
-        front: Front[J],
+        queue_lanes: QueueLanes[J],
         whole: Iterable[Gate],
         weight: Callable[[str], int] | None,
         gates_of: Callable[[Sequence[str]], Iterable[Gate]],
@@ -411,95 +413,95 @@ class Lanes(Generic[J]):
         """
         running = list(running)
         for names, cost in running:
-            self.give_back(front, names, cost)
-        lanes = list(front.lanes.values())
-        for _, state in (*front.whole, *(each for lane in lanes for each in lane.gates)):
+            self.give_back(queue_lanes, names, cost)
+        lanes = list(queue_lanes.lanes.values())
+        for _, state in (*queue_lanes.whole, *(each for lane in lanes for each in lane.gates)):
             state.refs -= 1
         for state in list(self.gates.values()):
-            state.numbers.pop(front.queue, None)
-            state.parked.pop(front.queue, None)
+            state.numbers.pop(queue_lanes.queue, None)
+            state.parked.pop(queue_lanes.queue, None)
             self._forget(state)
-        front.clear()
-        front.weight = weight
-        front.whole = self._numbered(front, whole)
-        for _, state in front.whole:
+        queue_lanes.clear()
+        queue_lanes.weight = weight
+        queue_lanes.whole = self._numbered(queue_lanes, whole)
+        for _, state in queue_lanes.whole:
             state.refs += 1
         for names, cost in running:
-            for gate, state in (*front.whole, *self._numbered(front, gates_of(names))):
+            for gate, state in (*queue_lanes.whole, *self._numbered(queue_lanes, gates_of(names))):
                 if not gate.step:
-                    state.take(front.queue, gate, cost, self.now)
+                    state.take(queue_lanes.queue, gate, cost, self.now)
         for lane in lanes:
-            self.add(front, lane.cls.name, lane.names, gates_of(lane.names), lane.ready)
+            self.add(queue_lanes, lane.cls.name, lane.names, gates_of(lane.names), lane.ready)
 
-    def closed_gate(self, front: Front[J], lane: Lane[J]) -> GateState | None:
+    def closed_gate(self, queue_lanes: QueueLanes[J], lane: Lane[J]) -> GateState | None:
         """The first gate of the lane without room for its head, or at which an earlier head waits for room."""
         cost, now = lane.cost, self.now
         for gate, state in lane.gates:
             if not state.is_open(gate, cost, now):
                 return state
             if state.parked:
-                parked = state.parked.get(front.queue)
+                parked = state.parked.get(queue_lanes.queue)
                 first = None if parked is None else parked.first()
                 earlier = first is not None and first is not lane and first.place() < lane.place()
                 if first is not None and earlier and not state.is_open(gate, first.cost, now):
                     return state
         return None
 
-    def park(self, front: Front[J], lane: Lane[J], state: GateState) -> None:
+    def park(self, queue_lanes: QueueLanes[J], lane: Lane[J], state: GateState) -> None:
         """Park the lane at the gate, ordered by its head; it may be parked there already with another head."""
         lane.at = state
         lane.cls.open.drop(lane)
-        lane.cls.parked[lane] = front.parked[lane] = None
-        parked = state.parked.get(front.queue)
+        lane.cls.parked[lane] = queue_lanes.parked[lane] = None
+        parked = state.parked.get(queue_lanes.queue)
         if parked is None:
-            parked = state.parked[front.queue] = Order(Lane.place)
+            parked = state.parked[queue_lanes.queue] = Order(Lane.place)
         parked.put(lane)
         self._set_timer(state)
 
-    def open(self, front: Front[J], lane: Lane[J]) -> None:
+    def open(self, queue_lanes: QueueLanes[J], lane: Lane[J]) -> None:
         """Open the lane. A class that had no open lane has not saved up turns."""
         of = lane.cls
         if lane.at is not None:
-            lane.at.parked[front.queue].drop(lane)
+            lane.at.parked[queue_lanes.queue].drop(lane)
             lane.at = None
-            del of.parked[lane], front.parked[lane]
+            del of.parked[lane], queue_lanes.parked[lane]
         is_first = of.open.put(lane)
-        if of not in front.order:
-            of.turn = lifted(of.turn, front.turn)
+        if of not in queue_lanes.order:
+            of.turn = lifted(of.turn, queue_lanes.turn)
         elif not is_first:
             return
-        front.order.put(of)
+        queue_lanes.order.put(of)
 
-    def _open_again(self, front: Front[J], only: Class[J]) -> None:
+    def _open_again(self, queue_lanes: QueueLanes[J], only: Class[J]) -> None:
         """A claim of one class does not wait until other classes were at the gates that have room."""
         for lane in list(islice(only.parked, LANES_MET)):
-            if self.closed_gate(front, lane) is None:
-                self.open(front, lane)
+            if self.closed_gate(queue_lanes, lane) is None:
+                self.open(queue_lanes, lane)
             else:
                 only.parked[lane] = only.parked.pop(lane)
 
-    def _start(self, front: Front[J], lane: Lane[J], job: J, taken: Taken[J], *, in_turn: bool) -> None:
+    def _start(self, queue_lanes: QueueLanes[J], lane: Lane[J], job: J, taken: Taken[J], *, in_turn: bool) -> None:
         of = lane.cls
-        if front.weight is not None:
+        if queue_lanes.weight is not None:
             if in_turn:
-                front.turn = of.turn
-            of.weight = of.weight or front.weight(of.name)
+                queue_lanes.turn = of.turn
+            of.weight = of.weight or queue_lanes.weight(of.name)
             of.turn = turn_after(of.turn, of.weight)
             taken.classes[of.name] = of
         lane.ready.pop()
         taken.jobs.append(job)
-        for gate, state in (*front.whole, *lane.gates) if front.whole else lane.gates:
-            state.take(front.queue, gate, job.cost, self.now)
+        for gate, state in (*queue_lanes.whole, *lane.gates) if queue_lanes.whole else lane.gates:
+            state.take(queue_lanes.queue, gate, job.cost, self.now)
             taken.gates[state.name] = state
-        self.shrank(front, lane)
+        self.shrank(queue_lanes, lane)
         for gate, state in lane.gates:
             if gate.step:
                 self._set_timer(state)
 
-    def _numbered(self, front: Front[J], gates: Iterable[Gate]) -> tuple[Numbered, ...]:
+    def _numbered(self, queue_lanes: QueueLanes[J], gates: Iterable[Gate]) -> tuple[Numbered, ...]:
         found = [(gate, self.state(gate.name)) for gate in gates]
         for gate, state in found:
-            state.numbers[front.queue] = gate
+            state.numbers[queue_lanes.queue] = gate
         return tuple(found)
 
     def _set_timer(self, state: GateState) -> None:

@@ -33,7 +33,7 @@ _VERDICTS: Final[tuple[tuple[type, Change, str], ...]] = (
     (Retry, Change.RETRIED, "r"),
     (DeadLetter, Change.DIED, "d"),
     (Release, Change.RELEASED, "l"),
-    (Cancel, Change.DISMISSED, "c"),
+    (Cancel, Change.DISCARDED, "c"),
 )
 VERDICT_CODES: Final[dict[type, str]] = {verdict: code for verdict, _, code in _VERDICTS}
 """Codes of verdicts in the stores; the letters are part of the schemas."""
@@ -132,7 +132,7 @@ def transition(verdict: Verdict, stamper: Stamper, now: Instant) -> Transition:
             return Transition(Change.ACKED, State.DONE if until else None, until)
         case Cancel(keep_for):
             until = stamper.kept_until(now, keep_for)
-            return Transition(Change.DISMISSED, State.CANCELLED if until else None, until)
+            return Transition(Change.DISCARDED, State.CANCELLED if until else None, until)
         case Retry(after, error, keep_rank):
             return Transition(Change.RETRIED, State.WAITING, now + after, error, keep_rank)
         case Release(after, error):

@@ -72,7 +72,7 @@ class ServerContext:
             ticker = Ticker(store, layers=layers)
             self._roles += [Reaper(store, self.routing, after_outage=True), Promoter(store), ticker]
         self._role_threads: list[RoleThread] = []
-        self.leaving = asyncio.Event()
+        self.stopping = asyncio.Event()
         self.enqueuer = Enqueuer(self)
         self.claim_polls = ClaimPolls(self)
         self.job_polls = JobPolls(self)
@@ -99,11 +99,11 @@ class ServerContext:
         for thread in self._role_threads:
             thread.start()
 
-    def dismiss(self) -> None:
+    def end_polls(self) -> None:
         """Answer all long polls at once: the server is about to stop."""
-        self.leaving.set()
-        self.claim_polls.dismiss()
-        self.job_polls.dismiss()
+        self.stopping.set()
+        self.claim_polls.end_polls()
+        self.job_polls.end_polls()
 
     async def stop(self) -> None:
         await self.claim_polls.close()

@@ -63,7 +63,7 @@ class EventStreams:
         ends = asyncio.get_running_loop().time() + seconds
         while (
             all(self._ends.get(name, -1) <= offset for name, offset in offsets.items())
-            and not self._context.leaving.is_set()
+            and not self._context.stopping.is_set()
         ):
             left = ends - asyncio.get_running_loop().time()
             if left <= 0:
@@ -76,7 +76,7 @@ class EventStreams:
     async def _watch(self) -> None:
         pause = MIN_PAUSE
         try:
-            while self.streams and not self._context.leaving.is_set():
+            while self.streams and not self._context.stopping.is_set():
                 try:
                     found = await self._context.call(ledger_ends, self._context.store)
                 except Exception as error:

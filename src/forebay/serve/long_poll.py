@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Gone: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """Returns when the caller has disconnected."""
 
-MAX_LANES: Final = 16
+MAX_WAIT_THREADS: Final = 16
 """Waiting threads; further queues share them."""
 
 _WAIT: Final = timedelta(seconds=1)
@@ -55,7 +55,7 @@ _FIRST_PAUSE: Final = 0.01
 _LAST_PAUSE: Final = 0.25
 
 
-class Poller:
+class WaitingClaim:
     """One waiting worker. `busy`: a claim is being made for it. `left`: it waits for that claim only."""
 
     __slots__ = ("answer", "busy", "lease_for", "left", "owner", "queues", "wants")
@@ -70,19 +70,19 @@ class Poller:
         self.left = False
 
 
-class PollLane:
+class PollGroup:
     """Some queues, their waiting workers, and the task that waits for them. `claiming`: it makes claims."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, OrderedDict[Poller, None]] = {}
+        self.waiting: dict[str, OrderedDict[WaitingClaim, None]] = {}
         self.task: asyncio.Task[None] | None = None
         self.claiming = False
 
-    def take(self, queue: str, count: int) -> list[Poller]:
+    def take(self, queue: str, count: int) -> list[WaitingClaim]:
         """The longest waiting workers that are not busy; marks them busy."""
-        taken = list(islice((poller for poller in self.waiting.get(queue, ()) if not poller.busy), count))
-        for poller in taken:
-            poller.busy = True
+        taken = list(islice((poll for poll in self.waiting.get(queue, ()) if not poll.busy), count))
+        for poll in taken:
+            poll.busy = True
         return taken
 
 
@@ -91,10 +91,10 @@ class ClaimPolls:
 
     def __init__(self, context: "ServerContext") -> None:
         self._context = context
-        self._lanes = [PollLane() for _ in range(MAX_LANES)]
-        self._lane_of: dict[str, PollLane] = {}
-        self._ends: dict[float, set[Poller]] = {}
-        self._threads = ThreadPoolExecutor(MAX_LANES, "forebay-claims")
+        self._groups = [PollGroup() for _ in range(MAX_WAIT_THREADS)]
+        self._group_of: dict[str, PollGroup] = {}
+        self._ends: dict[float, set[WaitingClaim]] = {}
+        self._threads = ThreadPoolExecutor(MAX_WAIT_THREADS, "forebay-claims")
         self._closed = False
         self.pollers = 0
 
@@ -111,19 +111,19 @@ class ClaimPolls:
             return []
         if self.pollers >= self._context.settings.max_pollers:
             raise _too_many_polls(self.pollers)
-        return await self._wait(Poller(wants, owner, lease_for), wait, gone)
+        return await self._wait(WaitingClaim(wants, owner, lease_for), wait, gone)
 
-    def dismiss(self) -> None:
+    def end_polls(self) -> None:
         """Answer every poll with no leases, and accept no further ones."""
         self._closed = True
-        for poller in {poller for lane in self._lanes for pollers in lane.waiting.values() for poller in pollers}:
-            self._end_poll(poller)
+        for poll in {poll for group in self._groups for polls in group.waiting.values() for poll in polls}:
+            self._end_poll(poll)
 
     async def close(self) -> None:
-        self.dismiss()
-        tasks = [lane.task for lane in self._lanes if lane.task is not None]
+        self.end_polls()
+        tasks = [group.task for group in self._groups if group.task is not None]
         # A claim in progress may return jobs, which must be released; a waiting thread is not waited for.
-        busy = [lane.task for lane in self._lanes if lane.task is not None and lane.claiming]
+        busy = [group.task for group in self._groups if group.task is not None and group.claiming]
         if busy:
             await asyncio.wait(busy, timeout=_MAX_CLAIM_SECONDS)
         for task in tasks:
@@ -134,76 +134,76 @@ class ClaimPolls:
 
     def _known_empty(self, queue: str) -> bool:
         """A worker waits there whose claim returned nothing, and no claim is being made."""
-        lane = self._lane_of.get(queue)
-        return lane is not None and queue in lane.waiting and not lane.claiming
+        group = self._group_of.get(queue)
+        return group is not None and queue in group.waiting and not group.claiming
 
-    async def _wait(self, poller: Poller, wait: float, gone: Gone) -> list[Lease]:
+    async def _wait(self, poll: WaitingClaim, wait: float, gone: Gone) -> list[Lease]:
         self.pollers += 1
-        self._join(poller)
+        self._join(poll)
         ending = self._end_after(wait)
-        ending.add(poller)
+        ending.add(poll)
         disconnect = asyncio.get_running_loop().create_task(gone())
-        disconnect.add_done_callback(lambda _: self._end_poll(poller))
+        disconnect.add_done_callback(lambda _: self._end_poll(poll))
         try:
-            leases = await poller.answer
+            leases = await poll.answer
             if leases and disconnect.done():
                 await self._release(leases)
                 return []
             return leases
         finally:
             self.pollers -= 1
-            ending.discard(poller)
+            ending.discard(poll)
             disconnect.cancel()
-            self._end_poll(poller)
+            self._end_poll(poll)
 
-    def _end_after(self, wait: float) -> "set[Poller]":
+    def _end_after(self, wait: float) -> "set[WaitingClaim]":
         """The polls that end then, or a little earlier."""
         loop = asyncio.get_running_loop()
         at = end_of(loop.time(), wait)
         if at not in self._ends:
             self._ends[at] = set()
-            loop.call_at(at, self._end_polls, at)
+            loop.call_at(at, self._end_polls_at, at)
         return self._ends[at]
 
-    def _end_polls(self, at: float) -> None:
-        for poller in self._ends.pop(at):
-            self._end_poll(poller)
+    def _end_polls_at(self, at: float) -> None:
+        for poll in self._ends.pop(at):
+            self._end_poll(poll)
 
-    def _join(self, poller: Poller) -> None:
-        for queue in poller.queues:
-            lane = self._lane_of.get(queue)
-            if lane is None:
-                lane = self._lane_of[queue] = min(
-                    self._lanes, key=lambda each: (len(each.waiting), each.task is not None)
+    def _join(self, poll: WaitingClaim) -> None:
+        for queue in poll.queues:
+            group = self._group_of.get(queue)
+            if group is None:
+                group = self._group_of[queue] = min(
+                    self._groups, key=lambda each: (len(each.waiting), each.task is not None)
                 )
-            lane.waiting.setdefault(queue, OrderedDict())[poller] = None
-            if lane.task is None:
-                lane.task = asyncio.create_task(self._run_lane(lane))
+            group.waiting.setdefault(queue, OrderedDict())[poll] = None
+            if group.task is None:
+                group.task = asyncio.create_task(self._run_group(group))
 
-    def _end_poll(self, poller: Poller) -> None:
+    def _end_poll(self, poll: WaitingClaim) -> None:
         """Remove it from all queues. It is answered now, or with the claim that is being made for it."""
-        poller.left = True
-        for queue in poller.queues:
-            waiting = self._lane_of[queue].waiting if queue in self._lane_of else {}
+        poll.left = True
+        for queue in poll.queues:
+            waiting = self._group_of[queue].waiting if queue in self._group_of else {}
             if queue in waiting:
-                waiting[queue].pop(poller, None)
+                waiting[queue].pop(poll, None)
                 if not waiting[queue]:
                     del waiting[queue]
-        if not poller.busy and not poller.answer.done():
-            poller.answer.set_result([])
+        if not poll.busy and not poll.answer.done():
+            poll.answer.set_result([])
 
-    async def _run_lane(self, lane: PollLane) -> None:
-        """Wait, make claims, and repeat while workers wait in this lane."""
+    async def _run_group(self, group: PollGroup) -> None:
+        """Wait, make claims, and repeat while workers wait in this group."""
         loop = asyncio.get_running_loop()
         empty = 0
         try:
-            while lane.waiting and not self._closed:
-                queues = list(lane.waiting)
+            while group.waiting and not self._closed:
+                queues = list(group.waiting)
                 try:
                     notified = await loop.run_in_executor(self._threads, self._context.store.wait, queues, _WAIT)
-                    found = await self._claim_for_lane(lane, queues)
+                    found = await self._claim_for_group(group, queues)
                 except Exception as error:
-                    # A store failure must not end the lane: its workers would never be answered.
+                    # A store failure must not end the group: its workers would never be answered.
                     self._context.meters.count_error(error)
                     self._context.throttled_log.log_failure("claims", error)
                     await asyncio.sleep(_FAILED_PAUSE)
@@ -212,39 +212,39 @@ class ClaimPolls:
                 if empty > len(queues):
                     await asyncio.sleep(_EMPTY_PAUSE)
         finally:
-            lane.task = None
-            # Until now a queue kept its lane, so that two threads never wait for one queue.
-            self._lane_of = {queue: other for queue, other in self._lane_of.items() if other is not lane}
+            group.task = None
+            # Until now a queue kept its group, so that two threads never wait for one queue.
+            self._group_of = {queue: other for queue, other in self._group_of.items() if other is not group}
 
-    async def _claim_for_lane(self, lane: PollLane, queues: Sequence[str]) -> int:
+    async def _claim_for_group(self, group: PollGroup, queues: Sequence[str]) -> int:
         """Claims for the longest waiting workers, queue by queue, until no jobs or no workers are left."""
-        lane.claiming = True
+        group.claiming = True
         try:
             found = 0
             for queue in queues:
                 concurrent = 1
-                while (pollers := lane.take(queue, concurrent)) and not self._closed:
-                    results = await asyncio.gather(*map(self._claim_for, pollers))
+                while (polls := group.take(queue, concurrent)) and not self._closed:
+                    results = await asyncio.gather(*map(self._claim_for, polls))
                     found += sum(map(len, results))
                     if not all(results):
                         break
                     concurrent = min(_MAX_CONCURRENT, 2 * concurrent)
             return found
         finally:
-            lane.claiming = False
+            group.claiming = False
 
-    async def _claim_for(self, poller: Poller) -> list[Lease]:
+    async def _claim_for(self, poll: WaitingClaim) -> list[Lease]:
         """One claim for a worker that is marked busy."""
         leases: list[Lease] = []
         try:
-            leases = await self._context.call(self._context.store.claim, poller.wants, poller.owner, poller.lease_for)
+            leases = await self._context.call(self._context.store.claim, poll.wants, poll.owner, poll.lease_for)
         finally:
-            poller.busy = False
-            if poller.answer.cancelled():
+            poll.busy = False
+            if poll.answer.cancelled():
                 await self._release(leases)
-            elif leases or poller.left:
-                poller.answer.set_result(leases)
-                self._end_poll(poller)
+            elif leases or poll.left:
+                poll.answer.set_result(leases)
+                self._end_poll(poll)
         return leases
 
     async def _release(self, leases: Sequence[Lease]) -> None:
@@ -298,7 +298,7 @@ class JobPolls:
             answer.cancel()
             self._forget(job.id, answer)
 
-    def dismiss(self) -> None:
+    def end_polls(self) -> None:
         """Answer every poll with the job as it is now."""
         self._closed = True
         for job_id, answers in list(self._watched.items()):
@@ -307,7 +307,7 @@ class JobPolls:
                 answer.cancel()
 
     async def close(self) -> None:
-        self.dismiss()
+        self.end_polls()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

@@ -83,7 +83,7 @@ class HttpServer(uvicorn.Server):
             self._ready(self.url)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        self._context.dismiss()
+        self._context.end_polls()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

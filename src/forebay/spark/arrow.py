@@ -23,7 +23,7 @@ Numbers = NDArray[np.int64]
 _DAY: Final = 86_400_000_000
 _LEASED: Final = frozenset({Change.CLAIMED, Change.EXTENDED})
 _AGAIN: Final = frozenset({Change.RETRIED, Change.RELEASED, Change.REDRIVEN})
-_ENDED: Final = frozenset({Change.ACKED, Change.DISMISSED, Change.CANCELLED})
+_ENDED: Final = frozenset({Change.ACKED, Change.DISCARDED, Change.CANCELLED})
 _NO_SPAN: Final = JobRange("", 0, 1, "", "")
 _TRAITS: Final = ("kind", "tenant", "subject", "key", "error_kind", "error", "priority")
 

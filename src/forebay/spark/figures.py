@@ -34,7 +34,7 @@ class Figures(Struct, frozen=True):
 
     steps    one a stretch of time: at, seconds, COUNTS, and of each measure three percentiles, in seconds
     depths   one a stretch and queue, the queues with most jobs: at, queue, depth
-    queues   one a queue: COUNTS, expired, dismissed, cancelled, redriven, and percentiles
+    queues   one a queue: COUNTS, expired, discarded, cancelled, redriven, and percentiles
     curve    one a rank: rank, and each measure
     deliveries, retries, deaths, fairness    the tables, over all days; `more_deaths`: groups that are not shown
     """
@@ -113,7 +113,7 @@ def _depths(levels: DataFrame, step: int) -> list[FigureRow]:
 
 
 def _queues(levels: DataFrame) -> list[FigureRow]:
-    more = ("expired", "dismissed", "cancelled", "redriven")
+    more = ("expired", "discarded", "cancelled", "redriven")
     rows = levels.groupBy("queue").agg(*(F.sum(name).alias(name) for name in (*COUNTS, *more)), *_sketches())
     chosen = rows.select("queue", *COUNTS, *more, *_percentiles())
     return _collected(chosen.orderBy(F.desc("accepted"), "queue").limit(MAX_QUEUES))
@@ -145,7 +145,7 @@ def _retries(table: DataFrame) -> list[FigureRow]:
     rows = table.groupBy("queue", "attempt").agg(
         F.sum("retries").alias("retries"),
         merged("delay_sketch"),
-        F.max("delay_most").alias("most"),
+        F.max("delay_max").alias("most"),
         F.max("same_delay").alias("same_delay"),
         F.max("burst").alias("burst"),
     )

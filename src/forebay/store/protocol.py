@@ -311,7 +311,7 @@ class Store(Log, Protocol):
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
         """Remove finished jobs that ended before the instant, of all queues or of one; returns how many."""
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
         """Remove those of these jobs that are dead, in whichever queue; returns the ids that this call removed."""
 
     def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:

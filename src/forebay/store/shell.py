@@ -151,9 +151,9 @@ class Shell(Generic[B]):
         check_purge(state, before, limit, queue)
         return self.backend.purge(state, before, limit, queue)
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
-        check_ids("discard", ids)
-        return self.backend.discard(ids)
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
+        check_ids("purge_dead", ids)
+        return self.backend.purge_dead(ids)
 
     def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:
         current = self.backend.report_progress(checked_reports(reports))

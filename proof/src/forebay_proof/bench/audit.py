@@ -40,7 +40,7 @@ _STAGES = 4
 _DUCK = """
 CREATE TABLE proof AS
 WITH born AS (SELECT job_id FROM events WHERE change = 'accepted'),
-  over AS (SELECT job_id FROM events WHERE change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed')),
+  over AS (SELECT job_id FROM events WHERE change IN ('acked', 'died', 'discarded', 'cancelled', 'expired', 'shed')),
   confirmed AS (SELECT job_id FROM receipts WHERE answer IN ('accepted', 'duplicate', 'merged'))
 SELECT (SELECT count(*) FROM confirmed ANTI JOIN born USING (job_id)) AS lost,
   (SELECT count(*) FROM born ANTI JOIN over USING (job_id)) AS unfinished,

@@ -27,7 +27,7 @@ _MOVES: Final[Mapping[str, tuple[Collection[State], State | None]]] = {
     Change.RETRIED: (_HELD, _WAITING),
     Change.RELEASED: (_HELD, _WAITING),
     Change.DIED: (_HELD, State.DEAD),
-    Change.DISMISSED: (_HELD, State.CANCELLED),
+    Change.DISCARDED: (_HELD, State.CANCELLED),
     Change.CANCELLED: (_UNHELD, State.CANCELLED),
     Change.EXPIRED: (_UNHELD, State.DEAD),
     Change.SHED: (_UNHELD, State.DEAD),

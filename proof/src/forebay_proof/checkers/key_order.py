@@ -12,7 +12,7 @@ from forebay.core.ledger import Change
 from forebay_proof.checkers.violation import Violation
 
 _DEATHS = (Change.DIED, Change.EXPIRED, Change.SHED)
-_ENDS = (Change.ACKED, Change.DISMISSED, Change.CANCELLED, Change.PURGED, *_DEATHS)
+_ENDS = (Change.ACKED, Change.DISCARDED, Change.CANCELLED, Change.PURGED, *_DEATHS)
 
 
 class _Lines:

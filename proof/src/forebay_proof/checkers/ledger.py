@@ -29,7 +29,7 @@ from forebay_proof.checkers.violation import Violation
 
 _OF_A_TURN = (
     *(Change.EXTENDED, Change.CANCEL_REQUESTED),
-    *(Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED),
+    *(Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED),
 )
 
 

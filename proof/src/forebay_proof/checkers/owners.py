@@ -10,7 +10,7 @@ from forebay.core.changeset import ChangeSet, JobChange
 from forebay.core.ledger import Change
 from forebay_proof.checkers.violation import Violation
 
-_ENDINGS = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
+_ENDINGS = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED)
 _OF_A_HOLDER = (Change.EXTENDED, Change.CANCEL_REQUESTED)
 
 

@@ -104,7 +104,7 @@ def a_batch_over_the_limit_is_refused_by_every_verb(h: Harness) -> None:
         lambda count: h.store.extend([lease] * count, LONG),
         lambda count: h.store.cancel([job_id] * count),
         lambda count: h.store.redrive([job_id] * count),
-        lambda count: h.store.discard([job_id] * count),
+        lambda count: h.store.purge_dead([job_id] * count),
         lambda count: h.store.get([job_id] * count),
         lambda count: h.store.backlog(["q"] * count),
         lambda count: h.store.append("log", [b"1"] * count),
@@ -137,7 +137,7 @@ def a_batch_of_too_many_bytes_is_refused_whole(h: Harness) -> None:
 def ids_that_are_not_integers_are_refused(h: Harness) -> None:
     h.dead()
     values: list[Any] = [["1"], [1.0], [True], [None], [1, "x"], "12", {1: 2}]
-    for verb in (h.store.get, h.store.cancel, h.store.redrive, h.store.discard):
+    for verb in (h.store.get, h.store.cancel, h.store.redrive, h.store.purge_dead):
         _all_refused(h, verb, values)
 
 
@@ -146,7 +146,7 @@ def unknown_ids_are_not_an_error(h: Harness) -> None:
     ids = [0, -1, 2**62]
     assert h.store.get(ids) == [None] * 3
     assert h.store.redrive(ids) == []
-    assert h.store.discard(ids) == []
+    assert h.store.purge_dead(ids) == []
     assert len(h.store.cancel(ids)) == 3
 
 

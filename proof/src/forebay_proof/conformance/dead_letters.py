@@ -55,18 +55,18 @@ def a_redriven_job_can_be_done(h: Harness) -> None:
 
 
 @case
-def dead_letters_are_discarded_by_their_ids(h: Harness) -> None:
+def dead_letters_are_purged_by_their_ids(h: Harness) -> None:
     first, second, third = (h.dead() for _ in range(3))
-    assert h.store.discard([third, first, third, 10**9]) == [third, first]
+    assert h.store.purge_dead([third, first, third, 10**9]) == [third, first]
     assert [job.id for job in h.jobs(state=State.DEAD)] == [second]
     assert h.backlog().dead == 1
     assert h.store.get([first]) == [None]
     assert h.store.redrive([first]) == []
-    assert h.store.discard([first, third]) == []
+    assert h.store.purge_dead([first, third]) == []
 
 
 @case
-def only_dead_jobs_are_discarded(h: Harness) -> None:
+def only_dead_jobs_are_purged_by_their_ids(h: Harness) -> None:
     h.spec(retention=KeepFor(hours(1)))
     done, running, ready, waiting = h.one(), h.one(), h.one(), h.one(delay=3_600 * SECOND)
     h.ack(h.take())
@@ -74,24 +74,24 @@ def only_dead_jobs_are_discarded(h: Harness) -> None:
     cancelled = h.one()
     h.store.cancel([cancelled])
     with h.unchanged():
-        assert h.store.discard([done, running, ready, waiting, cancelled]) == []
+        assert h.store.purge_dead([done, running, ready, waiting, cancelled]) == []
 
 
 @case
-def discarding_the_dead_head_of_a_line_exposes_the_next_job(h: Harness) -> None:
+def purging_the_dead_head_of_a_line_exposes_the_next_job(h: Harness) -> None:
     h.spec(eligibility=InOrder(dead_head="block"))
     dead = h.one(subject="s")
     following = h.one(subject="s")
     h.dead_letter(h.take())
     assert h.claim() == []
-    assert h.store.discard([dead]) == [dead]
+    assert h.store.purge_dead([dead]) == [dead]
     assert h.take().job.id == following
 
 
 @case
-def racing_discards_remove_each_dead_letter_once(h: Harness) -> None:
+def racing_purges_remove_each_dead_letter_once(h: Harness) -> None:
     ids = [h.dead() for _ in range(10)]
-    moved = answers(race(4, lambda _: h.store.discard(ids)))
+    moved = answers(race(4, lambda _: h.store.purge_dead(ids)))
     assert sorted(job_id for each in moved for job_id in each) == sorted(ids)
     assert h.backlog().dead == 0
 

@@ -157,11 +157,11 @@ def every_verdict_is_recorded_with_the_delivery_that_it_ends(h: Harness) -> None
         ("q", Retry(h.short, ERROR), Change.RETRIED),
         ("q", DeadLetter(ERROR), Change.DIED),
         ("q", Release(h.short), Change.RELEASED),
-        ("q", Cancel(), Change.DISMISSED),
+        ("q", Cancel(), Change.DISCARDED),
         ("kept", Ack(b"1"), Change.ACKED),
-        ("kept", Cancel(), Change.DISMISSED),
+        ("kept", Cancel(), Change.DISCARDED),
         ("q", Ack(b"1", HOUR), Change.ACKED),
-        ("q", Cancel(HOUR), Change.DISMISSED),
+        ("q", Cancel(HOUR), Change.DISCARDED),
     ]
     for queue, verdict, change in verdicts:
         h.one(queue=queue)
@@ -231,7 +231,7 @@ def a_cancel_records_ended_jobs_and_requests_once(h: Harness) -> None:
 @case_if(Need.DURABLE)
 def a_redrive_and_a_purge_record_their_jobs(h: Harness) -> None:
     first, second, third = h.dead(), h.dead(), h.dead()
-    job = only(h, "purge", lambda: h.store.discard([third, third + 10**12]))
+    job = only(h, "purge", lambda: h.store.purge_dead([third, third + 10**12]))
     assert (job.id, job.change, job.span.queue, job.kind) == (third, Change.PURGED, "q", "work")
     redrive = record(h, "redrive", lambda: h.store.redrive([first, first + 10**12]))
     assert [(job.id, job.change, job.span.until) for job in job_changes(redrive)] == [

@@ -37,9 +37,9 @@ def _end(h: Harness, head: int, way: str) -> None:
             assert h.state(head) is State.DEAD
         case "dead letter":
             h.dead_letter(h.take(queue))
-        case "discard":
+        case "purge_dead":
             h.dead_letter(h.take(queue))
-            assert h.store.discard([head]) == [head]
+            assert h.store.purge_dead([head]) == [head]
         case _:
             h.dead_letter(h.take(queue))
             h.advance(1_000)
@@ -269,7 +269,7 @@ def a_retrying_head_keeps_its_line_shut_until_it_is_due(h: Harness) -> None:
 
 @case
 def a_head_that_ends_without_a_run_exposes_the_next_where_dead_heads_are_skipped(h: Harness) -> None:
-    for number, end in enumerate(("cancel", "expire", "dead letter", "purge", "discard")):
+    for number, end in enumerate(("cancel", "expire", "dead letter", "purge", "purge_dead")):
         queue = f"q{number}"
         h.spec(queue, eligibility=InOrder(dead_head="skip"))
         expires = h.now() + h.short if end == "expire" else None
@@ -282,7 +282,7 @@ def a_head_that_ends_without_a_run_exposes_the_next_where_dead_heads_are_skipped
 @case
 def a_head_that_dies_without_a_run_blocks_where_dead_heads_block(h: Harness) -> None:
     for number, (end, blocked) in enumerate(
-        (("cancel", False), ("expire", True), ("dead letter", True), ("purge", False), ("discard", False))
+        (("cancel", False), ("expire", True), ("dead letter", True), ("purge", False), ("purge_dead", False))
     ):
         queue = f"q{number}"
         h.spec(queue, eligibility=InOrder(dead_head="block"))
@@ -315,7 +315,7 @@ def several_jobs_of_a_line_that_are_redriven_together_run_in_their_order(h: Harn
 
 @case
 def several_dead_jobs_of_a_line_that_are_purged_together_expose_the_next(h: Harness) -> None:
-    for number, forget in enumerate((_purge, _discard)):
+    for number, forget in enumerate((_purge, _purge_dead)):
         queue = f"q{number}"
         h.spec(queue, eligibility=InOrder(dead_head="block"))
         head = h.one(queue=queue, subject="s")
@@ -335,8 +335,8 @@ def _purge(h: Harness, ids: list[int]) -> None:
     assert h.store.purge(State.DEAD, h.now() + SECOND, 10) == len(ids)
 
 
-def _discard(h: Harness, ids: list[int]) -> None:
-    assert h.store.discard(ids) == ids
+def _purge_dead(h: Harness, ids: list[int]) -> None:
+    assert h.store.purge_dead(ids) == ids
 
 
 @case

@@ -185,8 +185,8 @@ class Lockstep:
         answer = _outcome(lambda: self.store.redrive(ids))
         self._same(answer, _outcome(lambda: self.model.redrive(self.now, ids)))
 
-    def discard(self, ids: Sequence[int]) -> None:
-        self._same(self.store.discard(ids), self.model.discard(ids))
+    def purge_dead(self, ids: Sequence[int]) -> None:
+        self._same(self.store.purge_dead(ids), self.model.purge_dead(ids))
 
     def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> None:
         answer = _outcome(lambda: self.store.replace_dead(pairs))

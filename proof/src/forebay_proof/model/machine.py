@@ -408,8 +408,8 @@ class StoreMachine(LogRules):
 
     @plays(JOBS)
     @rule(ids=st.lists(PICK, min_size=1, max_size=3))
-    def discard(self, ids: list[int]) -> None:
-        self._begin().discard([*map(self._id, ids), 10**9])
+    def purge_dead(self, ids: list[int]) -> None:
+        self._begin().purge_dead([*map(self._id, ids), 10**9])
 
     @plays(JOBS)
     @rule(order=st.permutations([0, 1, 2]), payload=PAYLOAD, cost=COST, pick=PICK)

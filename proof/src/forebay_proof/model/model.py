@@ -207,7 +207,7 @@ class Model:
                 self.jobs.change(item, state=State.WAITING)
         return list(dead)
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
         dead = [job_id for job_id in dict.fromkeys(ids) if self._is_dead(job_id)]
         for job_id in dead:
             del self.jobs.items[job_id]

@@ -12,7 +12,7 @@ _WORDS: dict[str, str] = {
     Change.RETRIED: "Retry",
     Change.DIED: "DeadLetter",
     Change.RELEASED: "Release",
-    Change.DISMISSED: "Cancel",
+    Change.DISCARDED: "Cancel",
 }
 
 

@@ -16,7 +16,7 @@ from forebay.core.lease import Fence
 from forebay.core.ledger import Change
 from forebay.core.outcome import OUT_OF_TIME, Failure
 
-_ENDINGS = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
+_ENDINGS = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED)
 
 
 class JobDelivery(Struct):
@@ -109,7 +109,7 @@ class LedgerIndex:
             case Change.DIED | Change.EXPIRED | Change.SHED:
                 history.ends.append("dead")
                 history.errors += [OUT_OF_TIME] if each.error is None else []
-            case Change.DISMISSED | Change.CANCELLED:
+            case Change.DISCARDED | Change.CANCELLED:
                 history.ends.append("cancelled")
             case Change.RETRIED:
                 history.due_at = each.until

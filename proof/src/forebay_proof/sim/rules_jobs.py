@@ -14,7 +14,7 @@ from forebay_proof.sim.actors import CAPACITY, SCHEDULES
 from forebay_proof.sim.case import RunCase
 
 _LEAVES = (
-    *(Change.ACKED, Change.DIED, Change.DISMISSED),
+    *(Change.ACKED, Change.DIED, Change.DISCARDED),
     *(Change.CANCELLED, Change.EXPIRED, Change.SHED),
 )
 
@@ -115,7 +115,7 @@ def no_resurrection(case: RunCase) -> Iterator[str]:
     """After an acknowledged end nothing is handed out; only the dead come back, by a redrive."""
     for job_id, history in case.index.histories.items():
         done_at = [
-            delivery.ended for delivery in history.deliveries if delivery.ended_by(Change.ACKED, Change.DISMISSED)
+            delivery.ended for delivery in history.deliveries if delivery.ended_by(Change.ACKED, Change.DISCARDED)
         ]
         for delivery in history.deliveries:
             if done_at and delivery.began > done_at[0]:

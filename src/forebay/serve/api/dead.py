@@ -136,7 +136,7 @@ def forget(context: ContextDep, actor: OperatorActor, job_id: JobId) -> None:
     """Purge one dead letter."""
     store = context.store
     job = seen_job(store, actor, job_id)
-    _move(store, store.discard, job)
+    _move(store, store.purge_dead, job)
     record_action(store, actor.name, "dlq purge", "dead letters", purged=1, ids=[job_id], queue=job.queue)
 
 
@@ -173,7 +173,7 @@ def purge(context: ContextDep, actor: OperatorActor, body: JsonBody[Purge]) -> P
         dead = [job.id for job in found]
     if body.dry_run or not dead:
         return Purged(len(dead), dead, scanned, body.dry_run, next_id)
-    gone = store.discard(dead)
+    gone = store.purge_dead(dead)
     facts = given | {"where": body.where, "died_before": died_before, "all": body.all}
     record_action(store, actor.name, "dlq purge", "dead letters", purged=len(gone), ids=gone[:100], filter=facts)
     return Purged(len(gone), gone, scanned, False, next_id)

@@ -159,7 +159,7 @@ async def _stream(
 
 async def _refusal(context: ServerContext, request: Request) -> tuple[EndReason, str] | None:
     """Why the stream may not go on; None: it may."""
-    if context.leaving.is_set():
+    if context.stopping.is_set():
         return "stopping", "the server stops; reconnect"
     try:
         credentials = await context.authenticator.authenticate(request.scope)

@@ -87,7 +87,7 @@ class BulkActions:
         action = self._actions.get(action_id)
         return action if action is not None and action.actor.name == actor.name else None
 
-    def begin(self, action: BulkAction) -> None:
+    def dry_run(self, action: BulkAction) -> None:
         """Start the dry run."""
         if sum(each.running for each in self._actions.values()) >= MAX_RUNNING:
             detail = f"at most {MAX_RUNNING} at once: wait until one has ended, or stop one"
@@ -103,7 +103,7 @@ class BulkActions:
         if action.phase != "chosen":
             raise Problem(409, "already-started", "The action has already started", "see its page")
 
-    def go(self, action: BulkAction, finished: Callable[[], object]) -> None:
+    def start(self, action: BulkAction, finished: Callable[[], object]) -> None:
         """Run the confirmed action; `finished` is called when it ends."""
         self.check_chosen(action)
         action.phase = "moving"
@@ -175,5 +175,5 @@ def _step(store: Store, action: BulkAction, ids: list[int]) -> int:
     if action.act == "cancel":
         return sum(answer is not CancelAnswer.GONE for answer in store.cancel(ids))
     if action.act == "purge":
-        return len(store.discard(ids))
+        return len(store.purge_dead(ids))
     return len(redrive.move(store, redrive.RedrivePlan(patch=action.patch), ids))

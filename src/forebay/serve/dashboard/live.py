@@ -86,7 +86,7 @@ async def _user_now(request: Request) -> Actor | None:
 
 async def _closing(cache: ViewCache, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(cache.context.leaving.wait(), seconds)
+        await asyncio.wait_for(cache.context.stopping.wait(), seconds)
     except TimeoutError:
         return False
     return True

@@ -27,7 +27,7 @@ FLEET = {
     Change.EXPIRED: ("forebay_jobs_expired_total", "Jobs not claimed in time; they are dead letters."),
     Change.SHED: ("forebay_jobs_shed_total", "Jobs shed by a full queue; they are dead letters."),
     Change.RELEASED: ("forebay_jobs_released_total", "Jobs released without using an attempt."),
-    Change.DISMISSED: ("forebay_jobs_dismissed_total", "Jobs cancelled while they ran."),
+    Change.DISCARDED: ("forebay_jobs_discarded_total", "Jobs cancelled while they ran."),
     Change.CANCELLED: ("forebay_jobs_cancelled_total", "Jobs cancelled before they ran."),
     Change.REDRIVEN: ("forebay_jobs_redriven_total", "Dead letters redriven."),
     Change.MERGED: ("forebay_jobs_merged_total", "Drafts merged into a waiting job."),

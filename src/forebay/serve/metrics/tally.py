@@ -32,10 +32,10 @@ RECLAIMED: Final = "reclaimed"
 """A retry or a death because the lease expired: counted besides the change itself."""
 
 COUNTED: Final = (*(change.value for change in Change), RECLAIMED)
-LEASED: Final = frozenset((Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED))
+LEASED: Final = frozenset((Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED))
 """Changes that end a lease."""
 
-ENDED: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED))
+ENDED: Final = frozenset((Change.ACKED, Change.DIED, Change.DISCARDED, Change.CANCELLED, Change.EXPIRED, Change.SHED))
 """Changes that end a job."""
 
 _FAILED: Final = frozenset((Change.RETRIED, Change.DIED))

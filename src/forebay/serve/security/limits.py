@@ -157,7 +157,7 @@ class QueueNames:
         self._unreported: dict[str, list[str]] = {}
         self._guard = Lock()
 
-    def take(self, caller: str, names: Collection[str], limit: int) -> float:
+    def charge(self, caller: str, names: Collection[str], limit: int) -> float:
         """0 when the names are known, or fit and are counted; else the seconds until the count resets."""
         now = self._clock()
         with self._guard:
@@ -240,7 +240,7 @@ class Limits:
     def charge_queue_names(self, caller: str, allowance: Allowance, names: Collection[str]) -> None:
         """Count names of queues without a spec against the caller's limit, or refuse them all."""
         limit = QUEUE_NAMES if allowance.queue_names is None else allowance.queue_names
-        if wait := self.names.take(caller, names, limit):
+        if wait := self.names.charge(caller, names, limit):
             self.refused["queue-names"] += 1
             detail = f"at most {limit} queues without a spec per key and day: configure the queues, or try again"
             raise _too_many("queue-names", "The key uses too many queue names", wait, detail)

@@ -1,7 +1,7 @@
 """Every check of the audit: its name, its invariant, what exactly it finds, and how severe that is.
 
 In the ledger a job passes through open (accepted, retried, released, redriven), running (claimed,
-extended), ended (acked, died, dismissed, cancelled, expired, shed) and gone (purged); "before" means in the order of
+extended), ended (acked, died, discarded, cancelled, expired, shed) and gone (purged); "before" means in the order of
 the ledger. A *failure* breaks a promise. A *note* breaks none. A *doubt* means that evidence is
 missing: the answer is INVALID.
 

@@ -23,11 +23,11 @@ from forebay.core.outcome import ABANDONED
 
 _OPEN: Final = (Change.ACCEPTED, Change.RETRIED, Change.RELEASED, Change.REDRIVEN)
 _RUNNING: Final = (Change.CLAIMED, Change.EXTENDED)
-ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
+ENDED: Final = (Change.ACKED, Change.DIED, Change.DISCARDED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
 _OVER: Final = (*ENDED, Change.PURGED)
 _DEAD: Final = (Change.DIED, Change.EXPIRED, Change.SHED)
 _UNRUN: Final = (Change.CANCELLED, Change.EXPIRED, Change.SHED)
-_FENCED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED, Change.EXTENDED)
+_FENCED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED, Change.EXTENDED)
 MOVES: Final = (*_OPEN, *_RUNNING, *ENDED, Change.PURGED)
 
 NAMED: Final = ("accepted", "duplicate", "merged")

@@ -13,7 +13,7 @@ from forebay.core.policy import Field
 from forebay.spark.audit.exact_checks import ENDED
 from forebay.spark.audit.findings import finding
 
-_SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
+_SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED)
 
 
 def out_of_turn(events: DataFrame, ordered: dict[str, Field]) -> DataFrame:

@@ -4,7 +4,7 @@
     queue, kind, owner   of the job, and the worker              due_at        when the job was claimable
     claimed_at           the beginning                           lease_until   as last extended
     extensions           how often it was                        ending        acked | retried | died | released |
-    ended_at             the end; null: not yet                                dismissed; null: not yet
+    ended_at             the end; null: not yet                                discarded; null: not yet
     waited               seconds from due to claimed             ran           seconds from claimed to the end
     total                seconds from acceptance to the end      error_kind, error   of a failure
     day                  of the claim; of the end or the lease, where the claim is not known

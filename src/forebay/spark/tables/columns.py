@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 
-ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
-SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
+ENDED: Final = (Change.ACKED, Change.DIED, Change.DISCARDED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
+SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED)
 UNCLAIMED: Final = (Change.EXPIRED, Change.SHED)
 DEAD: Final = (Change.DIED, *UNCLAIMED)
 PERCENTILES: Final = (50, 95, 99)

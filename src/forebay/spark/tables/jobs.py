@@ -6,7 +6,7 @@
     deliveries       the highest fence that was handed out      claims          how often it was claimed
     retries, releases, redrives                                 how often each happened
     attempt          of the last claim or settle, since the last redrive
-    outcome          acked | died | expired | shed | dismissed | cancelled; open: none of them, or redriven since
+    outcome          acked | died | expired | shed | discarded | cancelled; open: none of them, or redriven since
     error_kind, error    of the last failure                    schedule, tick  that fired it
     last_offset, last_place   of the last event that is in here
     day              of acceptance; of the first event, where that is not known

@@ -1,7 +1,7 @@
 """`retry_spread`: whether retries spread out or are due all at once, as one row a day, queue and attempt.
 
     retries        how many failed at this attempt and were due again
-    delay_sketch, delay_p50, delay_p95, delay_p99, delay_most   of the delays that were drawn, in seconds
+    delay_sketch, delay_p50, delay_p95, delay_p99, delay_max   of the delays that were drawn, in seconds
     same_delay     the share of the most frequent delay, to the millisecond: near 1 where jitter was lost
     crowds         seconds in which at least CROWD jobs failed together
     burst          of those jobs, the largest share that was due within one second: with jitter over ten seconds
@@ -28,7 +28,7 @@ _TAIL: Final = schema_of("""
 delay_p50 double
 delay_p95 double
 delay_p99 double
-delay_most double!
+delay_max double!
 same_delay double!
 crowds long!
 burst double
@@ -46,7 +46,7 @@ def retry_spread(events: DataFrame) -> DataFrame:
     whole = drawn.groupBy(*_KEY).agg(
         F.count("*").alias("retries"),
         sketch(F.col("delay")).alias("delay_sketch"),
-        (F.max("delay") / 1e6).alias("delay_most"),
+        (F.max("delay") / 1e6).alias("delay_max"),
     )
     alike = drawn.groupBy(*_KEY, F.round(F.col("delay") / 1e3).alias("length")).count()
     most = alike.groupBy(*_KEY).agg(F.max("count").alias("alike"))

@@ -1,6 +1,6 @@
 """`service_levels`: one row a minute and queue in which something happened.
 
-    accepted, claimed, acked, retried, released, died, expired, dismissed, cancelled, redriven   how many
+    accepted, claimed, acked, retried, released, died, expired, discarded, cancelled, redriven   how many
     wait_*    from acceptance to the first claim        late_*    from due to claimed, of every claim
     run_*     from claimed to the end of a delivery     total_*   from acceptance to the end of the job
               each: `_sketch`, and `_p50`, `_p95`, `_p99` in seconds
@@ -36,7 +36,7 @@ from forebay.spark.tables.columns import (
 
 _COUNTED: Final = (
     *(Change.ACCEPTED, Change.CLAIMED, Change.ACKED, Change.RETRIED, Change.RELEASED, Change.DIED, Change.EXPIRED),
-    *(Change.DISMISSED, Change.CANCELLED, Change.REDRIVEN),
+    *(Change.DISCARDED, Change.CANCELLED, Change.REDRIVEN),
 )
 MEASURES: Final = ("wait", "late", "run", "total")
 
@@ -100,7 +100,7 @@ def with_depths_after(rows: DataFrame, before: DataFrame) -> DataFrame:
 def _rated(rows: DataFrame) -> DataFrame:
     so_far = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
     columns = {"depth": F.sum("change").over(so_far), "day": F.to_date("minute")}
-    ended = (Change.ACKED, Change.RETRIED, Change.DIED, Change.DISMISSED)
+    ended = (Change.ACKED, Change.RETRIED, Change.DIED, Change.DISCARDED)
     columns |= {
         "retry_rate": _share([Change.RETRIED], ended),
         "dead_rate": _share([Change.DIED, Change.EXPIRED], tuple(each for each in ENDED if each in _COUNTED)),

@@ -119,8 +119,8 @@ class Cell:
     def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
         return self._call(lambda: self.backend.purge(state, before, limit, queue))
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
-        gone = self._call(lambda: self.backend.discard([self._local(each) for each in ids]))
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
+        gone = self._call(lambda: self.backend.purge_dead([self._local(each) for each in ids]))
         return [self._outside(each) for each in gone]
 
     def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:

@@ -145,7 +145,7 @@ class Jobs:
         if job is None or job.state is not State.DEAD:
             return False
         reason = f"job {job_id} is dead in cell {cell.name!r}, and its draft would live in another one"
-        raise Invalid("replace_dead", reason, "enqueue the draft, then discard the dead job")
+        raise Invalid("replace_dead", reason, "enqueue the draft, then purge the dead one")
 
     # -- leases and verdicts
 
@@ -230,10 +230,10 @@ class Jobs:
             if full.limit > 0 or full.queue not in self._group.map.moves:
                 raise
             reason = "it has left the cell that has these dead letters, so they cannot become jobs there"
-            raise Invalid(f"queue {full.queue}", reason, "enqueue their drafts again, then discard them") from None
+            raise Invalid(f"queue {full.queue}", reason, "enqueue their drafts again, then purge them") from None
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
-        return self._moved(ids, lambda cell, part: cell.discard(part))
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
+        return self._moved(ids, lambda cell, part: cell.purge_dead(part))
 
     def _moved(self, ids: Sequence[int], call: Callable[[Cell, list[int]], list[int]]) -> list[int]:
         """Each cell returns those that it moved."""

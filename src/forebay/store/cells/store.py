@@ -37,7 +37,7 @@ class CellsBackend:
         self.promote, self.claim, self.extend = jobs.promote, jobs.claim, jobs.extend
         self.settle, self.overdue, self.report_progress = jobs.settle, jobs.overdue, jobs.report_progress
         self.get, self.cancel, self.redrive = jobs.get, jobs.cancel, jobs.redrive
-        self.discard, self.purge = jobs.discard, jobs.purge
+        self.purge_dead, self.purge = jobs.purge_dead, jobs.purge
         self.browse, self.backlog, self.queues = observing.browse, observing.backlog, observing.queues
         self.totals, self.specs, self.gates = observing.totals, observing.specs, observing.gates
         self.hold, self.ahead = observing.hold, observing.ahead

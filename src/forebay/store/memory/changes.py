@@ -138,7 +138,7 @@ def _ack(facts: Facts, change: ChangeSet, each: JobChange) -> None:
         _finish(row, State.DONE, change.at, each.until)
 
 
-def _dismiss(facts: Facts, change: ChangeSet, each: JobChange) -> None:
+def _discard(facts: Facts, change: ChangeSet, each: JobChange) -> None:
     for row in _settled(facts, each):
         _finish(row, State.CANCELLED, change.at, each.until)
         if not each.until:
@@ -267,7 +267,7 @@ RULES: Final[Mapping[str, Rule]] = {
     Change.CLAIMED: Rule(_claim, _begun),
     Change.EXTENDED: Rule(_extend, _running),
     Change.ACKED: Rule(_ack, _running, ends=True),
-    Change.DISMISSED: Rule(_dismiss, _running, ends=True),
+    Change.DISCARDED: Rule(_discard, _running, ends=True),
     Change.RETRIED: Rule(_wait_again, _running),
     Change.RELEASED: Rule(_wait_again, _running),
     Change.DIED: Rule(_die, _running, ends=True),
@@ -308,8 +308,8 @@ def _put(facts: Facts, tables: TableChanges, at: Instant) -> None:
     _update(facts.gate_limits, tables.gate_limits)
     _update(facts.schedules, tables.schedules)
     facts.last_ticks |= tables.last_ticks
-    for fed in tables.feeds.values():
-        facts.remember_feed(fed, at)
+    for each in tables.ingested.values():
+        facts.remember_ingested(each, at)
     if tables.tats:
         _move_tats(facts.tats, tables.tats, at)
 

@@ -158,7 +158,7 @@ class Control:
         """The first ready rows of lanes with this gate; those past their expiry die, and do not count."""
         queues = self._index.queues
         lanes = self._index.lanes.conditions.get(name, ())
-        heads = [(queues[queue].front.lanes[lane].head or (), (queue, lane)) for queue, lane in lanes]
+        heads = [(queues[queue].queue_lanes.lanes[lane].head or (), (queue, lane)) for queue, lane in lanes]
         rows: list[JobRow] = []
         late: list[JobRow] = []
         for _, _, row in merged(heads, lambda each: queues[each[0]].walk(each[1])):

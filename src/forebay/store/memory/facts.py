@@ -308,7 +308,7 @@ class Facts:
         self.last_ticks: dict[str, Instant] = {}
         self.logs = LogsByName()
         self.ledger = LedgerState()
-        self.feeds: dict[str, tuple[Ingested, Instant]] = {}
+        self.ingested: dict[str, tuple[Ingested, Instant]] = {}
         self.removed: dict[int, Mark] = {}
         self._removed_order: deque[int] = deque()
         self._key_ends: Deadlines[KeyName] = Deadlines(1_000_000)
@@ -360,9 +360,9 @@ class Facts:
     def removed_in_order(self) -> Iterator[tuple[int, Mark]]:
         return ((job_id, self.removed[job_id]) for job_id in self._removed_order)
 
-    def remember_feed(self, fed: Ingested, at: Instant) -> None:
+    def remember_ingested(self, ingested: Ingested, at: Instant) -> None:
         """How far a source has come; those that have not come for long are forgotten."""
-        self.feeds.pop(fed.source, None)
-        self.feeds[fed.source] = (fed, at)
-        for source in [name for name, (_, last) in islice(self.feeds.items(), 2) if last < at - _SOURCE_KEPT]:
-            del self.feeds[source]
+        self.ingested.pop(ingested.source, None)
+        self.ingested[ingested.source] = (ingested, at)
+        for source in [name for name, (_, last) in islice(self.ingested.items(), 2) if last < at - _SOURCE_KEPT]:
+            del self.ingested[source]

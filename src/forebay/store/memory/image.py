@@ -138,7 +138,7 @@ _TABLES: Final[dict[str, _Table]] = {
     "tats": _mapping(str, Instant, lambda facts: facts.tats),
     "schedules": _mapping(str, Schedule, lambda facts: facts.schedules),
     "last_ticks": _mapping(str, Instant, lambda facts: facts.last_ticks),
-    "feeds": _mapping(str, tuple[Ingested, Instant], lambda facts: facts.feeds),
+    "ingested": _mapping(str, tuple[Ingested, Instant], lambda facts: facts.ingested),
     "rows": _table(
         JobRow,
         lambda facts: facts.rows.values(),

@@ -149,8 +149,8 @@ class Index:
         self.leases.remove(row.lease_until, entry.id)
         queue = self._home(row)
         queue.counts[_RUNNING] -= 1
-        if queue.front.whole or entry.gates:
-            for state in self.lanes.give_back(queue.front, entry.gates, entry.cost):
+        if queue.queue_lanes.whole or entry.gates:
+            for state in self.lanes.give_back(queue.queue_lanes, entry.gates, entry.cost):
                 self.has_room(state, entry.cost)
         if row.state is _WAITING:
             self._wait(row, queue)

@@ -74,7 +74,7 @@ class Intake:
             return None
         plan = self.plan(drafts, now)
         ingested = Ingested(source, after.batch, after.taken, after.digest)
-        self.accept(plan, now, "enqueue" if plan.is_new else MAINTAIN, tables=TableChanges(feeds={source: ingested}))
+        self.accept(plan, now, "enqueue" if plan.is_new else MAINTAIN, tables=TableChanges(ingested={source: ingested}))
         return Tally.of(plan.receipts)
 
     @verb
@@ -151,11 +151,11 @@ class Intake:
     def depth(self, queue: str) -> int:
         return self._index.queue(queue).depth
 
-    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
+    def unclaimed(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
         return self._index.queue(queue).shed_order or ()
 
     def _checkpoint(self, source: str) -> Checkpoint | None:
-        known = self._facts.feeds.get(source)
+        known = self._facts.ingested.get(source)
         return None if known is None else Checkpoint(known[0].batch, known[0].taken, known[0].digest)
 
 
@@ -274,7 +274,7 @@ class Jobs:
         return len(self._purge(self._index.finished_before(state, before, limit, queue), now))
 
     @verb
-    def discard(self, now: Instant, ids: Sequence[int]) -> list[int]:
+    def purge_dead(self, now: Instant, ids: Sequence[int]) -> list[int]:
         return self._purge([each for each in dict.fromkeys(ids) if self._facts.state(each) is State.DEAD], now)
 
     def _purge(self, ids: list[int], now: Instant) -> list[int]:

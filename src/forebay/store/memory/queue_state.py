@@ -20,10 +20,10 @@ from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.engine.intake import RankedId, room_in
 from forebay.engine.lanes import (
-    Front,
     GateState,
     Lane,
     Lanes,
+    QueueLanes,
     ReadyJobs,
     closed_of,
     gate_hold,
@@ -85,21 +85,26 @@ class MemoryLanes(Lanes[JobRow]):
         return GateState(name, 0, self._facts.tats.get(name, 0), self._facts.gate_limits.get(name))
 
     def add(
-        self, front: Front[JobRow], cls: str, names: tuple[str, ...], gates: Iterable[Gate], ready: ReadyJobs[JobRow]
+        self,
+        queue_lanes: QueueLanes[JobRow],
+        cls: str,
+        names: tuple[str, ...],
+        gates: Iterable[Gate],
+        ready: ReadyJobs[JobRow],
     ) -> Lane[JobRow]:
         for name in names:
             if name.startswith(_UNTIL):
-                self.conditions.setdefault(name, {})[front.queue, (cls, names)] = None
-        return super().add(front, cls, names, gates, ready)
+                self.conditions.setdefault(name, {})[queue_lanes.queue, (cls, names)] = None
+        return super().add(queue_lanes, cls, names, gates, ready)
 
-    def drop(self, front: Front[JobRow], lane: Lane[JobRow]) -> None:
+    def drop(self, queue_lanes: QueueLanes[JobRow], lane: Lane[JobRow]) -> None:
         for name in lane.names:
             if name.startswith(_UNTIL):
                 lanes = self.conditions[name]
-                del lanes[front.queue, (lane.cls.name, lane.names)]
+                del lanes[queue_lanes.queue, (lane.cls.name, lane.names)]
                 if not lanes:
                     del self.conditions[name]
-        super().drop(front, lane)
+        super().drop(queue_lanes, lane)
 
     def tats(self) -> dict[str, Instant]:
         """What is new of rates, to be written down."""
@@ -195,9 +200,9 @@ class QueueState:
         "_single",
         "claimers",
         "counts",
-        "front",
         "newest",
         "producers",
+        "queue_lanes",
         "shed_order",
         "spec",
         "stamper",
@@ -211,7 +216,7 @@ class QueueState:
         self._lanes = lanes
         self._single = PlainRows()
         self._ages: list[RankedRow] = []
-        self.front = lanes.fronts[spec.name] = Front(spec.name, lanes)
+        self.queue_lanes = lanes.by_queue[spec.name] = QueueLanes(spec.name, lanes)
         self.configure(spec, running)
 
     @property
@@ -231,18 +236,18 @@ class QueueState:
         self.shed_order = None if self.stamper.sheds is None else ShedOrder(self.stamper.sheds)
         weight = None if spec.share is None else self.stamper.weight
         uses = [(row.entry.gates, row.entry.cost) for row in running]
-        self._lanes.configure(self.front, self.stamper.whole, weight, self.stamper.gates, uses)
-        if weight is not None and len(self._single) and _NO_LANE not in self.front.lanes:
-            self._lanes.add(self.front, *_NO_LANE, (), self._single)
+        self._lanes.configure(self.queue_lanes, self.stamper.whole, weight, self.stamper.gates, uses)
+        if weight is not None and len(self._single) and _NO_LANE not in self.queue_lanes.lanes:
+            self._lanes.add(self.queue_lanes, *_NO_LANE, (), self._single)
         self.producers.wake(self.room)
 
     def push(self, row: JobRow) -> None:
         """A row is ready."""
-        entry, front = row.entry, self.front
+        entry, queue_lanes = row.entry, self.queue_lanes
         if entry.cls or entry.gates:
             self._push_into(row, (entry.cls, entry.gates))
         else:
-            plain, alone = row.rank == row.due_at, not front.lanes and front.weight is None
+            plain, alone = row.rank == row.due_at, not queue_lanes.lanes and queue_lanes.weight is None
             if plain and alone:
                 heappush(self._single.items, (row.rank, entry.id, row))
                 return
@@ -260,37 +265,39 @@ class QueueState:
     def withdraw(self, row: JobRow) -> None:
         """A ready row left without being claimed: it ended, or is behind another one of its line again."""
         entry = row.entry
-        lane = self.front.lanes.get((entry.cls, entry.gates))
+        lane = self.queue_lanes.lanes.get((entry.cls, entry.gates))
         ready = self._single if lane is None else _ready_of(lane)
         ready.remove(row)
         if lane is not None:
-            self._lanes.shrank(self.front, lane)
+            self._lanes.shrank(self.queue_lanes, lane)
 
     def take(self, count: int, cls: str | None, now: Instant, expiring: bool) -> tuple[list[JobRow], list[JobRow]]:
         """The next rows that gates admit, and rows that were met past their expiry; all of them left their lanes."""
-        front, lanes = self.front, self._lanes
-        if front.lanes:
-            if len(front.lanes) == 1 and _NO_LANE in front.lanes and front.weight is None:
-                lanes.drop(front, front.lanes[_NO_LANE])
+        queue_lanes, lanes = self.queue_lanes, self._lanes
+        if queue_lanes.lanes:
+            if len(queue_lanes.lanes) == 1 and _NO_LANE in queue_lanes.lanes and queue_lanes.weight is None:
+                lanes.drop(queue_lanes, queue_lanes.lanes[_NO_LANE])
             else:
-                taken = lanes.take(front, count, now, cls)
+                taken = lanes.take(queue_lanes, count, now, cls)
                 for name, state in taken.gates.items():
-                    if state.numbers[front.queue].step:
+                    if state.numbers[queue_lanes.queue].step:
                         lanes.started[name] = state
                 return taken.jobs, taken.expired
         if cls:
             return [], []
-        return self._take_single(min(count, room_of(front.whole, now)) if front.whole else count, now, expiring)
+        return self._take_single(
+            min(count, room_of(queue_lanes.whole, now)) if queue_lanes.whole else count, now, expiring
+        )
 
     def workable_at(self, now: Instant) -> Instant:
         """When a claim may find something that is ready: now, later at a rate, or never."""
-        front = self.front
+        queue_lanes = self.queue_lanes
         if not self.counts[_READY]:
             return MAX_INSTANT
-        if front.lanes:
-            return self._lanes.workable_at(front, now)
+        if queue_lanes.lanes:
+            return self._lanes.workable_at(queue_lanes, now)
         head = self._single.head()
-        return now if head is None else starts_at(front.whole, head[2].entry.cost, now)
+        return now if head is None else starts_at(queue_lanes.whole, head[2].entry.cost, now)
 
     def oldest(self, now: Instant) -> int:
         """How long the oldest ready row has been due."""
@@ -306,27 +313,27 @@ class QueueState:
 
     def walk(self, lane: LaneName) -> Iterator[RankedRow]:
         """The ready rows of a lane, in order; nothing may change meanwhile."""
-        return _ready_of(self.front.lanes[lane]).walk()
+        return _ready_of(self.queue_lanes.lanes[lane]).walk()
 
     def hold(self, row: JobRow, now: Instant) -> Hold | None:
         """The gate that holds a ready row's lane, by its first job that has not expired."""
-        lane = self.front.lanes.get((row.entry.cls, row.entry.gates))
+        lane = self.queue_lanes.lanes.get((row.entry.cls, row.entry.gates))
         alive = (item[2] for item in self._ready(row).walk() if not item[2].is_expired(now))
-        gates = (*self.front.whole, *(() if lane is None else lane.gates))
+        gates = (*self.queue_lanes.whole, *(() if lane is None else lane.gates))
         return gate_hold(gates, next(alive, row).entry.cost, now, lambda: self.ahead(row, MAX_AHEAD))
 
     def held(self, now: Instant) -> int:
         """How many ready rows closed gates hold, as far as claims have met them."""
-        if closed_of(self.front.whole, 1, now) is not None:
+        if closed_of(self.queue_lanes.whole, 1, now) is not None:
             return self.counts[_READY]
         held = 0
-        for lane in islice(self.front.parked, MAX_AHEAD):
-            if lane.at is not None and not lane.at.is_open(lane.at.numbers[self.front.queue], lane.cost, now):
+        for lane in islice(self.queue_lanes.parked, MAX_AHEAD):
+            if lane.at is not None and not lane.at.is_open(lane.at.numbers[self.queue_lanes.queue], lane.cost, now):
                 held += len(_ready_of(lane))
         return min(held, MAX_AHEAD)
 
     def _take_single(self, count: int, now: Instant, expiring: bool) -> tuple[list[JobRow], list[JobRow]]:
-        whole = self.front.whole
+        whole = self.queue_lanes.whole
         rows = self._single.take(count)
         late = [row for row in rows if row.is_expired(now)] if expiring else []
         if late or (whole and any(row.entry.cost > 1 for row in rows)):
@@ -335,7 +342,7 @@ class QueueState:
             rows, late = self._take_one_by_one(count, now)
         else:
             for gate, state in whole:
-                state.take(self.front.queue, gate, len(rows), now)
+                state.take(self.queue_lanes.queue, gate, len(rows), now)
         if rows:
             self._lanes.started |= {state.name: state for gate, state in whole if gate.step}
         return rows, late
@@ -348,7 +355,7 @@ class QueueState:
             row = head[2]
             if row.is_expired(now):
                 late.append(row)
-            elif start(self.front.whole, self.front.queue, row.entry.cost, now):
+            elif start(self.queue_lanes.whole, self.queue_lanes.queue, row.entry.cost, now):
                 rows.append(row)
             else:
                 break
@@ -356,27 +363,27 @@ class QueueState:
         return rows, late
 
     def _push_into(self, row: JobRow, name: LaneName) -> None:
-        front, lanes = self.front, self._lanes
-        lane = front.lanes.get(name)
+        queue_lanes, lanes = self.queue_lanes, self._lanes
+        lane = queue_lanes.lanes.get(name)
         if lane is None:
-            if not front.lanes and len(self._single):
-                lanes.add(front, *_NO_LANE, (), self._single)
+            if not queue_lanes.lanes and len(self._single):
+                lanes.add(queue_lanes, *_NO_LANE, (), self._single)
             ready = LaneRows()
             ready.add(row)
-            lanes.add(front, *name, self.stamper.gates(name[1]) if name[1] else (), ready)
+            lanes.add(queue_lanes, *name, self.stamper.gates(name[1]) if name[1] else (), ready)
         elif _ready_of(lane).add(row):
-            lanes.grew(front, lane)
+            lanes.grew(queue_lanes, lane)
 
     def _join(self, leads: bool) -> None:
         """The queue has other lanes besides the one without class and gates."""
-        lane = self.front.lanes.get(_NO_LANE)
+        lane = self.queue_lanes.lanes.get(_NO_LANE)
         if lane is None:
-            self._lanes.add(self.front, *_NO_LANE, (), self._single)
+            self._lanes.add(self.queue_lanes, *_NO_LANE, (), self._single)
         elif leads:
-            self._lanes.grew(self.front, lane)
+            self._lanes.grew(self.queue_lanes, lane)
 
     def _ready(self, row: JobRow) -> LaneRows:
-        lane = self.front.lanes.get((row.entry.cls, row.entry.gates))
+        lane = self.queue_lanes.lanes.get((row.entry.cls, row.entry.gates))
         return self._single if lane is None else _ready_of(lane)
 
 

@@ -86,7 +86,7 @@ class MemoryBackend:
         self.ingested, self.ingest, self.replace_dead = intake.ingested, intake.ingest, intake.replace_dead
         self.claim, self.extend, self.overdue = jobs.claim, jobs.extend, jobs.overdue
         self.settle, self.cancel, self.redrive = jobs.settle, jobs.cancel, jobs.redrive
-        self.purge, self.discard = jobs.purge, jobs.discard
+        self.purge, self.purge_dead = jobs.purge, jobs.purge_dead
         self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
         self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
         self.gates, self.wait, self.wait_ended = observing.gates, observing.wait, observing.wait_ended

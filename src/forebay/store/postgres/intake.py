@@ -308,7 +308,7 @@ class BatchPlan:
         depth: int = self._unit.fetch(_DEPTH, (queue,))[0][0]
         return depth
 
-    def resting(self, queue: str, shed: Shed, limit: int) -> list[RankedId]:
+    def unclaimed(self, queue: str, shed: Shed, limit: int) -> list[RankedId]:
         """Unclaimed jobs of a bounded queue, whose row is locked.
 
         Claims take no such lock: a job that is being claimed at this moment counts as running.

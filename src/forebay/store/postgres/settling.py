@@ -394,9 +394,9 @@ class Settling:
     def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
         return self._session.write(lambda unit: _purge(unit, STATES.index(state), before, limit, queue))
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
         known = [job_id for job_id in dict.fromkeys(ids) if 0 < job_id <= MAX_ID]
-        return self._session.write(partial(_discard, known)) if known else []
+        return self._session.write(partial(_purge_dead, known)) if known else []
 
     def _apply(self, groups: Sequence[PackGroup]) -> set[int]:
         """The numbers of the packs that were settled."""
@@ -474,7 +474,7 @@ class Settling:
         return Settled.APPLIED if last == (fence[1], VERDICT_CODES[type(verdict)]) else Settled.STALE
 
 
-def _discard(ids: Sequence[int], unit: UnitOfWork) -> list[int]:
+def _purge_dead(ids: Sequence[int], unit: UnitOfWork) -> list[int]:
     dead = set(take_dead(unit, ids))
     if dead:
         unit.builder.set_verb("purge")

@@ -55,7 +55,7 @@ class PostgresBackend:
         )
         self.claim, self.extend, self.beat, self.overdue = claims.claim, claims.extend, claims.beat, claims.overdue
         self.settle, self.settle_and_claim, self.cancel = settling.settle, settling.settle_and_claim, settling.cancel
-        self.redrive, self.purge, self.discard = settling.redrive, settling.purge, settling.discard
+        self.redrive, self.purge, self.purge_dead = settling.redrive, settling.purge, settling.purge_dead
         self.transaction, self.atransaction = transactions.transaction, transactions.atransaction
         self.settle_in = transactions.settle_in
         self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead

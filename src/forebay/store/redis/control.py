@@ -84,8 +84,8 @@ class Control:
         purged: int = self._session.call("purge", STATES.index(state), before, limit, queue or "")
         return purged
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
-        return [int(each) for each in self._session.call("discard", packed(sids(ids)))]
+    def purge_dead(self, ids: Sequence[int]) -> list[int]:
+        return [int(each) for each in self._session.call("purge_dead", packed(sids(ids)))]
 
     def put_schedule(self, schedule: Schedule) -> None:
         body = _encode(replace(schedule, next_at=0, last_at=None, last_job=None))

@@ -37,7 +37,7 @@ class RedisBackend:
         self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
         self.gates = observing.gates
         self.cancel, self.redrive = control.cancel, control.redrive
-        self.purge, self.discard = control.purge, control.discard
+        self.purge, self.purge_dead = control.purge, control.purge_dead
         self.put_spec, self.pause = control.put_spec, control.pause
         self.set_gate, self.release = control.set_gate, control.release
         self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from forebay.core.gate import Gate, is_shared
 from forebay.core.instant import Instant
 from forebay.core.limits import LANES_MET, MAX_INSTANT, MIN_INTEGER
-from forebay.engine.lanes import Class, Front, GateState, Lane, Lanes, Taken, opening, starts_at
+from forebay.engine.lanes import Class, GateState, Lane, Lanes, QueueLanes, Taken, opening, starts_at
 from forebay.engine.order import Key, More, Order
 from forebay.store.sqlite.gates import Gates, LaneTable
 from forebay.store.sqlite.tables import QueueCounters, lane_name, statement
@@ -100,7 +100,7 @@ class LaneJobs:
 
 _Lane: TypeAlias = Lane[ReadyHead]
 _Class: TypeAlias = Class[ReadyHead]
-_Front: TypeAlias = Front[ReadyHead]
+_QueueLanes: TypeAlias = QueueLanes[ReadyHead]
 
 
 class LaneRow(NamedTuple):
@@ -123,16 +123,16 @@ class LoadedLanes(Lanes[ReadyHead]):
     def new_state(self, name: str) -> GateState:
         return self.table.state(name)
 
-    def load(self, front: _Front, of: _Class, gates: Iterable[Gate], jobs: LaneJobs) -> _Lane:
+    def load(self, queue_lanes: _QueueLanes, of: _Class, gates: Iterable[Gate], jobs: LaneJobs) -> _Lane:
         """A lane as it is stored, open or parked."""
-        lane = Lane(of, lane_name(jobs.lane).gates, jobs, self._numbered(front, gates))
+        lane = Lane(of, lane_name(jobs.lane).gates, jobs, self._numbered(queue_lanes, gates))
         for _, state in lane.gates:
             state.refs += 1
-        front.lanes[of.name, lane.names] = lane
+        queue_lanes.lanes[of.name, lane.names] = lane
         return lane
 
-    def number(self, front: _Front, gate: Gate) -> GateState:
-        return self._numbered(front, (gate,))[0][1]
+    def number(self, queue_lanes: _QueueLanes, gate: Gate) -> GateState:
+        return self._numbered(queue_lanes, (gate,))[0][1]
 
 
 class ClaimCursor:
@@ -159,21 +159,21 @@ class ClaimCursor:
         self._met: set[str] = set()
         self._woken: set[str] = set()
         self._changed: dict[str, None] = {}
-        self._front: _Front = Front(queue.name, rules)
+        self._queue_lanes: _QueueLanes = QueueLanes(queue.name, rules)
         self._load()
 
     def take(self, count: int, cls: str | None) -> Taken[ReadyHead]:
         """The jobs of a claim; `write` makes it so."""
         if cls is not None:
             self._load_class(cls)
-        taken = self._rules.take(self._front, count, self._rules.now, cls)
+        taken = self._rules.take(self._queue_lanes, count, self._rules.now, cls)
         self._changed |= dict.fromkeys([*taken.gates, *(lane.at.name for lane in taken.parked if lane.at is not None)])
         self._park_at_rates(taken)
         return taken
 
     def workable_at(self) -> Instant:
         """When a claim may find something if nothing happens: now, later at a rate, or never."""
-        at = self._rules.workable_at(self._front, self._rules.now)
+        at = self._rules.workable_at(self._queue_lanes, self._rules.now)
         return min(at, self._rules.next_opening() or MAX_INSTANT)
 
     def write(self, table: LaneTable) -> None:
@@ -198,15 +198,15 @@ class ClaimCursor:
 
     def _write_classes(self) -> None:
         rows = []
-        for name, of in self._front.classes.items():
+        for name, of in self._queue_lanes.classes.items():
             stored = self._classes.get(name)
-            if stored is None or stored[1] or stored[0] != of.turn or of in self._front.order:
+            if stored is None or stored[1] or stored[0] != of.turn or of in self._queue_lanes.order:
                 row = (of.turn, of.open.first() is not None)
                 if row != stored:
                     rows.append((self._queue.name, name, *row))
         self._connection.executemany(_PUT_CLASS, rows)
-        if self._queue.turn != self._front.turn:
-            self._queue.turn, self._queue.changed = self._front.turn, True
+        if self._queue.turn != self._queue_lanes.turn:
+            self._queue.turn, self._queue.changed = self._queue_lanes.turn, True
 
     def _write_gates(self) -> None:
         """Gates that have room for parked lanes are awake, the others are not; of rates it is known when they open."""
@@ -225,25 +225,25 @@ class ClaimCursor:
                 self._rules.table.wake_at[name] = at if at < MAX_INSTANT else None
 
     def _load(self) -> None:
-        front, queue, stamper = self._front, self._queue, self._queue.known.stamper
+        queue_lanes, queue, stamper = self._queue_lanes, self._queue, self._queue.known.stamper
         self._rules.table.load(gate.name for gate in stamper.whole)
-        self._rules.fronts[queue.name] = front
-        self._rules.configure(front, stamper.whole, stamper.weight if self._shares else None, stamper.gates)
-        front.clear(self._more_classes if self._shares else None)
-        front.turn = queue.turn
+        self._rules.by_queue[queue.name] = queue_lanes
+        self._rules.configure(queue_lanes, stamper.whole, stamper.weight if self._shares else None, stamper.gates)
+        queue_lanes.clear(self._more_classes if self._shares else None)
+        queue_lanes.turn = queue.turn
         classes = [] if self._shares else [cls for (cls,) in self._connection.execute(_CLASSES, (queue.name,))]
         if queue.counts[READY] > queue.laned and "" not in classes:
             classes.append("")
         for cls in classes:
-            front.order.put(self._class(cls))
+            queue_lanes.order.put(self._class(cls))
         woken = [name for (name,) in self._connection.execute(_WOKEN, (queue.name, LANES_MET))]
         gates = stamper.gates(woken)
         self._load_gates(gates)
         self._woken = set(woken)
         for gate in gates:
-            state = self._rules.number(front, gate)
+            state = self._rules.number(queue_lanes, gate)
             if queue.name in state.parked:
-                front.order.put(state)
+                queue_lanes.order.put(state)
 
     def _load_class(self, cls: str) -> None:
         """A claim of one class reads all of its lanes, parked or not."""
@@ -254,7 +254,7 @@ class ClaimCursor:
             self._add_parked(lane, of, LaneRow(rank, job_id, turn, at))
 
     def _class(self, name: str) -> _Class:
-        of = self._front.classes.get(name)
+        of = self._queue_lanes.classes.get(name)
         if of is not None:
             return of
         turn, is_open = self._queue.turn if self._shares else 0, False
@@ -269,14 +269,14 @@ class ClaimCursor:
         add = partial(self._add_open, of)
         more = self._pager(_OPEN_LANES, (self._queue.name, name), (MIN_INTEGER, 0), add, first)
         of.lanes = _MANY
-        self._front.classes[name] = of
+        self._queue_lanes.classes[name] = of
         if not name and self._queue.counts[READY] > self._queue.laned:
             of.open.put(self._lane("", of, LaneRow(0, 0, 0, None)))
         return of
 
     def _more_classes(self) -> Key | None:
         """The next classes by their turns; of more than a page with the same turn, those with the first jobs."""
-        execute, queue, wanted = self._connection.execute, self._queue.name, self._size - len(self._front.classes)
+        execute, queue, wanted = self._connection.execute, self._queue.name, self._size - len(self._queue_lanes.classes)
         size = wanted if wanted >= _MIN_PAGE else self._size
         if self._tied is None:
             found = execute(_BY_TURN, (queue, self._turn, size)).fetchall()
@@ -299,17 +299,17 @@ class ClaimCursor:
     def _add_classes(self, found: Sequence[Any]) -> None:
         """Classes come with their first lanes, and these with their first jobs."""
         self._share_page(len(found))
-        names = [name for _, name in found if name not in self._front.classes]
+        names = [name for _, name in found if name not in self._queue_lanes.classes]
         first: dict[str, list[Any]] = {name: [] for name in names}
         for cls, *lane in self._connection.execute(_LANES_OF_CLASSES, (json.dumps(names), self._queue.name, _AHEAD)):
             first[cls].append(lane)
         self._load_jobs([lane[-1] for lanes in first.values() for lane in lanes])
         for turn, name in found:
-            of = self._front.classes.get(name)
+            of = self._queue_lanes.classes.get(name)
             if of is None:
                 self._classes[name] = (turn, True)
                 of = self._new_class(name, turn, sorted(first[name]))
-            self._front.order.put(of)
+            self._queue_lanes.order.put(of)
 
     def _add_open(self, of: _Class, found: Sequence[Any]) -> Key:
         if not self._shares:
@@ -346,12 +346,12 @@ class ClaimCursor:
         lane = self._lane(name, of, row)
         state = self._rules.table.state(row.at)
         lane.at = state
-        of.parked[lane] = self._front.parked[lane] = None
+        of.parked[lane] = self._queue_lanes.parked[lane] = None
         state.parked.setdefault(self._queue.name, Order(Lane.place)).put(lane)
 
     def _lane(self, name: str, of: _Class, row: LaneRow) -> _Lane:
         jobs = self._jobs.pop(name, None) or LaneJobs(self._connection, self._queue.name, name, self._page)
-        lane = self._lanes[name] = self._rules.load(self._front, of, self._queue.known.gates(name), jobs)
+        lane = self._lanes[name] = self._rules.load(self._queue_lanes, of, self._queue.known.gates(name), jobs)
         self._rows[name] = row
         return lane
 
@@ -377,9 +377,9 @@ class ClaimCursor:
             return
         for lane in list(self._lanes.values()):
             if lane.at is None and not spent.isdisjoint(lane.names) and lane.head is not None:
-                closed = self._rules.closed_gate(self._front, lane)
+                closed = self._rules.closed_gate(self._queue_lanes, lane)
                 if closed is not None:
-                    self._rules.park(self._front, lane, closed)
+                    self._rules.park(self._queue_lanes, lane, closed)
                     self._changed[closed.name] = None
 
     def _share_page(self, parts: int) -> None:

@@ -118,7 +118,7 @@ class Control:
     def cancel(self, unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
         found = _found(unit, ids)
         plan = plan_cancel(ids, {row.id: STATES[row.state] for row in found.values()})
-        ended = {job_id: _dismiss(unit, found[job_id]) for job_id in plan.ended}
+        ended = {job_id: _discard(unit, found[job_id]) for job_id in plan.ended}
         requested = [job_id for job_id in plan.requested if not found[job_id].cancel_requested]
         unit.topics.update(ended)
         lines = {row.line: None for job_id in ended if (row := found[job_id]).line is not None and not row.behind}
@@ -162,7 +162,7 @@ class Control:
         return len(finished)
 
     @verb
-    def discard(self, unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
+    def purge_dead(self, unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
         dead = {row.id: row for row in rows_of(unit.connection.execute(_DEAD_OF, (id_list(ids),)))}
         if dead:
             remove_finished(unit, list(dead.values()))
@@ -294,7 +294,7 @@ def _record_cancelled(
         unit.builder.held(Change.CANCEL_REQUESTED, found[job_id], 0)
 
 
-def _dismiss(unit: UnitOfWork, row: JobRow) -> Instant:
+def _discard(unit: UnitOfWork, row: JobRow) -> Instant:
     """A job without a holder will not run; returns until when it is readable."""
     kept_until = unit.queue(row.queue).known.stamper.kept_until(unit.now)
     if kept_until:

@@ -155,7 +155,7 @@ class Tables:
     def depth(self, queue: str) -> int:
         return self._unit.queue(queue).depth
 
-    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
+    def unclaimed(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
         rows = rows_of(self._unit.connection.execute(_RESTING[shed.victim], (queue, limit)))
         self.doomed |= {row.id: row for row in rows}
         return [(row.rank, row.id) for row in rows]

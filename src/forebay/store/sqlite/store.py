@@ -33,7 +33,7 @@ class SqliteBackend:
         self.claim, self.extend, self.overdue = leases.claim, leases.extend, leases.overdue
         self.settle, self.settle_and_claim = leases.settle, leases.settle_and_claim
         self.cancel, self.redrive = control.cancel, control.redrive
-        self.purge, self.discard = control.purge, control.discard
+        self.purge, self.purge_dead = control.purge, control.purge_dead
         self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
         self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
         self.specs, self.gates = observing.specs, observing.gates

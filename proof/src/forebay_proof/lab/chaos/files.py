@@ -208,7 +208,7 @@ class SecondOwner(ChaosFault, frozen=True):
             first.stdout.readline()
         second = run(command)
         if second.returncode == 0 or first.poll() is not None:
-            scene.blame(
+            scene.report_failure(
                 f"two owners of one journal: the second ended with {second.returncode}, the first {first.poll()}"
             )
         output = (second.stderr or second.stdout).strip().splitlines()[-1:]
@@ -218,15 +218,15 @@ class SecondOwner(ChaosFault, frozen=True):
 def judged(scene: Scene, output: WriterReport, place: Path, what: str) -> Bite:
     """What was acknowledged is there, and can be worked on; nothing was acknowledged after the failure."""
     if "accepted" in output.after or (scene.kept == "memory" and "answered" in output.after):
-        scene.blame(f"{what}: acknowledged after the failure")
+        scene.report_failure(f"{what}: acknowledged after the failure")
     store = open_store(url_of(scene.kept, place))
     try:
         found = everything(store)
         if lost := set(output.accepted.values()) - found:
-            scene.blame(f"{what}: accepted and lost: {sorted(lost)[:5]}")
+            scene.report_failure(f"{what}: accepted and lost: {sorted(lost)[:5]}")
         for leases in [store.claim([Want(QUEUE, 1)], "lab", seconds(5))] if output.accepted else []:
             if store.settle([(lease, Ack()) for lease in leases]) != [Settled.APPLIED]:
-                scene.blame(f"{what}: the store cannot be worked on afterwards")
+                scene.report_failure(f"{what}: the store cannot be worked on afterwards")
     finally:
         store.close()
     return Bite(bool(output.failures), f"{len(output.accepted)} accepted; {what}", acks=len(output.accepted))

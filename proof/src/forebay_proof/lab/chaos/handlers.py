@@ -31,7 +31,7 @@ class KillBeforeAck(ChaosFault, frozen=True):
         ends = scene.ended(ids)
         dead = [job.id for job in ends if job is not None and job.state is State.DEAD]
         if dead:
-            scene.blame(f"jobs that were killed once are dead letters: {dead}")
+            scene.report_failure(f"jobs that were killed once are dead letters: {dead}")
         effects = [line for line in read_records(scene.effects) if line.job in set(ids)]
         twice = {line.job for line in effects if line.delivery == 1} & {
             line.job for line in effects if line.delivery > 1
@@ -49,8 +49,8 @@ class BadHandler(ChaosFault, frozen=True):
         (job,) = scene.ended([job_id], 60)
         state = State.DONE if job is None else job.state
         if (must := _ENDS[self.does]) is not None and state is not must:
-            scene.blame(f"{self.does}: job {job_id} is {state.value} in the end, it must be {must.value}")
+            scene.report_failure(f"{self.does}: job {job_id} is {state.value} in the end, it must be {must.value}")
         if job is not None and job.state is State.DEAD and job.attempt != _MAX_ATTEMPTS:
-            scene.blame(f"{self.does}: job {job_id} died after {job.attempt} of {_MAX_ATTEMPTS} attempts")
+            scene.report_failure(f"{self.does}: job {job_id} died after {job.attempt} of {_MAX_ATTEMPTS} attempts")
         runs = sum(line.job == job_id for line in read_records(scene.starts))
         return Bite(runs > 0, f"{self.does}: {runs} runs, {state.value} in the end")

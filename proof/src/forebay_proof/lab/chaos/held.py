@@ -57,9 +57,11 @@ class HoldTransaction(ChaosFault, frozen=True):
         with _held(scene) as began:
             beside = _pace(tallies, lasts)
             if beside.jobs < self.completed * before.jobs:
-                scene.blame(f"{beside.jobs:.0f} jobs/s beside it, {before.jobs:.0f} before it")
+                scene.report_failure(f"{beside.jobs:.0f} jobs/s beside it, {before.jobs:.0f} before it")
             if beside.claim > self.slower * before.claim:
-                scene.blame(f"claims took {1e3 * beside.claim:.1f} ms (p99) beside it, {1e3 * before.claim:.1f} before")
+                scene.report_failure(
+                    f"claims took {1e3 * beside.claim:.1f} ms (p99) beside it, {1e3 * before.claim:.1f} before"
+                )
             self._check_shown(scene, time.monotonic() - began)
             behind, kept = _kept(scene)
         took = self._normal_after(scene, tallies, before)
@@ -74,14 +76,14 @@ class HoldTransaction(ChaosFault, frozen=True):
             return
         assert isinstance(scene.store, Inspecting)
         if not held - _PATIENCE_SECONDS <= (known := scene.store.vitals().held) <= held + _PATIENCE_SECONDS:
-            scene.blame(f"the metric says that a transaction is held for {known:.0f} s, not {held:.0f}")
+            scene.report_failure(f"the metric says that a transaction is held for {known:.0f} s, not {held:.0f}")
         if _SLOT not in scene.store.vitals().slots:
-            scene.blame("the metric does not name the replication slot")
+            scene.report_failure("the metric does not name the replication slot")
         words = [sys.executable, "-m", "forebay", "doctor", "--store", scene.lab_server.url, "--json"]
         lines = subprocess.run(words, capture_output=True, check=False).stdout.splitlines()
         warned = {found["check"] for line in lines if (found := msgspec.json.decode(line))["status"] == "warn"}
         for missed in sorted({"held", "slot"} - warned):
-            scene.blame(f"doctor does not name what is held: {missed}")
+            scene.report_failure(f"doctor does not name what is held: {missed}")
 
     def _normal_after(self, scene: Scene, tallies: Tallies, before: Pace) -> float:
         """Seconds until a second of work is like those before."""
@@ -91,7 +93,9 @@ class HoldTransaction(ChaosFault, frozen=True):
             if pace.jobs >= _NORMAL_RATE * before.jobs and pace.claim <= _NORMAL_CLAIM * before.claim:
                 return took
             if took > self.normal:
-                scene.blame(f"{took:.0f} s after it {pace.jobs:.0f} jobs/s and {1e3 * pace.claim:.1f} ms a claim (p99)")
+                scene.report_failure(
+                    f"{took:.0f} s after it {pace.jobs:.0f} jobs/s and {1e3 * pace.claim:.1f} ms a claim (p99)"
+                )
                 return took
 
 

@@ -76,7 +76,7 @@ class HttpSide:
         for client in self._clients:
             client.join(_PATIENCE)
             if client.is_alive():
-                self._scene.blame("a client of the HTTP side never got its answer")
+                self._scene.report_failure("a client of the HTTP side never got its answer")
         self.close()
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class HttpSide:
                 self.answered_at = now()
                 return int(output["job_id"])
             if answer.status not in _AWAY:
-                self._scene.blame(f"the HTTP side answered {answer.status}: {output}")
+                self._scene.report_failure(f"the HTTP side answered {answer.status}: {output}")
                 self._stop.set()
         except (OSError, HTTPException, ValueError):
             pause(0.02)

@@ -85,7 +85,7 @@ class ReadOnly(ChaosFault, frozen=True):
             pause(self.lasts)
         output, processes = _said(scene) - before, 1 + len(scene.fleet.workers())
         if output > processes * _LINES_A_SECOND * (self.lasts + 2):
-            scene.blame(f"{output} lines of log in {self.lasts:g} s by {processes} processes")
+            scene.report_failure(f"{output} lines of log in {self.lasts:g} s by {processes} processes")
         refused = scene.load.report().unknown - refused
         return Bite(output > 0, f"read-only for {self.lasts:g} s: {refused} jobs not taken, {output} lines of log")
 

@@ -85,10 +85,10 @@ class EndFleet(ChaosFault, frozen=True):
         else:
             code = scene.fleet.stop()
             if code != 0:
-                scene.blame(f"a drained fleet exited with code {code}")
+                scene.report_failure(f"a drained fleet exited with code {code}")
         left = [pid for pid in workers if alive(pid)]
         if left and not self.kill:
-            scene.blame(f"workers outlived their fleet: {left}")
+            scene.report_failure(f"workers outlived their fleet: {left}")
         scene.fleet.restart()
         how = "SIGTERM and then SIGKILL" if self.kill else "SIGTERM"
         return Bite(bool(workers), f"{how} to a fleet of {len(workers)}", workers if self.kill else ())
@@ -152,7 +152,7 @@ class SignalCommand(ChaosFault, frozen=True):
         code = _ended(command, scene.plan.fleet.drain + _END_SECONDS)
         expected = -signal.SIGKILL if way == "kill" else 0
         if code != expected:
-            scene.blame(f"a command that got {way} ended with {code}, not with {expected}")
+            scene.report_failure(f"a command that got {way} ended with {code}, not with {expected}")
 
 
 def _ended(command: ProcessHandle, patience: float) -> int | None:
@@ -186,7 +186,7 @@ class SkewClock(ChaosFault, frozen=True):
             pause(self.lasts)
             scene.skewed.update(other.workers())
             if (code := other.stop()) != 0:
-                scene.blame(f"a fleet whose clock was wrong left with code {code}")
+                scene.report_failure(f"a fleet whose clock was wrong left with code {code}")
         scene.skewed -= before
         done, took = self._effects(scene, scene.skewed), (now() - began) / 1_000_000
         return Bite(done > 0, f"a clock {self.offset:+g} s off, for {took:.1f} s: {done} effects by such so far")

@@ -2,7 +2,7 @@
 
 PASS   all that the plan demands was made, and every promise held
 FAIL   a promise was broken: something lost or doubled, a life that the ledger cannot have, a job stuck, a recovery that
-       took too long, an exit code, or what a fault itself saw (`Scene.blame`)
+       took too long, an exit code, or what a fault itself saw (`Scene.report_failure`)
 INVALID  nothing wrong was found, and it proves nothing: fewer faults bit or fewer jobs were accepted than the plan
        demands, or this machine cannot make the fault
 
@@ -113,7 +113,7 @@ class Runner:
             except AuditFailed as error:
                 missing.append(f"the audit could not be held: {error}")
             except (Stuck, ForebayError) as error:
-                self.scene.blame(f"{type(error).__name__}: {error}")
+                self.scene.report_failure(f"{type(error).__name__}: {error}")
         outcome = self._outcome(len(timeline), verdict, missing)
         outcome.seconds = time.monotonic() - began
         return outcome
@@ -196,7 +196,7 @@ class Runner:
         queues = [QUEUE]
         scene.until(lambda: not sum(each.depth for each in scene.store.backlog(queues)), "all ended", plan.proof.drain)
         if (code := scene.fleet.stop()) != 0:
-            scene.blame(f"the fleet left with code {code}")
+            scene.report_failure(f"the fleet left with code {code}")
         starts, effects = (read_records(folder, scene.skewed) for folder in (scene.starts, scene.effects))
         self._restarts = recovered(scene.strikes, starts, effects, scene.steady)
         (scene.directory / LOG).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in scene.strikes))
@@ -225,7 +225,7 @@ class Runner:
         job, self._unstarted = max(handed.items(), key=lambda item: item[1], default=(0, 0))
         if proof.max_unstarted is not None and self._unstarted > proof.max_unstarted:
             output = f"job {job} was handed out {self._unstarted} times without a start"
-            scene.blame(f"{output}, {proof.max_unstarted} are allowed")
+            scene.report_failure(f"{output}, {proof.max_unstarted} are allowed")
             self._keep_lives(entries, {job})
         if not restarts:
             return
@@ -237,7 +237,7 @@ class Runner:
         for percent, limit in times.items():
             if limit is not None and found[percent] > limit:
                 took = f"{found[percent]:.2f} s (p{percent})"
-                scene.blame(f"jobs that were interrupted started again after {took}, {limit:g} s is allowed")
+                scene.report_failure(f"jobs that were interrupted started again after {took}, {limit:g} s is allowed")
 
     def _judge_deploys(self, entries: list[LedgerEntry], starts: list[HandlerRecord]) -> None:
         """What a drain promises: no claim after the signal, what is released starts soon, attempts are starts."""
@@ -247,17 +247,19 @@ class Runner:
             p99 = percentile(waits, 99)
             scene.say(f"{len(waits):,} jobs released, claimed again after p99 {p99:.2f} s, at most {waits[-1]:.2f} s")
             if proof.release_p99 is not None and p99 > proof.release_p99:
-                scene.blame(
+                scene.report_failure(
                     f"released jobs were claimed again after {p99:.2f} s (p99), {proof.release_p99:g} s is allowed"
                 )
         if proof.max_late_claim is not None:
             signals = scene.memo.get("signals", [])
             for owner, late in deploys.late_claims(entries, signals, proof.max_late_claim)[:_NAMED]:
-                scene.blame(f"{owner} claimed {late:.2f} s after its signal, {proof.max_late_claim:g} s is allowed")
+                scene.report_failure(
+                    f"{owner} claimed {late:.2f} s after its signal, {proof.max_late_claim:g} s is allowed"
+                )
         if proof.attempts_are_starts:
             wrong = deploys.miscounted(entries, starts)
             for job, attempts, began in wrong[:_NAMED]:
-                scene.blame(f"job {job} has {attempts} attempts and began {began} times")
+                scene.report_failure(f"job {job} has {attempts} attempts and began {began} times")
             self._keep_lives(entries, {job for job, _, _ in wrong[:_NAMED]})
 
     def _judge_lives(self, entries: list[LedgerEntry]) -> None:
@@ -265,20 +267,22 @@ class Runner:
         scene = self.scene
         violations = ledger(entries, drained=not self._plan.fleet.ticks)
         for violation in violations[:_NAMED]:
-            scene.blame(f"the ledger: {violation}")
+            scene.report_failure(f"the ledger: {violation}")
         if violations:
             self._keep_lives(entries, {violation.job for violation in violations[:_NAMED]})
         if scene.memo.get("ticks"):
             ticks = [e.record.tick for e in entries if e.record.verb == "fire" and e.record.tick is not None]
             if len(ticks) != len(set(ticks)):
-                scene.blame(f"{len(ticks) - len(set(ticks))} slots of the schedule fired twice")
+                scene.report_failure(f"{len(ticks) - len(set(ticks))} slots of the schedule fired twice")
             if ticks and (missed := (max(ticks) - min(ticks)) // _TICK + 1 - len(set(ticks))):
-                scene.blame(f"{missed} slots of the schedule did not fire")
+                scene.report_failure(f"{missed} slots of the schedule did not fire")
             scene.say(f"{len(ticks)} slots fired")
 
     def _judge_acks(self, entries: list[LedgerEntry]) -> None:
         for job, delivery in unfinished(entries, read_records(self.scene.effects))[:_NAMED]:
-            self.scene.blame(f"job {job} was acknowledged as delivery {delivery}, of which no handler returned")
+            self.scene.report_failure(
+                f"job {job} was acknowledged as delivery {delivery}, of which no handler returned"
+            )
 
     def _keep_lives(self, entries: list[LedgerEntry], jobs: set[int | None]) -> None:
         """The ledger's entries of these jobs, for the investigation."""
@@ -294,7 +298,7 @@ class Runner:
         dead = self.scene.store.browse(Query(queue=QUEUE, kind=kind), 0, MAX_BATCH).jobs
         gone = [job.id for job in dead if job.state.value == "dead"]
         if gone:
-            self.scene.blame(f"given up though what they needed came back: {gone[:_NAMED]}")
+            self.scene.report_failure(f"given up though what they needed came back: {gone[:_NAMED]}")
 
     def _outcome(self, planned: int, verdict: AuditResult | None, missing: list[str]) -> ChaosResult:
         scene, plan = self.scene, self._plan
@@ -307,7 +311,7 @@ class Runner:
         times = [strike.recovery for strike in scene.strikes if strike.recovery is not None]
         p99 = percentile(times, 99) if times else None
         if p99 is not None and p99 > plan.proof.recovery:
-            scene.blame(f"recovery took {p99:.1f} s, {plan.proof.recovery:g} s is allowed")
+            scene.report_failure(f"recovery took {p99:.1f} s, {plan.proof.recovery:g} s is allowed")
         broken = list(scene.blamed)
         if verdict is not None and verdict.answer == "FAIL":
             broken += [f"{count}: {offenders}" for count, offenders in verdict.offenders.items()]

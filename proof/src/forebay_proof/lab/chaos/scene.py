@@ -1,8 +1,8 @@
 """The scene: all that a fault may touch, and the record of what it did.
 
-`Scene.strikes` is the record: one `Strike` each, also written to chaos.ndjson as it happens. `blame` is for a promise
-that a fault saw broken: the verdict is FAIL then, whatever else is found. Jobs that a fault sends by itself have
-receipts like those of the load, so the proof covers them.
+`Scene.strikes` is the record: one `Strike` each, also written to chaos.ndjson as it happens. `report_failure` is for
+a promise that a fault saw broken: the verdict is FAIL then, whatever else is found. Jobs that a fault sends by itself
+have receipts like those of the load, so the proof covers them.
 """
 
 import time
@@ -129,7 +129,7 @@ class Scene:
     def stage(self, lab_server: LabServer, fleet: Fleet, load: Load, store: Store) -> None:
         self._lab_server, self._fleet, self._load, self._store = lab_server, fleet, load, store
 
-    def blame(self, text: str) -> None:
+    def report_failure(self, text: str) -> None:
         self.blamed.append(text)
         self.say(f"broken: {text}")
 

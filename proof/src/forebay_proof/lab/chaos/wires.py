@@ -114,5 +114,5 @@ class HalfOpenListener(ChaosFault, frozen=True):
         replaced = wire.speaking(_LISTEN)
         wire.unmute()
         if self.lasts >= 20 and not replaced:
-            scene.blame(f"no listener is back {self.lasts:g} s after {count} listeners fell silent")
+            scene.report_failure(f"no listener is back {self.lasts:g} s after {count} listeners fell silent")
         return Bite(count > 0, f"{count} listeners silent for {self.lasts:g} s, {replaced} new ones meanwhile")

@@ -85,7 +85,7 @@ async def begin(
         wanted = msgspec.structs.replace(wanted, state=State.DEAD)
     patch = parse_patch(form.patch) if act == "redrive" else None
     action = BulkAction(actor, act, wanted, form.limit, form.rate, patch)
-    cache.bulk_actions.begin(action)
+    cache.bulk_actions.dry_run(action)
     return link("bulk", action.id)
 
 
@@ -98,12 +98,12 @@ async def action(cache: Cache, action_id: str, actor: OperatorActor) -> HtmlPage
     return HtmlPage("bulk_action.html", _TITLES[found.act], values, _nav(found.act), live=True)
 
 
-@router.post("/ui/bulk/{action_id}/go")
-async def go(cache: Cache, action_id: str, actor: OperatorActor) -> str:
+@router.post("/ui/bulk/{action_id}/start")
+async def start(cache: Cache, action_id: str, actor: OperatorActor) -> str:
     found = _mine(cache, actor, action_id)
     cache.bulk_actions.check_chosen(found)
     await _record(cache, found, f"{found.act} many", **_facts(found))
-    cache.bulk_actions.go(found, cache.invalidate)
+    cache.bulk_actions.start(found, cache.invalidate)
     return link("bulk", action_id)
 
 

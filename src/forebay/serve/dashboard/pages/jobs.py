@@ -163,7 +163,7 @@ def redrive(cache: Cache, job_id: int, actor: OperatorActor) -> str:
 
 @router.post("/ui/jobs/{job_id}/purge")
 def purge(cache: Cache, job_id: int, actor: OperatorActor) -> str:
-    return _change(cache, actor, job_id, "dlq purge", lambda ids: "purged" if cache.store.discard(ids) else "alive")
+    return _change(cache, actor, job_id, "dlq purge", lambda ids: "purged" if cache.store.purge_dead(ids) else "alive")
 
 
 def _change(cache: ViewCache, actor: Actor, job_id: int, action: str, verb: Callable[[list[int]], str]) -> str:

@@ -34,7 +34,7 @@ FIND_SECONDS: Final = 0.2
 
 MAX_SHOWN: Final = 200
 _PROBE: Final = 16
-_ENDS: Final = frozenset((Change.ACKED, Change.DISMISSED, Change.CANCELLED, Change.PURGED))
+_ENDS: Final = frozenset((Change.ACKED, Change.DISCARDED, Change.CANCELLED, Change.PURGED))
 """The last changes of a removed job."""
 
 
@@ -66,7 +66,7 @@ NO_LEDGER: Final = "This store keeps no ledger, so the job has no timeline."
 FORGOTTEN: Final = "The ledger has no record of it, or is too long to be searched here."
 ENDED: Final[dict[str, str]] = {
     Change.ACKED: "done",
-    Change.DISMISSED: "cancelled",
+    Change.DISCARDED: "cancelled",
     Change.CANCELLED: "cancelled",
     Change.DIED: "dead",
     Change.EXPIRED: "dead",
@@ -253,7 +253,7 @@ def _note(entry: LedgerEntry, span: JobRange) -> str:
             return f"the lease lasts {length(span.until - at)} from here"
         case Change.RETRIED:
             return f"failed after {length(at - span.claimed_at)}, due again {length(span.until - at)} later"
-        case Change.ACKED | Change.DIED | Change.DISMISSED:
+        case Change.ACKED | Change.DIED | Change.DISCARDED:
             return f"after {length(at - span.claimed_at)} of work, {length(at - span.enqueued_at)} in all"
         case Change.RELEASED:
             return f"handed back uncharged, due {length(span.until - at)} later"

@@ -7,7 +7,7 @@ local GONE, CANCELLED_NOW, REQUESTED = 0, 1, 2
 local replies, marks, ends, owners = {}, {}, {}, {}
 
 -- A job that does not run is cancelled.
-local function dismiss(sid, r)
+local function discard(sid, r)
   local keep, m = kept_until(r[QUEUE]), more(r)
   if keep then
     local is = edited(r)
@@ -39,7 +39,7 @@ for i, sid in ipairs(decode(ARGV[3])) do
     end
   else
     replies[i] = CANCELLED_NOW
-    dismiss(sid, r)
+    discard(sid, r)
   end
 end
 for _, each in ipairs(ends) do
@@ -95,7 +95,7 @@ end
 write_all()
 return reply
 
--- verb: discard (once)
+-- verb: purge_dead (once)
 -- Discard: ids. The dead among them are deleted; returns those.
 local going, seen = {}, {}
 for _, sid in ipairs(decode(ARGV[3])) do

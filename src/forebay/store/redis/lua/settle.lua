@@ -12,7 +12,7 @@ local settled, ended, acked, marks_left, waits = {}, {}, {}, {}, false
 local settle
 
 (function()
-  local CHANGES = { a = 'acked', r = 'retried', d = 'died', l = 'released', c = 'dismissed' }
+  local CHANGES = { a = 'acked', r = 'retried', d = 'died', l = 'released', c = 'discarded' }
 
   -- The record of a job after a verdict; nil: it is deleted. And until when, for the ledger.
   local function after_verdict(r, group, mark)
