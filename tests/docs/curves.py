@@ -31,8 +31,10 @@ class ShownCurve(NamedTuple):
 
 
 CURVES: Final = {
-    "headline-depth": ShownCurve("headline", "headline", "postgres-10000", "depth", "Jobs without an end", 1_260),
-    "headline-memory": ShownCurve("headline", "headline", "postgres-10000", "fleet_rss", "Memory of the fleet", 1_260),
+    "headline-depth": ShownCurve("headline", "headline", "postgres-fast-10000", "depth", "Jobs without an end", 1_260),
+    "headline-memory": ShownCurve(
+        "headline", "headline", "postgres-fast-10000", "fleet_rss", "Memory of the fleet", 1_260
+    ),
     "drain": ShownCurve("headline", "headline", "postgres-cold", "left", "Jobs left of five million"),
     "kills": ShownCurve("full", "e04", "postgres-worker", "depth", "Jobs without an end, workers killed"),
 }
@@ -44,7 +46,7 @@ SCHEMES: Final = {"": False, "-dark": True}
 
 def drawn(curve: ShownCurve, *, dark: bool = False) -> str:
     """One plot as an SVG of its own."""
-    table = pq.read_table(ROOT / "docs" / "results" / curve.results / "samples" / "measured.parquet")
+    table = pq.read_table(ROOT / "docs" / "results" / curve.results / "samples")
     for column, wanted in (("experiment", curve.experiment), ("case", curve.case)):
         table = table.filter(pc.equal(table[column], wanted))
     table = table.filter(pc.equal(table["round"], pc.min(table["round"]))).sort_by("at")

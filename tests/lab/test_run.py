@@ -49,6 +49,9 @@ def test_a_fleet_is_killed_under_load_and_nothing_is_lost(tmp_path: Path) -> Non
     last = outcome.samples[-1]
     assert (last.depth, last.accepted) == (0, 900)
     assert last.fleet_cpu > 0
+    claims = outcome.claims
+    assert claims.total > 10
+    assert 0 < claims.percentile(50) <= claims.percentile(99) < 3
     assert not [pid for pid in pids if alive(pid)]
 
 

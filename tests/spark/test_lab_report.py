@@ -30,10 +30,10 @@ def planted(tmp_path: Path) -> Path:
         results.sample("e04", "redis-worker", 1, float(second), depth=10.0 * second)
     results.finish("e04", "redis-worker", 1)
     long = Results(tmp_path / "lab-results" / "headline", seed=7)
-    long.row("headline", "postgres-10000", 1, "lost", 0.0, "jobs", rate=10_000)
+    long.row("headline", "postgres-fast-10000", 1, "lost", 0.0, "jobs", rate=10_000)
     for second in range(5):
-        long.sample("headline", "postgres-10000", 1, float(second), accepted=10.0 * second, acked=9.0 * second)
-    long.finish("headline", "postgres-10000", 1)
+        long.sample("headline", "postgres-fast-10000", 1, float(second), accepted=10.0 * second, acked=9.0 * second)
+    long.finish("headline", "postgres-fast-10000", 1)
     return tmp_path / "lab-results"
 
 
@@ -48,7 +48,7 @@ def test_the_report_has_the_findings(planted: Path, run: Run) -> None:
     assert "10k (9,000 … 14k)" in page
     assert page.count("<svg") >= 4
     assert "Depth: redis-worker" in page
-    assert "Jobs: postgres-10000" in page
+    assert "Jobs: postgres-fast-10000" in page
     assert "wait IO:WalSync" in page
     assert "<script" not in page
     assert "&lt;script" in page

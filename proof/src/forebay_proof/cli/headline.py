@@ -20,6 +20,7 @@ from forebay.cli.spark_commands import number
 from forebay_proof.cli.experiments import lab, results_argument
 
 if TYPE_CHECKING:
+    from forebay_proof.histogram import LatencyHistogram
     from forebay_proof.lab.headline import HeadlineResult
     from forebay_proof.lab.job_cost import JobCost
     from forebay_proof.lab.results import Results
@@ -130,16 +131,19 @@ def describe_sample(sample: "StoreSample") -> str:
     return f"accepted {sample.accepted:,}  done {sample.acked or 0:,}  open {sample.depth:,}  dead {sample.dead or 0:,}"
 
 
+def percentiles(latency: "LatencyHistogram") -> str:
+    return ", ".join(f"p{percent:g} {1e3 * latency.percentile(percent):.1f} ms" for percent in (50, 99, 99.9))
+
+
 def _facts(kill_every: float, report: "HeadlineResult") -> list[tuple[str, object]]:
     outcome, verdict = report.outcome, report.outcome.verdict
-    latency = outcome.producers.latency
-    shown = ", ".join(f"p{percent:g} {1e3 * latency.percentile(percent):.1f} ms" for percent in (50, 99, 99.9))
     spark = report.spark
     return [
         ("accepted", f"{outcome.accepted_rate:,.0f} jobs/s, {outcome.producers.accepted:,} in all"),
         ("done", f"{outcome.acked_rate:,.0f} jobs/s"),
         ("missed", f"{outcome.producers.missed:,}" if outcome.producers.missed else None),
-        ("enqueue", f"{shown}, from the instant at which the call was due"),
+        ("enqueue", f"{percentiles(outcome.producers.latency)}, from the instant at which the call was due"),
+        ("claim", percentiles(outcome.claims)),
         ("kills", f"{report.kills} workers with -9, one every {kill_every:g} s or so" if kill_every else None),
         ("open", f"{outcome.depth[0]:,.0f} in the second quarter, {outcome.depth[1]:,.0f} in the last"),
         ("memory", " → ".join(f"{value / _MB:,.0f} MiB" for value in report.rss)),

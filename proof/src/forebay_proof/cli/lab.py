@@ -19,7 +19,6 @@ from forebay_proof.cli import experiments, headline
 
 if TYPE_CHECKING:
     from forebay_proof.lab.trial import Trial, TrialResult
-    from forebay_proof.load.generator import ProducerReport
 
 _MB = 1 << 20
 
@@ -84,7 +83,7 @@ def _facts(trial: "Trial", outcome: "TrialResult") -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = [
         ("offered", f"{trial.rate:,.0f} jobs/s of {trial.mix} for {trial.seconds:g} s, seed {trial.seed}"),
         ("accepted", f"{outcome.accepted_rate:,.0f} jobs/s; {report.accepted:,} in all, {report.missed:,} missed"),
-        ("enqueue", _latency(report)),
+        ("enqueue", f"{headline.percentiles(report.latency)}, from the instant at which the call was due"),
         *(_worked(outcome) if trial.processes else []),
         *((f"cpu {part}", _cores(outcome, part)) for part, cores in outcome.cpu.items() if cores),
     ]
@@ -98,6 +97,7 @@ def _facts(trial: "Trial", outcome: "TrialResult") -> list[tuple[str, object]]:
 def _worked(outcome: "TrialResult") -> list[tuple[str, object]]:
     first, last = outcome.depth
     return [
+        ("claim", headline.percentiles(outcome.claims)),
         ("done", f"{outcome.acked_rate:,.0f} jobs/s, the dead not counted"),
         ("open", f"{first:,.0f} in the second quarter, {last:,.0f} in the last: {'' if outcome.flat else 'not '}flat"),
         ("drained", f"in {outcome.drained:.1f} s, exit code {outcome.exit_code}"),
@@ -118,11 +118,6 @@ def _judged(outcome: "TrialResult") -> list[tuple[str, object]]:
         *((name, f"{getattr(verdict, name):,}") for name in counts),
         *((f"{name}: seq", ", ".join(map(str, seqs))) for name, seqs in verdict.offenders.items()),
     ]
-
-
-def _latency(report: "ProducerReport") -> str:
-    shown = ", ".join(f"p{percent:g} {1e3 * report.latency.percentile(percent):.1f} ms" for percent in (50, 99, 99.9))
-    return f"{shown}, from the instant at which the call was due"
 
 
 COMMANDS = (

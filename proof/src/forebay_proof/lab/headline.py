@@ -100,7 +100,8 @@ class Headline(Struct, frozen=True, kw_only=True):
         )
 
     def _record(self, result: HeadlineResult, results: Results) -> None:
-        case, outcome, verdict = f"{self.trial.store}-{self.trial.rate:g}", result.outcome, result.outcome.verdict
+        outcome, verdict = result.outcome, result.outcome.verdict
+        case = f"{self.trial.store}-{self.trial.mix.name}-{self.trial.rate:g}"
         facts = {"store": self.trial.store, "mix": str(self.trial.mix), "kill_every": self.kill_every}
         facts |= {
             name: getattr(self.trial, name) for name in ("rate", "seconds", "processes", "concurrency", "claim_batch")
@@ -113,6 +114,7 @@ class Headline(Struct, frozen=True, kw_only=True):
         row("done a second", outcome.acked_rate, "jobs/s")
         for percent in (50, 99, 99.9):
             row(f"enqueue p{percent:g}", 1e3 * outcome.producers.latency.percentile(percent), "ms")
+            row(f"claim p{percent:g}", 1e3 * outcome.claims.percentile(percent), "ms")
         for place, word in enumerate(("second quarter", "last quarter")):
             row(f"depth, {word}", outcome.depth[place], "jobs")
             row(f"memory, {word}", result.rss[place] / 2**20, "MiB")

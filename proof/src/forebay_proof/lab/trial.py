@@ -19,6 +19,7 @@ from msgspec import Struct
 from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.store.open import open_store
+from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.lab.audit import AuditResult, audit_quickly
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.lab.watch import StoreSample, Watch
@@ -26,7 +27,9 @@ from forebay_proof.load.app import QUEUE, SPEC
 from forebay_proof.load.fleet import APP, EFFECTS_FOLDER, Fleet
 from forebay_proof.load.generator import Load, ProducerReport
 from forebay_proof.load.mix import S1, Mix
+from forebay_proof.tally import CLAIM, FOLDER, Tallies
 
+_TALLIES: Final = "tallies"
 _STEP: Final = 0.1
 _WARM_SHARE: Final = 0.2
 """Of the load's time: what is before it does not count for rates."""
@@ -35,6 +38,7 @@ _WARM_SHARE: Final = 0.2
 class TrialResult(Struct, frozen=True, kw_only=True):
     """What came of a trial. Rates are jobs a second, taken while the load lasted and was no longer new.
 
+    claims   how long claims took that brought jobs, while the load lasted
     depth    the median in the second and in the last quarter of the load: flat is when the last is not the larger
     cpu      cores in use meanwhile, by part used them: fleet, producers, server
     drained  seconds from the end of the load until nothing was open
@@ -43,6 +47,7 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     producers: ProducerReport
     accepted_rate: float
     acked_rate: float
+    claims: LatencyHistogram
     depth: tuple[float, float]
     cpu: dict[str, float]
     drained: float
@@ -113,11 +118,12 @@ class Trial(Struct, frozen=True, kw_only=True):
                         disturb(fleet, lab_server)
                     time.sleep(_STEP)
             ended = time.monotonic()
-            during = list(watch.samples)
+            during, claims = list(watch.samples), Tallies(directory / _TALLIES).histogram(CLAIM)
             code = self._drain(watch, fleet)
             drained = time.monotonic() - ended
             outcome = TrialResult(
                 producers=load.report(),
+                claims=claims,
                 drained=drained,
                 exit_code=code,
                 verdict=self._judged(lab_server.url, load, directory),
@@ -140,6 +146,7 @@ class Trial(Struct, frozen=True, kw_only=True):
             claim_batch=self.claim_batch,
             lease=self.lease,
             queues=(self.queue,),
+            env={FOLDER: str((directory / _TALLIES).resolve())},
             supervisors=self.supervisors,
         )
 

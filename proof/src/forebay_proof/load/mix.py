@@ -66,6 +66,13 @@ class Mix(Struct, frozen=True):
         if not 0 <= self.scale <= 1_000:
             raise Invalid("scale", f"{self.scale} is not within 0 … 1000", "1 is as the mix says, 0 does not wait")
 
+    @property
+    def name(self) -> str:
+        """Of its results: `s1`, `s1-0.1`, `fast-95-poison-5`."""
+        known = (name for name, mix in MIXES.items() if mix.shares == self.shares)
+        name = next(known, "-".join(f"{kind}-{share}" for kind, share in self.shares))
+        return name if self.scale == 1 else f"{name}-{self.scale:g}"
+
     def kind(self, seed: int, seq: int) -> str:
         drawn = draw(seed, b"kind", seq, 100) if len(self.shares) > 1 else 0
         for kind, share in self.shares:
