@@ -1,4 +1,4 @@
-"""`lab headline`, `lab cost` and `lab bill`: the long run under kills with its audit, and what one job costs.
+"""`lab headline`, `lab cost`, `lab bill`, `lab class-bill`: the long run under kills with its audit, and a job's cost.
 
 Exit codes of the headline: 0 PASS · 1 FAIL, a job was lost or doubled · 2 INVALID, it proves nothing.
 """
@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from forebay.cli.argtypes import count, duration, rate
 from forebay.cli.command import Command, Invocation
@@ -254,6 +256,42 @@ def _bill_of(args: Namespace, found: dict[str, list[float]]) -> JobBill:
     return JobBill(args.on, args.mix, **figures)
 
 
+def _class_bill(call: Invocation) -> int:
+    args = call.args
+    with lab(), tempfile.TemporaryDirectory(prefix="forebay-lab-") as directory:
+        from forebay_proof.lab.class_bill import PARTS, measure_class_bill
+        from forebay_proof.lab.results import machine
+
+        bill = measure_class_bill(
+            trial_of(args, args.processes),
+            cores=int(str(machine()["cores"])),
+            rounds=args.rounds,
+            directory=Path(directory),
+            say=call.screen.note,
+        )
+    costs = [*bill.classes, bill.mix, bill.measured]
+    if call.screen.as_json:
+        for each in costs:
+            lost = round(bill.lost(each.share), 1)
+            call.screen.emit({**asdict(each), "microseconds": each.microseconds, "lost": lost, "rate": bill.rate()})
+        return OK
+    rows = [
+        (
+            each.name,
+            f"{each.share:.0%}",
+            *(f"{each.cpu[part]:.0f}" for part in PARTS),
+            f"{each.microseconds:.0f}",
+            f"{bill.lost(each.share):.1f}",
+        )
+        for each in costs
+    ]
+    heads = ("µs of CPU a job", "share", *PARTS, "all", "jobs/s for a further µs")
+    call.screen.table(heads, rows, " ".join(("share", *PARTS, "all")))
+    full = f"{bill.rate():,.0f} jobs/s by the classes, at {bill.measured_rate:,.0f} by the mix itself"
+    call.screen.say(f"{bill.cores} cores are full at {full}; measured at {args.rate:,.0f}")
+    return OK
+
+
 COMMANDS = (
     Command(
         "headline",
@@ -286,5 +324,13 @@ forebay capacity --rate 50000 --mix s1 --bill bill.json
         _bill_arguments,
         takes_store=False,
         takes_json=False,
+    ),
+    Command(
+        "class-bill",
+        "the CPU of a job of each class of a mix, and the rate at which the cores are full",
+        _class_bill,
+        "forebay lab class-bill --mix s1 --rate 2000 --for 60s --concurrency 2500 --claim-batch 1000",
+        _bill_arguments,
+        takes_store=False,
     ),
 )
