@@ -151,7 +151,7 @@ def test_node_writes_the_same_tally(tmp_path: Path) -> None:
     """The peers in Node have a writer of their own; both must agree on every bucket."""
     latencies = [0.0, 1e-7, 1e-6, 1.000001e-6, 3.3e-5, 0.0123, 1.0, 7200.0]
     script = f"""
-        const {{ Tally }} = require("./proof/src/forebay_proof/bench/crew/tally.cjs");
+        const {{ Tally }} = require("./proof/src/forebay_proof/bench/clients/tally.cjs");
         const tally = new Tally({str(tmp_path)!r});
         for (const seconds of {latencies}) tally.add("enqueue", seconds);
         tally.jobs += 5;

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journaled and not sqlite")
 CRASH = ("tests/stores/test_crash_points.py",)
-GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-dead_letter_queues")
+DEAD_LETTER_QUEUES = ("tests/stores/test_conformance.py", "-k", "memory-dead_letter_queues")
 HEAVY = ("tests/unit/test_roles.py", "-k", "costs or heavy")
 MEMORY = "src/forebay/store/memory"
 SCHEMA = "src/forebay/store/postgres/migrations"
@@ -321,35 +321,35 @@ MUTANTS = [
         f"{MEMORY}/changes.py",
         "    if rule is not None and rule.queue is not None:\n",
         "    if False:\n",
-        GRAVES,
+        DEAD_LETTER_QUEUES,
     ),
     Mutant(
         "a redrive does not send them home",
         f"{MEMORY}/changes.py",
         "expires_at=None, queue=row.queue)",
         "expires_at=None, queue=row.entry.queue)",
-        GRAVES,
+        DEAD_LETTER_QUEUES,
     ),
     Mutant(
         "dead letters are kept for ever",
         f"{MEMORY}/changes.py",
         "0 if rule is None else rule.kept_until",
         "0",
-        GRAVES,
+        DEAD_LETTER_QUEUES,
     ),
     Mutant(
         "dead letters are not counted",
         f"{MEMORY}/session.py",
         "        while index.crowded and limit > 0:\n",
         "        while False:\n",
-        GRAVES,
+        DEAD_LETTER_QUEUES,
     ),
     Mutant(
         "a redriven one is forgotten all the same",
         f"{MEMORY}/index.py",
         "        self.kept.remove(kept_until, row.entry.id)\n",
         "",
-        GRAVES,
+        DEAD_LETTER_QUEUES,
     ),
     Mutant(
         "a dead letter elsewhere still takes room at home, in tables",

@@ -29,8 +29,6 @@ from tests.waiting import PATIENCE
 
 log = logging.getLogger(__name__)
 
-"""Seconds after which all consume again; ten is the promise, and a build machine may be busy."""
-
 
 class ProducerResult(NamedTuple):
     """The answer that a producer got for one job. `job` is 0 where it got no receipt."""

@@ -41,7 +41,7 @@ PAGES = (
 )
 OPERATING = ("/ui/bulk/new?state=dead", "/ui/bulk/new?queue=mail", "/ui/bulk/new?state=dead&act=purge")
 RULING = ("/ui/operators", "/ui/keys")
-ACTS: tuple[tuple[str, dict[str, str]], ...] = (
+ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/ui/queues/mail/pause", {}),
     ("/ui/queues/mail/resume", {}),
     ("/ui/queues/mail/gate", {"gate": "until/open", "slots": "1"}),
@@ -104,7 +104,7 @@ def test_a_viewer_sees_and_does_nothing(shop: Site, store: Store) -> None:
         for path in (*OPERATING, *RULING):
             viewer.get(path, 403)
         before = store.get([1, 2, 3, 4, 5])
-        for path, fields in ACTS:
+        for path, fields in ACTIONS:
             assert viewer.post(path, **fields).status_code == 403, path
         assert store.get([1, 2, 3, 4, 5]) == before
     assert acts(store) == []
@@ -135,7 +135,7 @@ def test_without_a_session_no_page_is_shown(shop: Site) -> None:
         for path in (*PAGES, *OPERATING, *RULING, "/ui/whatever"):
             answer = client.get(path)
             assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login"), path
-        for path, fields in ACTS:
+        for path, fields in ACTIONS:
             assert client.post(path, data=fields, headers={"Origin": shop.url}).status_code == 401, path
         assert client.get("/").headers["location"] == "/ui/"
         assert client.get("/ui").headers["location"] == "/ui/"
@@ -168,7 +168,7 @@ def test_queues_out_of_reach_do_not_exist(shop: Site) -> None:
             some.get(path, 404)
         assert "KeyError" not in some.get("/ui/dead").text
         assert "worker-1" not in some.get("/ui/workers").text
-        for path, fields in ACTS[:5] + ACTS[6:]:
+        for path, fields in ACTIONS[:5] + ACTIONS[6:]:
             assert some.post(path, **fields).status_code == 404, path
 
 
@@ -187,7 +187,7 @@ def test_the_server_s_own_logs_are_never_shown(shop: Site) -> None:
 def test_an_act_needs_the_token_and_the_origin(shop: Site, store: Store) -> None:
     with visitor(shop, Role.ADMIN) as admin:
         token = admin.csrf()
-        for path, fields in (*ACTS, ("/ui/keys/0/revoke", {}), ("/ui/logout", {})):
+        for path, fields in (*ACTIONS, ("/ui/keys/0/revoke", {}), ("/ui/logout", {})):
             assert admin.client.post(path, data={"other": "field", **fields}).status_code == 403, path
             assert admin.client.post(path, data={**fields, "csrf": "x" * len(token)}).status_code == 403, path
             elsewhere = admin.client.post(

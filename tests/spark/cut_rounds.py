@@ -22,10 +22,10 @@ from tests.spark.growing import Growing, findings, known, same
 from tests.spark.lie_rounds import compared
 from tests.spark.lies import KINDS
 from tests.spark.oracle import Row, oracle
-from tests.spark.planted import OPTIONS, Garden, clean, events_of
+from tests.spark.planted import OPTIONS, PlantedStory, clean, events_of
 from tests.spark.story import Story
 
-Plant = Callable[[Garden], None]
+Plant = Callable[[PlantedStory], None]
 RUNNING = AuditOptions(
     dropped=OPTIONS.dropped, ordered=OPTIONS.ordered, schedules=OPTIONS.schedules, coverage=0.5, min_jobs=1
 )
@@ -54,39 +54,45 @@ class _Planted(NamedTuple):
 
 def cut_faults(spark: SparkSession, place: Path, seed: int, *, before: bool = False, small: bool = False) -> CutRound:
     """One round. `before`: also with lies in the first part. `small`: the second audit has to do without Spark."""
-    garden = clean(seed, LIVES, redrives=False)
-    parts = [_Planted(range(1, garden.story.next_id), *(slice(0, len(each)) for each in _lists(garden.story)))]
-    lies = [part for plant in KINDS if (part := _plant(garden, plant)) is not None]
-    parts += [part for part in lies if not (small and _needs_spark(garden, part))]
+    planted_story = clean(seed, LIVES, redrives=False)
+    parts = [
+        _Planted(range(1, planted_story.story.next_id), *(slice(0, len(each)) for each in _lists(planted_story.story)))
+    ]
+    lies = [part for plant in KINDS if (part := _plant(planted_story, plant)) is not None]
+    parts += [part for part in lies if not (small and _needs_spark(planted_story, part))]
     options = SMALL if small else RUNNING
-    whole = _Cut(garden, parts, seed, options)
+    whole = _Cut(planted_story, parts, seed, options)
     faults = list(_lies_before(spark, place / "before", whole)) if before else []
     kept, cut = parts, whole
     while bad := {_owner(kept, row) for row in cut.offenders_before()}:
         assert bad != {None}, cut.offenders_before()
         kept = [part for place, part in enumerate(kept) if place not in bad]
-        cut = _Cut(garden, kept, seed, options)
+        cut = _Cut(planted_story, kept, seed, options)
     faults += _proven_then_lied(spark, place / "after", cut)
     late = {job for job in cut.straddling() if job >= kept[1].jobs.start}
     return CutRound(len(kept) - 1, len(late), faults)
 
 
-def _plant(garden: Garden, plant: Plant) -> _Planted | None:
+def _plant(planted_story: PlantedStory, plant: Plant) -> _Planted | None:
     """None: it is about records that were not read, which have no place in a history that is cut."""
-    story = garden.story
-    unread, first, sizes = (len(garden.gone), len(garden.torn)), story.next_id, [len(each) for each in _lists(story)]
-    schedules = dict(garden.schedules)
-    plant(garden)
-    if (len(garden.gone), len(garden.torn)) != unread or garden.schedules != schedules:
+    story = planted_story.story
+    unread, first, sizes = (
+        (len(planted_story.gone), len(planted_story.torn)),
+        story.next_id,
+        [len(each) for each in _lists(story)],
+    )
+    schedules = dict(planted_story.schedules)
+    plant(planted_story)
+    if (len(planted_story.gone), len(planted_story.torn)) != unread or planted_story.schedules != schedules:
         return None
     added = (slice(size, len(each)) for size, each in zip(sizes, _lists(story), strict=True))
     return _Planted(range(first, story.next_id), *added)
 
 
-def _needs_spark(garden: Garden, part: _Planted) -> bool:
+def _needs_spark(planted_story: PlantedStory, part: _Planted) -> bool:
     """Whether the lie is about slots of schedules, or about an event that was read twice."""
-    fired = any(step.verb == "fire" for step in garden.story.steps[part.steps])
-    return fired or any(job in part.jobs for job, *_ in garden.altered)
+    fired = any(step.verb == "fire" for step in planted_story.story.steps[part.steps])
+    return fired or any(job in part.jobs for job, *_ in planted_story.altered)
 
 
 def _lists(story: Story) -> tuple[list[Any], list[Any], list[Any]]:
@@ -101,17 +107,17 @@ def _owner(parts: list[_Planted], row: Row) -> int | None:
 class _Cut:
     """The lies of some plants, each job cut at a random one of its records: `end` is the offset of the cut."""
 
-    def __init__(self, garden: Garden, parts: list[_Planted], seed: int, options: AuditOptions) -> None:
+    def __init__(self, planted_story: PlantedStory, parts: list[_Planted], seed: int, options: AuditOptions) -> None:
         self.options = options
-        own = garden.story
+        own = planted_story.story
         story = Story(
             [step for part in parts for step in own.steps[part.steps]],
             [row for part in parts for row in own.receipts[part.receipts]],
             [row for part in parts for row in own.effects[part.effects]],
         )
         jobs = {job for part in parts for job in part.jobs}
-        altered = [each for each in garden.altered if each[0] in jobs]
-        events, _ = events_of(Garden(story, garden.rng, altered=altered))
+        altered = [each for each in planted_story.altered if each[0] in jobs]
+        events, _ = events_of(PlantedStory(story, planted_story.rng, altered=altered))
         self.events, self.end = _reordered(events, seed)
         self.receipts, self.effects = story.evidence()
 

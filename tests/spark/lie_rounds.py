@@ -21,7 +21,7 @@ from forebay.spark.audit import AuditVerdict, audit
 from forebay.spark.audit.verdict import OFFENDERS
 from tests.spark.lies import KINDS, lawful
 from tests.spark.oracle import Row, oracle
-from tests.spark.planted import Garden, clean, events_of
+from tests.spark.planted import PlantedStory, clean, events_of
 
 PARTITIONS = (3, 1, 200, 2, 64, 17)
 EACH = 2
@@ -33,7 +33,7 @@ UNPLACED = ("ledger_gap", "slot_missing")
 
 
 class Round(NamedTuple):
-    garden: Garden
+    planted_story: PlantedStory
     partitions: int
     lies: int
     gaps: set[int]
@@ -42,23 +42,25 @@ class Round(NamedTuple):
     offenders: Counter[Row]
 
 
-def grown(seed: int, kinds: Sequence[Callable[[Garden], None]], each: int = EACH, *, id_step: int = 0) -> Garden:
+def grown(
+    seed: int, kinds: Sequence[Callable[[PlantedStory], None]], each: int = EACH, *, id_step: int = 0
+) -> PlantedStory:
     """A clean history with these lies, and with what looks like some."""
-    garden = clean(seed, LIVES, id_step=id_step)
+    planted_story = clean(seed, LIVES, id_step=id_step)
     plants = [*kinds] * each + [lawful] * each
-    garden.rng.shuffle(plants)
+    planted_story.rng.shuffle(plants)
     for plant in plants:
-        plant(garden)
-    return garden
+        plant(planted_story)
+    return planted_story
 
 
-def played(spark: SparkSession, garden: Garden, partitions: int, lies: int) -> Round:
-    read, gaps = events_of(garden)
-    receipts, effects = garden.story.evidence()
-    frames = [_scattered(spark, table, garden.rng, partitions) for table in (read, receipts, effects)]
-    verdict = audit(*frames, options=garden.options)
-    answer, rows = oracle(read, receipts, effects, garden.options)
-    return Round(garden, partitions, lies, gaps, verdict, answer, Counter(rows))
+def played(spark: SparkSession, planted_story: PlantedStory, partitions: int, lies: int) -> Round:
+    read, gaps = events_of(planted_story)
+    receipts, effects = planted_story.story.evidence()
+    frames = [_scattered(spark, table, planted_story.rng, partitions) for table in (read, receipts, effects)]
+    verdict = audit(*frames, options=planted_story.options)
+    answer, rows = oracle(read, receipts, effects, planted_story.options)
+    return Round(planted_story, partitions, lies, gaps, verdict, answer, Counter(rows))
 
 
 def _scattered(spark: SparkSession, table: pa.Table, rng: random.Random, partitions: int) -> DataFrame:
@@ -70,19 +72,19 @@ def _scattered(spark: SparkSession, table: pa.Table, rng: random.Random, partiti
 
 def faults(played: Round) -> Iterator[str]:
     """What is wrong with an audit, in words."""
-    verdict, garden = played.verdict, played.garden
+    verdict, planted_story = played.verdict, played.planted_story
     if verdict.answer != played.answer:
         yield f"the answer is {verdict.answer}, DuckDB's is {played.answer}"
     named = {(each.check, who.seq, who.job_id) for each in verdict.results for who in each.offenders}
     named = {row for row in named if row[0] not in UNPLACED}
-    yield from (f"missed: {row}" for row in sorted(garden.found - named, key=str))
-    yield from (f"invented: {row}" for row in sorted(named - garden.found, key=str))
+    yield from (f"missed: {row}" for row in sorted(planted_story.found - named, key=str))
+    yield from (f"invented: {row}" for row in sorted(named - planted_story.found, key=str))
     gaps = {who.offset for who in verdict.result("ledger_gap").offenders}
     if gaps != played.gaps:
         yield f"gaps at {sorted(map(str, gaps ^ played.gaps))} are missed or invented"
     slots = Counter(str(who.note).partition(":")[0] for who in verdict.result("slot_missing").offenders)
-    if slots != Counter(garden.schedules) - Counter():
-        yield f"slots of {slots}, not of {garden.schedules}"
+    if slots != Counter(planted_story.schedules) - Counter():
+        yield f"slots of {slots}, not of {planted_story.schedules}"
     yield from compared(verdict, played.offenders)
 
 
@@ -107,8 +109,8 @@ def rounds(spark: SparkSession, lies: int, seed: int) -> Iterator[Round]:
     """As many as are needed for so many lies."""
     number = planted = 0
     while planted < lies:
-        garden = grown(seed + number, KINDS, id_step=1_000 * (number % 2))
-        yield played(spark, garden, PARTITIONS[number % len(PARTITIONS)], EACH * len(KINDS))
+        planted_story = grown(seed + number, KINDS, id_step=1_000 * (number % 2))
+        yield played(spark, planted_story, PARTITIONS[number % len(PARTITIONS)], EACH * len(KINDS))
         planted += EACH * len(KINDS)
         number += 1
 

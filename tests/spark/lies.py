@@ -9,7 +9,7 @@ from collections.abc import Callable
 from forebay.core.ledger import Trait
 from forebay.core.outcome import ABANDONED
 from tests.spark import planted
-from tests.spark.planted import DROPPED, Garden
+from tests.spark.planted import DROPPED, PlantedStory
 from tests.spark.story import LEASE, SECOND, START, Life
 
 MS = 1_000
@@ -17,7 +17,7 @@ MINUTE = 60 * SECOND
 MAX_INT = 2**31 - 1
 
 
-def _receipts_swapped(g: Garden) -> None:
+def _receipts_swapped(g: PlantedStory) -> None:
     one, other = g.pair()
     for life, named in ((one, other), (other, one)):
         g.story.receipt(life.seqs[0], named.first)
@@ -25,20 +25,20 @@ def _receipts_swapped(g: Garden) -> None:
         g.found |= {("duplicated", life.seqs[0], other.first), ("foreign_effect", life.seqs[0], life.first)}
 
 
-def _given_again_a_millisecond_later(g: Garden) -> None:
+def _given_again_a_millisecond_later(g: PlantedStory) -> None:
     life = g.life().accept().claim().ack()
     g.story.receipt(g.story.seq(), life.first, at=life.born + MS)
     g.expect(life, "lost")
 
 
-def _given_again_at_once(g: Garden) -> None:
+def _given_again_at_once(g: PlantedStory) -> None:
     life = g.life().accept().claim().ack()
     g.story.receipt(g.story.seq(), life.first, at=life.born)
     g.expect(life, "lost")
 
 
-def _receipt_of_nothing(answer: str) -> Callable[[Garden], None]:
-    def plant(g: Garden) -> None:
+def _receipt_of_nothing(answer: str) -> Callable[[PlantedStory], None]:
+    def plant(g: PlantedStory) -> None:
         seq, job = g.story.seq(), g.story.ids(1)
         g.story.receipt(seq, job, answer)
         g.found.add(("lost", seq, job))
@@ -47,13 +47,13 @@ def _receipt_of_nothing(answer: str) -> Callable[[Garden], None]:
     return plant
 
 
-def _lost_at_the_edge(g: Garden) -> None:
+def _lost_at_the_edge(g: PlantedStory) -> None:
     seq, job = next(g.edges), g.story.ids(1)
     g.story.receipt(seq, job)
     g.found.add(("lost", seq, job))
 
 
-def _copies_lost(g: Garden) -> None:
+def _copies_lost(g: PlantedStory) -> None:
     """What a broker made of one draft: of neither copy is known in which queue it was."""
     seq, jobs = g.story.seq(), [g.story.ids(1), g.story.ids(1)]
     for job in jobs:
@@ -61,7 +61,7 @@ def _copies_lost(g: Garden) -> None:
         g.found.add(("lost", seq, job))
 
 
-def _sent_again_after_no_reply(g: Garden) -> None:
+def _sent_again_after_no_reply(g: PlantedStory) -> None:
     """The first try was in, and the second became another job."""
     one, other = g.pair()
     other.seqs = one.seqs
@@ -72,25 +72,25 @@ def _sent_again_after_no_reply(g: Garden) -> None:
     g.expect(other, "duplicated")
 
 
-def _effect_a_millisecond_later(g: Garden) -> None:
+def _effect_a_millisecond_later(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(SECOND)
     g.expect(life.effect(1, life.at + MS).ack(), "repeated_effect")
 
 
-def _effect_of_delivery(number: int) -> Callable[[Garden], None]:
-    def plant(g: Garden) -> None:
+def _effect_of_delivery(number: int) -> Callable[[PlantedStory], None]:
+    def plant(g: PlantedStory) -> None:
         g.expect(g.life().accept().claim().after(1).effect(number).ack(effect=False), "unfenced_effect")
 
     plant.__name__ = f"_effect_of_delivery_{number}"
     return plant
 
 
-def _effect_beside(g: Garden) -> None:
+def _effect_beside(g: PlantedStory) -> None:
     life = g.life().accept().claim().effect(1).after(1).retry().claim().effect(3).after(1).ack(effect=False)
     g.expect(life, "redelivered", "unfenced_effect")
 
 
-def _foreign_effect(g: Garden) -> None:
+def _foreign_effect(g: PlantedStory) -> None:
     """One more effect by another job of another queue, whose own effect is there as well."""
     one, other = g.pair(queue="other")
     for life in (one, other):
@@ -100,7 +100,7 @@ def _foreign_effect(g: Garden) -> None:
     g.found.add(("foreign_effect", one.seqs[0], other.first))
 
 
-def _effects_swapped(g: Garden) -> None:
+def _effects_swapped(g: PlantedStory) -> None:
     pair = g.pair(queue="other")
     for life, other in (pair, pair[::-1]):
         g.story.receipt(life.seqs[0], life.first)
@@ -109,179 +109,179 @@ def _effects_swapped(g: Garden) -> None:
         g.found.add(("foreign_effect", life.seqs[0], other.first))
 
 
-def _effect_of_a_cancelled_job(g: Garden) -> None:
+def _effect_of_a_cancelled_job(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).cancel().effect(1), "unfenced_effect")
 
 
-def _effect_of_an_expired_job(g: Garden) -> None:
+def _effect_of_an_expired_job(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).expire().effect(1), "unfenced_effect")
 
 
-def _effect_of_nobody(g: Garden) -> None:
+def _effect_of_nobody(g: PlantedStory) -> None:
     seq, job = g.story.seq(), g.story.ids(1)
     g.story.effect(seq, job, 1, g.moment())
     g.found.add(("unexpected", seq, job))
 
 
-def _undone_at_the_edge(g: Garden) -> None:
+def _undone_at_the_edge(g: PlantedStory) -> None:
     g.expect(g.at_edge().claim().ack(effect=False), "undone")
 
 
-def _repeated_at_the_edge(g: Garden) -> None:
+def _repeated_at_the_edge(g: PlantedStory) -> None:
     life = g.at_edge().claim().after(SECOND)
     g.expect(life.effect(1, life.at - MS).ack(), "repeated_effect")
 
 
-def _redelivered_at_the_edge(g: Garden) -> None:
+def _redelivered_at_the_edge(g: PlantedStory) -> None:
     g.expect(g.at_edge().claim().effect(1).after(1).retry().claim().ack(), "redelivered")
 
 
-def _unfinished_at_the_edge(g: Garden) -> None:
+def _unfinished_at_the_edge(g: PlantedStory) -> None:
     g.expect(g.at_edge(), "unfinished")
 
 
-def _acked_unclaimed(g: Garden) -> None:
+def _acked_unclaimed(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).ack(delivery=1, attempt=1), "stale_settle", "unfenced_effect")
 
 
-def _claimed_twice(g: Garden) -> None:
+def _claimed_twice(g: PlantedStory) -> None:
     """Two workers have one delivery."""
     life = g.life().accept().claim().after(MS).claim(delivery=1, attempt=1).after(1).ack()
     g.expect(life, "delivery_step", "lease_overlap", "miscounted_attempts")
 
 
-def _extended_by_another(g: Garden) -> None:
+def _extended_by_another(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(1).extend(delivery=2).after(1).effect(1).ack(effect=False, delivery=2)
     g.expect(life, "stale_settle")
 
 
-def _retried_by_another(g: Garden) -> None:
+def _retried_by_another(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).retry(delivery=2).claim(delivery=3).after(1).ack(), "stale_settle")
 
 
-def _released_by_another(g: Garden) -> None:
+def _released_by_another(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).release(delivery=2).claim(delivery=3).after(1).ack(), "stale_settle")
 
 
-def _died_by_another(g: Garden) -> None:
+def _died_by_another(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).die(DROPPED, delivery=2), "stale_settle")
 
 
-def _discarded_by_another(g: Garden) -> None:
+def _discarded_by_another(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).discard(delivery=2), "stale_settle")
 
 
-def _acked_by_the_next(g: Garden) -> None:
+def _acked_by_the_next(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().effect(1).after(1).ack(effect=False, delivery=2), "stale_settle")
 
 
-def _extended_when_done(g: Garden) -> None:
+def _extended_when_done(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(MS).extend(), "stale_settle")
 
 
-def _retried_when_done(g: Garden) -> None:
+def _retried_when_done(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(MS).retry(), "stale_settle")
 
 
-def _released_when_done(g: Garden) -> None:
+def _released_when_done(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(MS).release(), "stale_settle")
 
 
-def _ended_when_purged(g: Garden) -> None:
+def _ended_when_purged(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).cancel().after(1).purge().after(1).cancel(), "ended_twice")
 
 
-def _claimed_when_purged(g: Garden) -> None:
+def _claimed_when_purged(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(1).purge().after(MS).claim(), "resurrected")
 
 
-def _born_when_purged(g: Garden) -> None:
+def _born_when_purged(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(1).purge().after(1).accept(receipt=False), "born_twice")
 
 
-def _purged_twice(g: Garden) -> None:
+def _purged_twice(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(1).purge().after(1).purge(), "illegal")
 
 
-def _purged_running(g: Garden) -> None:
+def _purged_running(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).purge(), "illegal")
 
 
-def _redriven_running(g: Garden) -> None:
+def _redriven_running(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).redrive().after(1).claim().after(1).ack(), "illegal")
 
 
-def _redriven_open(g: Garden) -> None:
+def _redriven_open(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).redrive().after(1).claim().after(1).ack(), "illegal")
 
 
-def _redriven_when_done(g: Garden) -> None:
+def _redriven_when_done(g: PlantedStory) -> None:
     life = g.life().accept().claim().ack().after(1).redrive().after(1).claim().after(1).ack(effect=False)
     g.expect(life, "illegal")
 
 
-def _redriven_twice(g: Garden) -> None:
+def _redriven_twice(g: PlantedStory) -> None:
     life = g.life(lives=1).accept().claim().after(1).die().after(1).redrive().after(1).redrive()
     g.expect(life.after(1).claim().after(1).ack(), "illegal")
 
 
-def _expired_running(g: Garden) -> None:
+def _expired_running(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).expire(), "illegal")
 
 
-def _expired_when_done(g: Garden) -> None:
+def _expired_when_done(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(1).expire(), "ended_twice")
 
 
-def _discarded_when_dead(g: Garden) -> None:
+def _discarded_when_dead(g: PlantedStory) -> None:
     g.expect(g.life(lives=1).accept().claim().after(1).die().after(1).discard(), "ended_twice")
 
 
-def _died_twice(g: Garden) -> None:
+def _died_twice(g: PlantedStory) -> None:
     g.expect(g.life(lives=1).accept().claim().after(1).die().after(MS).die(), "ended_twice")
 
 
-def _claimed_when_expired(g: Garden) -> None:
+def _claimed_when_expired(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).expire().after(MS).claim(), "resurrected")
 
 
-def _claimed_when_cancelled(g: Garden) -> None:
+def _claimed_when_cancelled(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).cancel().after(MS).claim(), "resurrected")
 
 
-def _a_millisecond_early(g: Garden) -> None:
+def _a_millisecond_early(g: PlantedStory) -> None:
     life = g.life(delay=SECOND).accept()
     g.expect(life.claim(at=life.due - MS).after(1).ack(), "early_claim")
 
 
-def _early_after_a_release(g: Garden) -> None:
+def _early_after_a_release(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(1).release(SECOND)
     g.expect(life.claim(at=life.due - MS).after(1).ack(), "early_claim")
 
 
-def _early_after_a_redrive(g: Garden) -> None:
+def _early_after_a_redrive(g: PlantedStory) -> None:
     life = g.life(lives=1).accept().claim().after(1).die().after(1).redrive(SECOND)
     g.expect(life.claim(at=life.due - MS).after(1).ack(), "early_claim")
 
 
-def _overlap_by_a_millisecond(g: Garden) -> None:
+def _overlap_by_a_millisecond(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(LEASE - MS).claim().after(1).ack(), "lease_overlap")
 
 
-def _overlap_of_an_extension_by_a_millisecond(g: Garden) -> None:
+def _overlap_of_an_extension_by_a_millisecond(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(LEASE - 1).extend().after(LEASE - MS).claim().after(1).ack()
     g.expect(life, "lease_overlap")
 
 
-def _taken_back_a_millisecond_early(g: Garden) -> None:
+def _taken_back_a_millisecond_early(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(LEASE - MS).retry(0, kind=ABANDONED).claim().after(1).ack()
     g.expect(life, "early_take_back")
 
 
-def _delivery_of(number: int) -> Callable[[Garden], None]:
+def _delivery_of(number: int) -> Callable[[PlantedStory], None]:
     """The first claim is by this delivery, and a second one follows."""
 
-    def plant(g: Garden) -> None:
+    def plant(g: PlantedStory) -> None:
         life = g.life().accept().claim(delivery=number).after(1).retry().claim(delivery=max(0, number) + 1)
         g.expect(life.after(1).ack(), "delivery_step")
 
@@ -289,48 +289,48 @@ def _delivery_of(number: int) -> Callable[[Garden], None]:
     return plant
 
 
-def _delivery_at_its_end(g: Garden) -> None:
+def _delivery_at_its_end(g: PlantedStory) -> None:
     """There is no delivery after the largest one."""
     life = g.life().accept().claim(delivery=MAX_INT).after(1).retry().claim(delivery=2).after(1).ack()
     g.expect(life, "delivery_step")
 
 
-def _delivery_falls_back(g: Garden) -> None:
+def _delivery_falls_back(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(1).retry().claim().after(1).retry().claim(delivery=1).after(1).ack()
     g.expect(life, "delivery_step")
 
 
-def _attempt_of_none(g: Garden) -> None:
+def _attempt_of_none(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim(attempt=0).after(1).ack(), "miscounted_attempts")
 
 
-def _attempt_at_its_end(g: Garden) -> None:
+def _attempt_at_its_end(g: PlantedStory) -> None:
     life = g.life().accept().claim(attempt=MAX_INT).after(1).retry().claim(attempt=2).after(1).ack()
     g.expect(life, "miscounted_attempts", "too_many_attempts")
 
 
-def _died_beyond(g: Garden) -> None:
+def _died_beyond(g: PlantedStory) -> None:
     g.expect(g.life(lives=2).accept().claim().after(1).die(attempt=3), "too_many_attempts")
 
 
-def _miscounted_after_a_release(g: Garden) -> None:
+def _miscounted_after_a_release(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).release().claim(attempt=2).after(1).ack(), "miscounted_attempts")
 
 
-def _miscounted_after_a_redrive(g: Garden) -> None:
+def _miscounted_after_a_redrive(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(1).die(DROPPED).after(1).redrive().claim(attempt=2).after(1).ack()
     g.expect(life, "miscounted_attempts")
 
 
-def _claimed_before_its_birth(g: Garden) -> None:
+def _claimed_before_its_birth(g: PlantedStory) -> None:
     life = g.life().claim(delivery=1, attempt=1).after(MS).accept().after(1).ack()
     g.expect(life, "unborn", "born_twice", "stale_settle")
 
 
-def _altered(column: str, change: str) -> Callable[[Garden], None]:
+def _altered(column: str, change: str) -> Callable[[PlantedStory], None]:
     """The same place of the ledger was read twice, with another value in this column."""
 
-    def plant(g: Garden) -> None:
+    def plant(g: PlantedStory) -> None:
         life = g.life().accept().claim().after(SECOND).ack()
         g.altered.append((life.first, change, column))
         g.expect(life, "conflict")
@@ -339,10 +339,10 @@ def _altered(column: str, change: str) -> Callable[[Garden], None]:
     return plant
 
 
-def _torn_at(place: int) -> Callable[[Garden], None]:
+def _torn_at(place: int) -> Callable[[PlantedStory], None]:
     """A record of three jobs without one of them."""
 
-    def plant(g: Garden) -> None:
+    def plant(g: PlantedStory) -> None:
         life = g.life(n=3).accept().claim().after(SECOND).extend().after(SECOND).ack()
         g.torn.append((life.first + place, "extended"))
 
@@ -350,7 +350,7 @@ def _torn_at(place: int) -> Callable[[Garden], None]:
     return plant
 
 
-def _schedule(g: Garden, missing: int, *ticks: int) -> str:
+def _schedule(g: PlantedStory, missing: int, *ticks: int) -> str:
     name = f"every{len(g.schedules)}"
     g.schedules[name] = missing
     for tick in ticks:
@@ -359,26 +359,26 @@ def _schedule(g: Garden, missing: int, *ticks: int) -> str:
     return name
 
 
-def _slot_left_out(g: Garden) -> None:
+def _slot_left_out(g: PlantedStory) -> None:
     _schedule(g, 1, 0, MINUTE, 3 * MINUTE)
 
 
-def _slot_late_by_a_millisecond(g: Garden) -> None:
+def _slot_late_by_a_millisecond(g: PlantedStory) -> None:
     _schedule(g, 2, 0, MINUTE + MS, 2 * MINUTE)
 
 
-def _slot_never(g: Garden) -> None:
+def _slot_never(g: PlantedStory) -> None:
     _schedule(g, 1)
 
 
-def _slot_given_up_and_taken(g: Garden) -> None:
+def _slot_given_up_and_taken(g: PlantedStory) -> None:
     name = _schedule(g, 0, 0, MINUTE)
     g.story.record(START + 2 * MINUTE, "fire", name, START + 2 * MINUTE)
     late = Life(g.story, START + 2 * MINUTE + MS, queue="cron").accept(name=name, tick=START + 2 * MINUTE)
     g.expect(late.after(MS).claim().ack(), "slot_twice")
 
 
-def _out_of_turn_by_a_millisecond(g: Garden) -> None:
+def _out_of_turn_by_a_millisecond(g: PlantedStory) -> None:
     at, tenant = g.moment(), Trait(tenant=f"tenant{len(g.found)}")
     first, second = (Life(g.story, at, queue="tenants").accept(traits=[tenant]) for _ in range(2))
     first.claim(at=at + MS).after(SECOND).ack()
@@ -386,7 +386,7 @@ def _out_of_turn_by_a_millisecond(g: Garden) -> None:
     g.expect(second, "out_of_turn")
 
 
-def _ran_beside(g: Garden) -> None:
+def _ran_beside(g: PlantedStory) -> None:
     """It came back from the dead while the next one of its line ran."""
     at, subject = g.moment(), Trait(subject=f"beside{len(g.found)}")
     first, second = (Life(g.story, at, queue="lines", lives=1).accept(traits=[subject]) for _ in range(2))
@@ -396,7 +396,7 @@ def _ran_beside(g: Garden) -> None:
     g.expect(first, "out_of_turn")
 
 
-NEW: list[Callable[[Garden], None]] = [
+NEW: list[Callable[[PlantedStory], None]] = [
     *(_receipts_swapped, _given_again_a_millisecond_later, _given_again_at_once, _lost_at_the_edge, _copies_lost),
     *(_receipt_of_nothing("duplicate"), _receipt_of_nothing("merged"), _sent_again_after_no_reply, _effect_of_nobody),
     *(_effect_a_millisecond_later, _effect_beside, _foreign_effect, _effects_swapped, _effect_of_a_cancelled_job),
@@ -417,10 +417,10 @@ NEW: list[Callable[[Garden], None]] = [
     *(_slot_left_out, _slot_late_by_a_millisecond, _slot_never, _slot_given_up_and_taken),
     *(_out_of_turn_by_a_millisecond, _ran_beside),
 ]
-KINDS: list[Callable[[Garden], None]] = [*planted.KINDS, *NEW]
+KINDS: list[Callable[[PlantedStory], None]] = [*planted.KINDS, *NEW]
 
 
-def lawful(g: Garden) -> None:
+def lawful(g: PlantedStory) -> None:
     """What looks like one of them and is none: at the very moment, and the same line twice."""
     edge = g.at_edge().claim().after(SECOND).ack()
     g.story.effects.append(g.story.effects[-1])

@@ -43,7 +43,7 @@ def _edges() -> Iterator[int]:
 
 
 @dataclass
-class Garden:
+class PlantedStory:
     """A story with anomalies. `gone`: records that the reader never saw. `torn`: jobs and changes that are missing in
     their record. `altered`: jobs, changes and columns that were also read with a larger value. `schedules`: those that
     were to fire every minute, and how many of their slots are missing."""
@@ -86,36 +86,36 @@ class Garden:
         return pair
 
 
-def clean(seed: int, lives: int, *, id_step: int = 0, redrives: bool = True) -> Garden:
+def clean(seed: int, lives: int, *, id_step: int = 0, redrives: bool = True) -> PlantedStory:
     """Lives of all sorts over an hour, a line of jobs in order, a schedule by the minute."""
     rng = random.Random(seed)
-    garden = Garden(Story(id_step=id_step), rng)
+    planted_story = PlantedStory(Story(id_step=id_step), rng)
     for _ in range(lives):
-        _random_life(garden, redrives)
+        _random_life(planted_story, redrives)
     for subject in range(5):
-        at = garden.moment()
+        at = planted_story.moment()
         for _ in range(6):
-            life = Life(garden.story, at, queue="lines")
+            life = Life(planted_story.story, at, queue="lines")
             life.accept(traits=[Trait(subject=f"s{subject}")])
             life.claim(at=at + SECOND).after(SECOND).ack()
             at = life.at + SECOND
     for _ in range(5):
-        _copies(garden)
+        _copies(planted_story)
     for minute in range(60):
         tick = START + minute * 60 * SECOND
         if minute % 7 == 3:
-            garden.story.record(tick + 5, "fire", "tick", tick)
+            planted_story.story.record(tick + 5, "fire", "tick", tick)
         else:
-            fired = Life(garden.story, tick + 5, queue="cron")
+            fired = Life(planted_story.story, tick + 5, queue="cron")
             fired.accept(name="tick", tick=tick).claim().after(SECOND).ack()
     for number in range(40):
-        garden.story.record(garden.moment(), "pause", f"q{number}")
-    return garden
+        planted_story.story.record(planted_story.moment(), "pause", f"q{number}")
+    return planted_story
 
 
-def _random_life(garden: Garden, redrives: bool) -> None:
-    rng = garden.rng
-    life = garden.life(n=rng.randint(1, 4), lives=rng.randint(2, 4), delay=rng.choice([0, 0, 5 * SECOND]))
+def _random_life(planted_story: PlantedStory, redrives: bool) -> None:
+    rng = planted_story.rng
+    life = planted_story.life(n=rng.randint(1, 4), lives=rng.randint(2, 4), delay=rng.choice([0, 0, 5 * SECOND]))
     tenant = rng.choice([None, "ada", "bob"])
     life.accept(traits=None if tenant is None else [Trait(tenant=tenant) for _ in life.ids])
     fate = rng.random()
@@ -152,7 +152,7 @@ def _random_life(garden: Garden, redrives: bool) -> None:
             return
 
 
-def _copies(g: Garden) -> None:
+def _copies(g: PlantedStory) -> None:
     """What a broker makes of one draft: a job in each of its queues."""
     first, second = g.life().accept(), g.life(queue="copies").accept(receipt=False)
     second.seqs = first.seqs
@@ -161,13 +161,13 @@ def _copies(g: Garden) -> None:
         life.claim().ack()
 
 
-def _lost(g: Garden) -> None:
+def _lost(g: PlantedStory) -> None:
     seq, job = g.story.seq(), g.story.ids(1)
     g.story.receipt(seq, job)
     g.found.add(("lost", seq, job))
 
 
-def _given_again(g: Garden) -> None:
+def _given_again(g: PlantedStory) -> None:
     """The store forgot the first one, and gave its id to the second."""
     life = g.life().accept().claim().ack()
     seq = g.story.seq()
@@ -175,15 +175,15 @@ def _given_again(g: Garden) -> None:
     g.found.add(("lost", seq, life.first))
 
 
-def _unfinished(g: Garden) -> None:
+def _unfinished(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim(), "unfinished")
 
 
-def _undone(g: Garden) -> None:
+def _undone(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack(effect=False), "undone")
 
 
-def _unsent(g: Garden) -> None:
+def _unsent(g: PlantedStory) -> None:
     life = g.life().accept(receipt=False).claim()
     seq = g.story.seq()
     g.story.effect(seq, life.first, 1, life.at)
@@ -191,7 +191,7 @@ def _unsent(g: Garden) -> None:
     g.found.add(("unreceipted", seq, life.first))
 
 
-def _other_seq(g: Garden) -> None:
+def _other_seq(g: PlantedStory) -> None:
     """The receipt names the job under another seq."""
     life = g.life().accept().claim()
     seq = g.story.seq()
@@ -200,7 +200,7 @@ def _other_seq(g: Garden) -> None:
     g.found.add(("unexpected", seq, life.first))
 
 
-def _refused(g: Garden) -> None:
+def _refused(g: PlantedStory) -> None:
     life = g.life().accept(receipt=False).claim()
     seq = g.story.seq()
     g.story.receipt(seq, None, "refused")
@@ -209,14 +209,14 @@ def _refused(g: Garden) -> None:
     g.found.add(("unexpected", seq, life.first))
 
 
-def _from_nowhere(g: Garden) -> None:
+def _from_nowhere(g: PlantedStory) -> None:
     seq, job = g.story.seq(), g.story.ids(1)
     g.story.receipt(seq, None, "unknown")
     g.story.effect(seq, job, 1, g.moment())
     g.found |= {("unexpected", seq, job), ("recovered", seq, job)}
 
 
-def _duplicated(g: Garden) -> None:
+def _duplicated(g: PlantedStory) -> None:
     first, second = g.life().accept(), g.life().accept(receipt=False)
     second.seqs = first.seqs
     g.story.receipt(first.seqs[0], second.first)
@@ -225,7 +225,7 @@ def _duplicated(g: Garden) -> None:
     g.expect(second, "duplicated")
 
 
-def _duplicated_unseen(g: Garden) -> None:
+def _duplicated_unseen(g: PlantedStory) -> None:
     """The producer knows of one, handlers saw two."""
     first, second = g.life().accept(), g.life().accept(receipt=False)
     second.seqs = first.seqs
@@ -234,7 +234,7 @@ def _duplicated_unseen(g: Garden) -> None:
     g.expect(second, "duplicated")
 
 
-def _recovered(g: Garden) -> None:
+def _recovered(g: PlantedStory) -> None:
     life = g.life().accept(receipt=False)
     life.seqs = [g.story.seq()]
     g.story.receipt(life.seqs[0], None, "unknown")
@@ -242,28 +242,28 @@ def _recovered(g: Garden) -> None:
     g.expect(life, "recovered")
 
 
-def _repeated_effect(g: Garden) -> None:
+def _repeated_effect(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(SECOND)
     life.effect(1, life.at - 5).ack()
     g.expect(life, "repeated_effect")
 
 
-def _redelivered(g: Garden) -> None:
+def _redelivered(g: PlantedStory) -> None:
     life = g.life().accept().claim().effect(1).after(1).retry().claim().ack()
     g.expect(life, "redelivered")
 
 
-def _effect_of_dead(g: Garden) -> None:
+def _effect_of_dead(g: PlantedStory) -> None:
     g.expect(g.life(lives=1).accept().claim().effect(1).after(1).die(), "effect_of_dead")
 
 
-def _taken_back_early(g: Garden) -> None:
+def _taken_back_early(g: PlantedStory) -> None:
     """Its holder is said to be gone, and might still be at work."""
     life = g.life().accept().claim().after(SECOND).retry(0, kind=ABANDONED).claim().after(1).ack()
     g.expect(life, "early_take_back")
 
 
-def _swapped(g: Garden) -> None:
+def _swapped(g: PlantedStory) -> None:
     """The claim and its ack have changed places."""
     life = g.life().accept().after(1)
     life.ack(effect=False, delivery=1, attempt=1).after(1).claim()
@@ -272,67 +272,67 @@ def _swapped(g: Garden) -> None:
     life.effect(1)
 
 
-def _attempt_beyond(g: Garden) -> None:
+def _attempt_beyond(g: PlantedStory) -> None:
     life = g.life(lives=2).accept().claim(attempt=3).after(1).ack()
     g.expect(life, "too_many_attempts")
     g.expect(life, "miscounted_attempts")
 
 
-def _unborn(g: Garden) -> None:
+def _unborn(g: PlantedStory) -> None:
     g.expect(g.life().claim().ack(effect=False), "unborn")
 
 
-def _born_twice(g: Garden) -> None:
+def _born_twice(g: PlantedStory) -> None:
     life = g.life().accept().after(1)
     life.accept(receipt=False).after(1).claim().ack()
     g.expect(life, "born_twice")
 
 
-def _ended_twice(g: Garden) -> None:
+def _ended_twice(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(1).ack(effect=False), "ended_twice")
 
 
-def _cancelled_when_done(g: Garden) -> None:
+def _cancelled_when_done(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(1).cancel(), "ended_twice")
 
 
-def _unfenced(g: Garden) -> None:
+def _unfenced(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().effect(7).ack(effect=False), "unfenced_effect")
 
 
-def _resurrected(g: Garden) -> None:
+def _resurrected(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().ack().after(1).claim(), "resurrected")
 
 
-def _stale_settle(g: Garden) -> None:
+def _stale_settle(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(1).retry(5).claim().after(1)
     life.ack(delivery=1)
     g.expect(life, "stale_settle")
 
 
-def _settled_open(g: Garden) -> None:
+def _settled_open(g: PlantedStory) -> None:
     """Two endings of one delivery; the second one finds the job open again."""
     g.expect(g.life().accept().claim().after(1).retry(5).after(1).ack(), "stale_settle")
 
 
-def _lease_overlap(g: Garden) -> None:
+def _lease_overlap(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(LEASE - 1).claim().after(1).ack()
     g.expect(life, "lease_overlap")
 
 
-def _overlap_of_an_extended(g: Garden) -> None:
+def _overlap_of_an_extended(g: PlantedStory) -> None:
     """Long after the first lease, and within its extension."""
     life = g.life().accept().claim().after(LEASE - 5).extend().after(LEASE - 5).claim().after(1).ack()
     g.expect(life, "lease_overlap")
 
 
-def _early_claim(g: Garden) -> None:
+def _early_claim(g: PlantedStory) -> None:
     life = g.life(delay=SECOND).accept()
     life.claim(at=life.due - 1).after(1).ack()
     g.expect(life, "early_claim")
 
 
-def _early_retry(g: Garden) -> None:
+def _early_retry(g: PlantedStory) -> None:
     """The claim's own record lies about the due time."""
     life = g.life().accept().claim().after(1).retry(SECOND)
     life.due = life.at + 5
@@ -340,46 +340,46 @@ def _early_retry(g: Garden) -> None:
     g.expect(life, "early_claim")
 
 
-def _delivery_step(g: Garden) -> None:
+def _delivery_step(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim(delivery=2).after(1).ack(), "delivery_step")
 
 
-def _delivery_again(g: Garden) -> None:
+def _delivery_again(g: PlantedStory) -> None:
     """The fence starts anew with a redrive."""
     life = g.life(lives=1).accept().claim().after(1).die().after(1).redrive().claim(delivery=1).after(1).ack()
     g.expect(life, "delivery_step")
 
 
-def _too_many_attempts(g: Garden) -> None:
+def _too_many_attempts(g: PlantedStory) -> None:
     g.expect(g.life(lives=1).accept().claim().after(1).retry().claim().after(1).ack(), "too_many_attempts")
 
 
-def _miscounted(g: Garden) -> None:
+def _miscounted(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(1).retry().claim(attempt=1).after(1).ack()
     g.expect(life, "miscounted_attempts")
 
 
-def _died_early(g: Garden) -> None:
+def _died_early(g: PlantedStory) -> None:
     g.expect(g.life(lives=3).accept().claim().after(1).die(), "died_early")
 
 
-def _cancelled_running(g: Garden) -> None:
+def _cancelled_running(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).cancel(), "illegal")
 
 
-def _shed_and_run(g: Garden) -> None:
+def _shed_and_run(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).shed().after(1).claim(), "resurrected")
 
 
-def _shed_running(g: Garden) -> None:
+def _shed_running(g: PlantedStory) -> None:
     g.expect(g.life().accept().claim().after(1).shed(), "illegal")
 
 
-def _shed_twice(g: Garden) -> None:
+def _shed_twice(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).shed().after(1).shed(), "ended_twice")
 
 
-def _copied_twice(g: Garden) -> None:
+def _copied_twice(g: PlantedStory) -> None:
     """A broker's draft that became two jobs in one of its queues."""
     lives = [g.life(queue=queue).accept(receipt=False) for queue in ("mail", "copies", "copies")]
     seq = g.story.seq()
@@ -390,11 +390,11 @@ def _copied_twice(g: Garden) -> None:
     g.expect(lives[2], "duplicated")
 
 
-def _purged_alive(g: Garden) -> None:
+def _purged_alive(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).purge(), "illegal")
 
 
-def _out_of_turn(g: Garden) -> None:
+def _out_of_turn(g: PlantedStory) -> None:
     at = g.moment()
     subject = Trait(subject=f"broken{at}")
     first, second = (Life(g.story, at, queue="lines") for _ in range(2))
@@ -403,7 +403,7 @@ def _out_of_turn(g: Garden) -> None:
     g.expect(second, "out_of_turn")
 
 
-def _slot_twice(g: Garden) -> None:
+def _slot_twice(g: PlantedStory) -> None:
     tick = START + 7_200 * SECOND + len(g.found) * SECOND
     fired = [Life(g.story, tick + at, queue="cron").accept(name=f"s{tick}", tick=tick) for at in (1, 2)]
     for life in fired:
@@ -411,19 +411,19 @@ def _slot_twice(g: Garden) -> None:
     g.expect(fired[1], "slot_twice")
 
 
-def _ledger_gap(g: Garden) -> None:
+def _ledger_gap(g: PlantedStory) -> None:
     name = f"gone{len(g.gone)}"
     g.story.record(g.moment(), "pause", name)
     g.gone.append(name)
 
 
-def _conflict(g: Garden) -> None:
+def _conflict(g: PlantedStory) -> None:
     life = g.life().accept().claim().after(1).retry().claim().after(1).ack()
     g.altered.append((life.first, "retried", "error"))
     g.expect(life, "conflict")
 
 
-KINDS: list[Callable[[Garden], None]] = [
+KINDS: list[Callable[[PlantedStory], None]] = [
     *(_lost, _given_again, _unfinished, _undone, _unsent, _refused, _from_nowhere, _duplicated, _duplicated_unseen),
     *(_recovered, _repeated_effect, _redelivered, _unborn, _born_twice, _ended_twice, _cancelled_when_done),
     *(_unfenced, _resurrected, _stale_settle, _settled_open, _lease_overlap, _overlap_of_an_extended, _early_claim),
@@ -434,28 +434,28 @@ KINDS: list[Callable[[Garden], None]] = [
 
 
 def planted(
-    seed: int, lives: int, each: int, kinds: Sequence[Callable[[Garden], None]] = KINDS, *, id_step: int = 0
-) -> Garden:
-    garden = clean(seed, lives, id_step=id_step)
+    seed: int, lives: int, each: int, kinds: Sequence[Callable[[PlantedStory], None]] = KINDS, *, id_step: int = 0
+) -> PlantedStory:
+    planted_story = clean(seed, lives, id_step=id_step)
     for _ in range(each):
         for plant in kinds:
-            plant(garden)
-    return garden
+            plant(planted_story)
+    return planted_story
 
 
-def events_of(garden: Garden) -> tuple[pa.Table, set[int]]:
+def events_of(planted_story: PlantedStory) -> tuple[pa.Table, set[int]]:
     """The events as a reader saw them, and the offsets at which it missed something."""
-    table = garden.story.table()
-    gone = pc.is_in(table["name"], value_set=pa.array(garden.gone, pa.string()))
+    table = planted_story.story.table()
+    gone = pc.is_in(table["name"], value_set=pa.array(planted_story.gone, pa.string()))
     offsets = set(table.filter(gone)["offset"].to_pylist())
     starts = {offset for offset in offsets if offset - 1 not in offsets}
     rows = {(job, change): row for row, (job, change) in enumerate(zip(*_ids(table), strict=True))}
-    torn = [rows[job, change] for job, change in garden.torn]
+    torn = [rows[job, change] for job, change in planted_story.torn]
     starts |= set(table["offset"].take(pa.array(torn, pa.int64())).to_pylist())
     kept = pc.invert(pc.or_(gone, pc.is_in(pa.array(range(len(table))), value_set=pa.array(torn, pa.int64()))))
     copies = [
         _larger(table.slice(rows[job, change], 1), table.column_names.index(column))
-        for job, change, column in garden.altered
+        for job, change, column in planted_story.altered
     ]
     return pa.concat_tables([table.filter(kept), *copies]), starts
 

@@ -18,7 +18,7 @@ from forebay.spark.proof import audit_lake, events_to_read
 from tests.command_result import Run
 from tests.spark.cut_rounds import RUNNING, SMALL, cut_faults
 from tests.spark.growing import Growing, same
-from tests.spark.planted import Garden, clean
+from tests.spark.planted import PlantedStory, clean
 from tests.spark.sample_stores import worked
 from tests.spark.story import SECOND, START, Life, Story
 
@@ -38,9 +38,9 @@ def test_wherever_a_history_is_cut_the_answer_is_that_of_a_whole_audit(
     spark: SparkSession, tmp_path: Path, seed: int, options: AuditOptions
 ) -> None:
     rng = random.Random(seed)
-    garden = clean(seed, lives=60)
-    spread(garden, 40)
-    growing = Growing(spark, tmp_path, garden.story.table(), *garden.story.evidence())
+    planted_story = clean(seed, lives=60)
+    spread(planted_story, 40)
+    growing = Growing(spark, tmp_path, planted_story.story.table(), *planted_story.story.evidence())
     last = growing.events["offset"][-1].as_py() + 1
     cuts = [*sorted(rng.sample(range(last // 3, last), 2)), last]
     answers, notes = [], set[tuple[object, ...]]()
@@ -59,11 +59,11 @@ def test_wherever_a_history_is_cut_the_answer_is_that_of_a_whole_audit(
     assert notes, "some of it should be worth a note"
 
 
-def spread(garden: Garden, lives: int) -> None:
+def spread(planted_story: PlantedStory, lives: int) -> None:
     """Lives that take long, so that cuts go through them, with effects by several deliveries and second lives."""
     for number in range(lives):
-        life = garden.life(lives=4).accept()
-        gap = garden.rng.randrange(1_800) * SECOND
+        life = planted_story.life(lives=4).accept()
+        gap = planted_story.rng.randrange(1_800) * SECOND
         match number % 5:
             case 0:
                 life.claim().effect(1).after(1).retry(gap).claim().after(SECOND).ack()

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from forebay.spark.audit import CHECKS, AuditOptions, AuditVerdict, Tier, audit, examine
 from tests.spark.lie_rounds import PARTITIONS, Round, faults, grown, played, rounds
 from tests.spark.lies import KINDS, lawful
-from tests.spark.planted import Found, Garden, clean
+from tests.spark.planted import Found, PlantedStory, clean
 from tests.spark.story import Story
 
 pytestmark = pytest.mark.timeout(600)
@@ -73,10 +73,10 @@ def test_a_thousand_lies_in_one_part_or_two_hundred(spark: SparkSession) -> None
 def test_both_give_the_same_answer_where_no_promise_is_broken(
     spark: SparkSession, plants: tuple[str, ...], answer: str
 ) -> None:
-    garden = clean(len(plants), lives=300, id_step=1_000 * len(plants))
+    planted_story = clean(len(plants), lives=300, id_step=1_000 * len(plants))
     for plant in (lawful, *(kind for kind in KINDS if kind.__name__ in plants)):
-        plant(garden)
-    each = played(spark, garden, 4, len(plants))
+        plant(planted_story)
+    each = played(spark, planted_story, 4, len(plants))
     assert list(faults(each)) == []
     assert each.verdict.answer == answer, each.verdict.text()
     asked = {result.check for result in each.verdict.results if result.outcome in {"ok", "noted", "missing"}}
@@ -84,11 +84,11 @@ def test_both_give_the_same_answer_where_no_promise_is_broken(
 
 
 def test_a_quick_audit_names_what_it_left_out_unless_a_sum_is_not_0(spark: SparkSession) -> None:
-    garden = Garden(Story(), random.Random(4))
-    garden.life(n=20).accept().claim().ack()
-    _plant(garden, "_lease_overlap")
-    _plant(garden, "_effects_swapped")
-    frames = garden.story.frames(spark)
+    planted_story = PlantedStory(Story(), random.Random(4))
+    planted_story.life(n=20).accept().claim().ack()
+    _plant(planted_story, "_lease_overlap")
+    _plant(planted_story, "_effects_swapped")
+    frames = planted_story.story.frames(spark)
     every = [each.id for each in CHECKS.values() if each.tier is Tier.EVERY]
     blind = audit(*frames, options=AuditOptions(drained=True, quick=True))
     assert (blind.answer, blind.skipped) == ("PASS", every)
@@ -97,10 +97,10 @@ def test_a_quick_audit_names_what_it_left_out_unless_a_sum_is_not_0(spark: Spark
         *every,
         *("out_of_turn", "slot_missing", "log_gap"),
     }
-    _plant(garden, "_undone")
-    suspicious = audit(*garden.story.frames(spark), options=AuditOptions(drained=True, quick=True))
-    assert (named(suspicious), suspicious.skipped) == (garden.found, [])
+    _plant(planted_story, "_undone")
+    suspicious = audit(*planted_story.story.frames(spark), options=AuditOptions(drained=True, quick=True))
+    assert (named(suspicious), suspicious.skipped) == (planted_story.found, [])
 
 
-def _plant(garden: Garden, kind: str) -> None:
-    next(plant for plant in KINDS if plant.__name__ == kind)(garden)
+def _plant(planted_story: PlantedStory, kind: str) -> None:
+    next(plant for plant in KINDS if plant.__name__ == kind)(planted_story)

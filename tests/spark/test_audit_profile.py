@@ -9,10 +9,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.audit import AuditOptions, audit
 from forebay.spark.audit.profile import JobProfile, profile, suspects
-from tests.spark.planted import KINDS, Garden
+from tests.spark.planted import KINDS, PlantedStory
 from tests.spark.story import SECOND, START, Life, Story
 
-Plant = Callable[[Garden], None]
+Plant = Callable[[PlantedStory], None]
 NO_JOB = {"_ledger_gap", "_conflict", "_slot_twice", "_out_of_turn", "_given_again"}
 """They are about records, slots and lines, or about seqs of a job with two receipts."""
 
@@ -46,13 +46,13 @@ def test_plain_jobs_are_no_suspects_and_all_others_are(spark: SparkSession) -> N
 
 
 def test_every_planted_kind_makes_a_suspect_of_its_job(spark: SparkSession) -> None:
-    garden = Garden(Story(), random.Random(3))
+    planted_story = PlantedStory(Story(), random.Random(3))
     for plant in KINDS:
         if plant.__name__ not in NO_JOB:
-            plant(garden)
-    _, ids = profiled(garden.story, spark)
+            plant(planted_story)
+    _, ids = profiled(planted_story.story, spark)
     # A seq that became two jobs shows by its seq, not by the second job, which is plain.
-    expected = {job for check, _, job in garden.found if check != "duplicated"}
+    expected = {job for check, _, job in planted_story.found if check != "duplicated"}
     assert expected - ids == set()
 
 

@@ -139,10 +139,10 @@ def test_every_check_runs_by_default(spark: SparkSession) -> None:
         "_attempt_beyond": "too_many_attempts",
         "_lease_overlap": "lease_overlap",
     }
-    garden = clean(seed=5, lives=2, redrives=False)
+    planted_story = clean(seed=5, lives=2, redrives=False)
     for plant in (each for each in KINDS if each.__name__ in planted):
-        plant(garden)
-    verdict = audit(*garden.story.frames(spark))
+        plant(planted_story)
+    verdict = audit(*planted_story.story.frames(spark))
     assert verdict.answer == "FAIL"
     assert {check: verdict.result(check).outcome for check in planted.values()} == dict.fromkeys(
         planted.values(), "failed"
@@ -150,12 +150,12 @@ def test_every_check_runs_by_default(spark: SparkSession) -> None:
 
 
 def test_allowed_oddities_are_notes_and_pass(spark: SparkSession) -> None:
-    garden = clean(seed=5, lives=2, redrives=False)
+    planted_story = clean(seed=5, lives=2, redrives=False)
     for plant in (each for each in KINDS if each.__name__ in {"_effect_of_dead", "_taken_back_early"}):
-        plant(garden)
-    verdict = audit(*garden.story.frames(spark), options=AuditOptions(dropped=frozenset({DROPPED})))
+        plant(planted_story)
+    verdict = audit(*planted_story.story.frames(spark), options=AuditOptions(dropped=frozenset({DROPPED})))
     noted = {(r.check, r.offenders[0].seq, r.offenders[0].job_id) for r in verdict.results if r.outcome == "noted"}
-    assert (verdict.answer, noted) == ("PASS", garden.found)
+    assert (verdict.answer, noted) == ("PASS", planted_story.found)
 
 
 def test_effects_without_a_receipt_are_missing_evidence(spark: SparkSession) -> None:

@@ -33,7 +33,7 @@ class _Stopped(BaseException):
     """The process of a move ends here."""
 
 
-class House:
+class CellsFixture:
     """Three memory stores as cells, and processes that open them by files that differ in age."""
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class House:
 
 
 @pytest.fixture
-def house() -> Any:
-    found = House()
+def cells_fixture() -> Any:
+    found = CellsFixture()
     yield found
     found.close()
 
@@ -76,7 +76,7 @@ def mover_of(store: CellsStore, reached: Callable[[str], None] = lambda _: None)
     return Mover(store.backend.group, reached)
 
 
-def finish(house: House, store: CellsStore, queue: str = "mail") -> list[Any]:
+def finish(cells_fixture: CellsFixture, store: CellsStore, queue: str = "mail") -> list[Any]:
     """Run all jobs, and take all steps of all moves; the payloads in the order of the runs."""
     ran: list[Any] = []
     states: list[MoveState] = []
@@ -87,7 +87,7 @@ def finish(house: House, store: CellsStore, queue: str = "mail") -> list[Any]:
         store.settle([(lease, Ack()) for lease in leases])
         if not states and not leases and not store.backlog([queue])[0].depth:
             return ran
-        house.clock.advance(10_000_000)
+        cells_fixture.clock.advance(10_000_000)
     raise AssertionError(f"{states} after {ran}")
 
 
@@ -115,10 +115,12 @@ SPECS = {
 def test_a_move_that_is_stopped_at_any_write_and_resumed_loses_nothing_and_keeps_order(spec: str) -> None:
     names: list[str] = []
     for stop in range(1, 20):
-        house = House()
-        stale = house.open()
+        cells_fixture = CellsFixture()
+        stale = cells_fixture.open()
         stale.put_spec(QueueSpec(name="mail", **SPECS[spec]))  # type: ignore[arg-type]
-        stale.put_schedule(Schedule("nightly", "@daily", house.clock.now() + 10**12, Draft("work", queue="mail")))
+        stale.put_schedule(
+            Schedule("nightly", "@daily", cells_fixture.clock.now() + 10**12, Draft("work", queue="mail"))
+        )
         sent = iter(range(1_000))
 
         def send(store: CellsStore, sent: Any = sent) -> None:
@@ -129,7 +131,7 @@ def test_a_move_that_is_stopped_at_any_write_and_resumed_loses_nothing_and_keeps
 
         send(stale)
         running = stale.claim([Want("mail", 1)], "old", minutes(60))
-        process = house.open()
+        process = cells_fixture.open()
         stopped = None
         try:
             mover = mover_of(process, stop_at(stop))
@@ -138,19 +140,19 @@ def test_a_move_that_is_stopped_at_any_write_and_resumed_loses_nothing_and_keeps
         except _Stopped as error:
             stopped = str(error)
             names.append(stopped)
-        for store in (stale, process, house.open()):
+        for store in (stale, process, cells_fixture.open()):
             send(store)
             known: list[dict[str, Any]] = [{"key": f"k{number}", "tenant": TENANTS[number % 2]} for number in range(2)]
             again = store.enqueue([Draft("work", n, queue="mail", **each) for n, each in enumerate(known)])
             assert all(receipt.duplicate for receipt in again)
-        resumed = house.open()
+        resumed = cells_fixture.open()
         mover_of(resumed).start(["mail"], "a", "b")
         mover_of(resumed).advance()
         send(stale)
         early = resumed.claim([Want("mail", 1)], "w", minutes(60))
         assert {cell_of(lease.job.id) for lease in early} <= {0}, "the cell that it leaves comes first"
         assert set(stale.settle([(lease, Ack()) for lease in (*running, *early)])) == {Settled.APPLIED}
-        ran: list[Any] = [lease.job.payload for lease in (*running, *early)] + finish(house, resumed)
+        ran: list[Any] = [lease.job.payload for lease in (*running, *early)] + finish(cells_fixture, resumed)
         total = next(sent)
         assert sorted(ran) == list(range(total)), (stop, stopped)
         for tenant in range(2):
@@ -161,14 +163,14 @@ def test_a_move_that_is_stopped_at_any_write_and_resumed_loses_nothing_and_keeps
         (schedule,) = resumed.schedules()
         assert not schedule.paused
         assert [each.name for each in resumed.cells()["b"].schedules()] == ["nightly"]
-        house.close()
+        cells_fixture.close()
         if stopped is None:
             break
     assert names == ["prepared", "closing", "schedule paused", "schedule put", "closed", "draining"]
 
 
-def test_jobs_keep_their_ids_and_are_found_by_them(house: House) -> None:
-    store = house.open()
+def test_jobs_keep_their_ids_and_are_found_by_them(cells_fixture: CellsFixture) -> None:
+    store = cells_fixture.open()
     store.put_spec(QueueSpec(name="mail", retention=KeepFor(minutes(30))))
     old = store.enqueue([Draft("work", queue="mail")] * 4)[0].id
     mover_of(store).start(["mail"], "a", "b")
@@ -188,14 +190,16 @@ def test_jobs_keep_their_ids_and_are_found_by_them(house: House) -> None:
     with pytest.raises(Invalid, match="queue mail: it has left the cell that has these dead letters"):
         store.redrive([old])
     store.purge_dead([old])
-    house.clock.advance(3_600_000_000)
+    cells_fixture.clock.advance(3_600_000_000)
     store.promote(100)
     assert mover_of(store).advance() == []
     assert store.get([old]) == [None]
 
 
-def test_a_queue_moves_back_and_a_spec_put_meanwhile_does_not_reopen_the_cell_that_it_left(house: House) -> None:
-    store = house.open()
+def test_a_queue_moves_back_and_a_spec_put_meanwhile_does_not_reopen_the_cell_that_it_left(
+    cells_fixture: CellsFixture,
+) -> None:
+    store = cells_fixture.open()
     spec = QueueSpec(name="mail", eligibility=InOrder(per="tenant"))
     store.put_spec(spec)
     for source, target in (("a", "b"), ("b", "c"), ("c", "a")):
@@ -205,24 +209,24 @@ def test_a_queue_moves_back_and_a_spec_put_meanwhile_does_not_reopen_the_cell_th
         store.put_spec(spec)
         closed = next(each for each in store.cells()[source].specs() if each.name == "mail")
         assert isinstance(closed.capacity, Moved)
-        assert finish(house, store) == [1]
+        assert finish(cells_fixture, store) == [1]
     assert cell_of(store.enqueue([Draft("work", queue="mail")])[0].id) == 0
 
 
-def test_a_queue_stays_away_until_processes_have_followed(house: House) -> None:
+def test_a_queue_stays_away_until_processes_have_followed(cells_fixture: CellsFixture) -> None:
     """One with the map of the first move would offer drafts with keys to the cell that is open again."""
-    store = house.open()
+    store = cells_fixture.open()
     mover_of(store).start(["mail"], "a", "b")
-    finish(house, store)
+    finish(cells_fixture, store)
     with pytest.raises(Invalid, match=r"queue mail: it left cell a 0s ago.*; move it there 1m after it left"):
         mover_of(store).start(["mail"], "b", "a")
-    house.clock.advance(60_000_000)
+    cells_fixture.clock.advance(60_000_000)
     mover_of(store).start(["mail"], "b", "a")
     assert [state.target for state in mover_of(store).advance()] == ["a"]
 
 
-def test_merges_go_on_in_the_cell_that_still_has_the_waiting_job(house: House) -> None:
-    store = house.open()
+def test_merges_go_on_in_the_cell_that_still_has_the_waiting_job(cells_fixture: CellsFixture) -> None:
+    store = cells_fixture.open()
     store.put_spec(QueueSpec(name="mail", merge=LatestWins()))
     draft = Draft("work", 1, queue="mail", subject="s")
     (first,) = store.enqueue([draft])
@@ -236,11 +240,11 @@ def test_merges_go_on_in_the_cell_that_still_has_the_waiting_job(house: House) -
     assert store.claim([Want("mail", 2)], "w", minutes(1)) == []
     assert [cell.name for cell in store.backend.group.of_queues(["mail"], claimed=True)] == ["a"], "no worker is woken"
     store.settle([(lease, Ack())])
-    assert finish(house, store) == [3]
+    assert finish(cells_fixture, store) == [3]
 
 
-def test_a_rate_begins_in_the_target_when_the_starts_of_the_source_are_paid(house: House) -> None:
-    store = house.open()
+def test_a_rate_begins_in_the_target_when_the_starts_of_the_source_are_paid(cells_fixture: CellsFixture) -> None:
+    store = cells_fixture.open()
     store.put_spec(QueueSpec(name="mail", eligibility=Rate(2, minutes(1))))
     store.enqueue([Draft("work", queue="mail")] * 2)
     mover_of(store).start(["mail"], "a", "b")
@@ -250,19 +254,19 @@ def test_a_rate_begins_in_the_target_when_the_starts_of_the_source_are_paid(hous
     store.settle([(lease, Ack()) for lease in leases])
     assert [state.step for state in mover_of(store).advance()] == [Step.DRAINING]
     assert store.claim([Want("mail", 2)], "w", minutes(1)) == []
-    house.clock.advance(61_000_000)
+    cells_fixture.clock.advance(61_000_000)
     assert [state.step for state in mover_of(store).advance()] == [Step.LEAVING]
     assert len(store.claim([Want("mail", 2)], "w", minutes(1))) == 1
 
 
-def test_a_source_of_drafts_follows_its_queue(house: House) -> None:
-    store = house.open()
+def test_a_source_of_drafts_follows_its_queue(cells_fixture: CellsFixture) -> None:
+    store = cells_fixture.open()
     points = [Checkpoint(number, 2, bytes([number])) for number in range(3)]
     keyed = [Draft("work", queue="mail", key="k0"), Draft("work", queue="mail")]
     assert store.ingest("feed", None, points[0], keyed) == Tally(2)
     mover_of(store).start(["mail"], "a", "b")
     mover_of(store).advance()
-    stale = house.open()
+    stale = cells_fixture.open()
     assert store.ingest("feed", points[0], points[1], keyed) == Tally(2, 1)
     assert store.ingest("feed", points[0], points[1], keyed) is None
     assert stale.ingest("feed", points[1], points[2], keyed[1:]) == Tally(1)
@@ -270,8 +274,8 @@ def test_a_source_of_drafts_follows_its_queue(house: House) -> None:
     assert [cell.backlog(["mail"])[0].depth for cell in store.cells().values()] == [2, 2, 0]
 
 
-def test_pauses_and_numbers_of_operators_go_along(house: House) -> None:
-    store = house.open()
+def test_pauses_and_numbers_of_operators_go_along(cells_fixture: CellsFixture) -> None:
+    store = cells_fixture.open()
     store.put_spec(QueueSpec(name="mail", eligibility=AtMost(5)))
     store.set_gate("cap/mail", 1)
     store.pause("mail")
@@ -282,8 +286,8 @@ def test_pauses_and_numbers_of_operators_go_along(house: House) -> None:
     assert [(gate.name, gate.given) for gate in there.gates("", 5)] == [("cap/mail", 1)]
 
 
-def test_a_partition_moves_alone_where_no_promise_depends_on_it(house: House) -> None:
-    store = house.open(SPREAD)
+def test_a_partition_moves_alone_where_no_promise_depends_on_it(cells_fixture: CellsFixture) -> None:
+    store = cells_fixture.open(SPREAD)
     store.enqueue([Draft("work", queue="orders", tenant=tenant) for tenant in TENANTS])
     mover_of(store).split("orders", [1], "c")
     assert store.backend.group.map.placement("orders").cells == ("a", "c", "a", "b")
@@ -310,17 +314,17 @@ def test_a_partition_moves_alone_where_no_promise_depends_on_it(house: House) ->
     ],
 )
 def test_what_cannot_move_is_refused_by_name(
-    axes: dict[str, Any], source: str, target: str, complaint: str, house: House
+    axes: dict[str, Any], source: str, target: str, complaint: str, cells_fixture: CellsFixture
 ) -> None:
-    store = house.open()
+    store = cells_fixture.open()
     store.put_spec(QueueSpec(name="mail", **axes))
     with pytest.raises(Invalid, match=complaint):
         mover_of(store).start(["mail"], source, target)
     assert store.backend.group.map.version == 1
 
 
-def test_jobs_that_would_wait_for_others_refuse_a_move(house: House) -> None:
-    store = house.open(SPREAD)
+def test_jobs_that_would_wait_for_others_refuse_a_move(cells_fixture: CellsFixture) -> None:
+    store = cells_fixture.open(SPREAD)
     store.put_spec(QueueSpec(name="orders", eligibility=InOrder(per="tenant")))
     with pytest.raises(Invalid, match="the jobs that it has in cell b would wait"):
         mover_of(store).start(["orders"], "a", "b")
@@ -329,39 +333,41 @@ def test_jobs_that_would_wait_for_others_refuse_a_move(house: House) -> None:
         mover_of(store).start(["orders"], "b", "c")
 
 
-def test_a_cell_is_added_and_another_one_drained_and_taken_out_of_the_file(house: House) -> None:
-    old = house.open('mail = "b"', cells="ab")
+def test_a_cell_is_added_and_another_one_drained_and_taken_out_of_the_file(cells_fixture: CellsFixture) -> None:
+    old = cells_fixture.open('mail = "b"', cells="ab")
     old.enqueue([Draft("work", 1), Draft("work", 2, queue="mail"), Draft("work", 3, queue="new")])
-    store = house.open('mail = "b"')
+    store = cells_fixture.open('mail = "b"')
     mover_of(store).add("c")
     with pytest.raises(Invalid, match="it is in the agreed map, version 2"):
         mover_of(store).add("c")
     mover = mover_of(store)
     mover.drain("a", "c")
     assert {state.queue for state in mover.advance()} == {"default", "new"}
-    house.open_cell("memory://a").enqueue([Draft("work", 4, queue="stray")])
+    cells_fixture.open_cell("memory://a").enqueue([Draft("work", 4, queue="stray")])
     mover.drain("a", "c")
     assert "stray" in {state.queue for state in mover.advance()}
     found = [run for queue in ("default", "mail", "new", "stray") for run in _run(store, queue)]
     assert found == [1, 2, 3, 4]
-    house.clock.advance(400_000_000)
+    cells_fixture.clock.advance(400_000_000)
     assert mover.advance() == []
     assert store.backend.group.map.in_use() == {"b", "c"}
     with pytest.raises(Invalid, match=r"cell c: the agreed map.*the file has no such cell"):
-        house.open('mail = "b"', cells="ab")
+        cells_fixture.open('mail = "b"', cells="ab")
     lines = 'version = 99\n[cells.b]\nnumber = 1\nurl = "memory://b"\n[cells.c]\nnumber = 2\nurl = "memory://c"'
-    smaller = open_cells(*read_cells(f'{lines}\n[queues]\n"*" = "c"\nmail = "b"', "cells.toml"), house.open_cell)
+    smaller = open_cells(
+        *read_cells(f'{lines}\n[queues]\n"*" = "c"\nmail = "b"', "cells.toml"), cells_fixture.open_cell
+    )
     assert cell_of(smaller.enqueue([Draft("work")])[0].id) == 2
     smaller.close()
 
 
-def test_a_schedule_whose_queue_is_empty_leaves_a_drained_cell(house: House) -> None:
-    store, due = house.open(), house.clock.now() + 1_000_000
+def test_a_schedule_whose_queue_is_empty_leaves_a_drained_cell(cells_fixture: CellsFixture) -> None:
+    store, due = cells_fixture.open(), cells_fixture.clock.now() + 1_000_000
     store.put_schedule(Schedule("nightly", "@daily", due, Draft("report", queue="reports")))
     mover_of(store).drain("a", "b")
     mover_of(store).advance()
     assert [each.name for each in store.cells()["b"].schedules()] == ["nightly"]
-    house.clock.advance(1_000_000)
+    cells_fixture.clock.advance(1_000_000)
     assert store.fire("nightly", due, due + 10**12, Draft("report", queue="reports"))
     assert cell_of(store.claim([Want("reports", 1)], "w", minutes(1))[0].job.id) == 1
 
@@ -372,29 +378,31 @@ def _run(store: CellsStore, queue: str) -> list[Any]:
     return [lease.job.payload for lease in leases]
 
 
-def test_of_two_moves_at_once_the_first_one_counts(house: House) -> None:
-    one, two = house.open(), house.open()
+def test_of_two_moves_at_once_the_first_one_counts(cells_fixture: CellsFixture) -> None:
+    one, two = cells_fixture.open(), cells_fixture.open()
     two.backend.group.refresh()
     rival = mover_of(two, lambda name: mover_of(one).start(["mail"], "a", "c") if name == "prepared" else None)
     with pytest.raises(Invalid, match=r"it has agreed on version 2, which differs in moves.mail, queues.mail"):
         rival.start(["mail"], "a", "b")
-    assert house.open().backend.group.map.placement("mail").cells == ("c",)
+    assert cells_fixture.open().backend.group.map.placement("mail").cells == ("c",)
 
 
-def test_a_process_follows_moves_by_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_follows_moves_by_itself(cells_fixture: CellsFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.store.cells.guard._CHECK_SECONDS", 0.01)
-    worker = house.open()
-    store = house.open()
+    worker = cells_fixture.open()
+    store = cells_fixture.open()
     mover_of(store).start(["mail"], "a", "b")
     mover_of(store).advance()
     store.enqueue([Draft("work", 7, queue="mail")])
     eventually(lambda: _run(worker, "mail") == [7], "the worker claims from the new cell")
     with pytest.raises(Invalid, match="it moves from cell a to b in version 4"):
-        house.open('mail = "b"', version=9)
+        cells_fixture.open('mail = "b"', version=9)
 
 
-def test_a_slot_that_fires_while_its_schedule_moves_fires_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, source = house.open(), house.open_cell("memory://a")
+def test_a_slot_that_fires_while_its_schedule_moves_fires_once(
+    cells_fixture: CellsFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, source = cells_fixture.open(), cells_fixture.open_cell("memory://a")
     due, draft = store.now(), Draft("work", queue="mail")
     store.put_schedule(Schedule("s", "@every 1m", due, draft))
     put = source.put_schedule
@@ -411,16 +419,16 @@ def test_a_slot_that_fires_while_its_schedule_moves_fires_once(house: House, mon
     assert not store.fire("s", due, due + 60_000_000, draft)
 
 
-def test_a_schedule_of_a_process_with_an_older_map_is_put_where_its_queue_lives(house: House) -> None:
-    older, store = house.open(), house.open()
+def test_a_schedule_of_a_process_with_an_older_map_is_put_where_its_queue_lives(cells_fixture: CellsFixture) -> None:
+    older, store = cells_fixture.open(), cells_fixture.open()
     mover_of(store).start(["mail"], "a", "b")
     mover_of(store).advance()
     older.put_schedule(Schedule("s", "@every 1m", store.now(), Draft("work", queue="mail")))
     assert [cell for cell, each in store.cells().items() if each.schedules()] == ["b"]
 
 
-def test_a_ticker_with_an_older_map_fires_where_the_schedule_is(house: House) -> None:
-    older, store = house.open(), house.open()
+def test_a_ticker_with_an_older_map_fires_where_the_schedule_is(cells_fixture: CellsFixture) -> None:
+    older, store = cells_fixture.open(), cells_fixture.open()
     due, draft = store.now(), Draft("work", queue="mail")
     store.put_schedule(Schedule("s", "@every 1m", due, draft))
     mover_of(store).start(["mail"], "a", "b")
@@ -429,12 +437,14 @@ def test_a_ticker_with_an_older_map_fires_where_the_schedule_is(house: House) ->
     assert not store.fire("s", due, due + 60_000_000, draft)
 
 
-def test_a_process_follows_a_move_while_another_cell_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    older, store = house.open(deadline=0.1), house.open()
+def test_a_process_follows_a_move_while_another_cell_hangs(
+    cells_fixture: CellsFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, store = cells_fixture.open(deadline=0.1), cells_fixture.open()
     mover_of(store).start(["mail"], "a", "b")
     mover_of(store).advance()
     released = Event()
-    monkeypatch.setattr(house.open_cell("memory://c"), "extent", lambda _: released.wait(5))
+    monkeypatch.setattr(cells_fixture.open_cell("memory://c"), "extent", lambda _: released.wait(5))
     began = monotonic()
     assert cell_of(older.enqueue([Draft("work", queue="mail")])[0].id) == 1
     assert monotonic() < began + 2

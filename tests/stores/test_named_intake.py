@@ -132,8 +132,8 @@ def test_bounded_latency_without_a_bound_and_a_stalled_producer_with_one(begin: 
     waiting = RacingCall(lambda: world.send(Draft("one-more")))
     world.clock.until_asleep(1)
     world.done(world.claim(1))
-    [let_in] = waiting.result()
-    assert world.state(let_in) is State.READY, "room for one lets one in"
+    [accepted] = waiting.result()
+    assert world.state(accepted) is State.READY, "room for one lets one in"
     assert world.backlog().depth == 100
     with pytest.raises(QueueFull, match="can never fit"):
         world.send(*[Draft("job")] * 101)

@@ -5,8 +5,8 @@ from typing import Final
 import pytest
 
 from forebay_proof.bench import postgres
-from forebay_proof.bench.crew.cell import Measurement
-from forebay_proof.bench.crew.peer import Peers
+from forebay_proof.bench.clients.cell import Measurement
+from forebay_proof.bench.clients.peer import Peers
 from forebay_proof.bench.measure import Figure, run
 from forebay_proof.bench.pg import flow
 from forebay_proof.bench.pg.server import Bench

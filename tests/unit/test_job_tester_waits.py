@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 FULL = QueueSpec(name="small", capacity=Bounded(2, Block(timeout=seconds(5))))
 
 
-class Desk:
+class WaitingApp:
     """An app with a small queue, and what its handlers did."""
 
     def __init__(self) -> None:
@@ -45,74 +45,74 @@ class Desk:
 
 
 def test_a_result_is_waited_for_in_virtual_time() -> None:
-    desk, began = Desk(), time.monotonic()
-    with JobTester(desk.fb) as jobs:
+    app, began = WaitingApp(), time.monotonic()
+    with JobTester(app.fb) as jobs:
         start = jobs.clock.now()
-        receipt = desk.double.using(delay=600).enqueue(7)
+        receipt = app.double.using(delay=600).enqueue(7)
         with pytest.raises(ResultPending):
             receipt.result(timeout=2)
         assert jobs.clock.now() - start == 2_000_000
-        assert desk.done == []
+        assert app.done == []
         assert receipt.result(timeout=3_600) == 14
         assert jobs.clock.now() - start == 600_000_000, "no longer than it takes"
     assert time.monotonic() - began < 30
 
 
 def test_a_wait_runs_no_more_than_it_waits_for() -> None:
-    desk = Desk()
-    with JobTester(desk.fb):
-        first, second = desk.double.enqueue(1), desk.double.enqueue(2)
+    app = WaitingApp()
+    with JobTester(app.fb):
+        first, second = app.double.enqueue(1), app.double.enqueue(2)
         assert first.result() == 2
-        assert desk.done == [1]
-        assert desk.fb.wait_for(second.id) is not None
-        assert desk.done == [1, 2]
+        assert app.done == [1]
+        assert app.fb.wait_for(second.id) is not None
+        assert app.done == [1, 2]
 
 
 def test_retries_happen_within_a_wait() -> None:
-    desk = Desk()
-    with JobTester(desk.fb) as jobs:
-        assert desk.fb.result(desk.fb.enqueue("flaky", queue="slow").id, timeout=200) == 3
+    app = WaitingApp()
+    with JobTester(app.fb) as jobs:
+        assert app.fb.result(app.fb.enqueue("flaky", queue="slow").id, timeout=200) == 3
         jobs.fail_next("flaky", ValueError("never"), times=3)
         with pytest.raises(JobFailed, match="never"):
-            desk.fb.result(desk.fb.enqueue("flaky", queue="slow").id, timeout=200)
+            app.fb.result(app.fb.enqueue("flaky", queue="slow").id, timeout=200)
 
 
 def test_an_enqueue_into_a_full_queue_waits_for_room() -> None:
-    desk = Desk()
-    with JobTester(desk.fb) as jobs:
+    app = WaitingApp()
+    with JobTester(app.fb) as jobs:
         for number in range(5):
-            desk.double.enqueue(number)
-        assert desk.done == [0, 1, 2], "one run for each place"
+            app.double.enqueue(number)
+        assert app.done == [0, 1, 2], "one run for each place"
         jobs.run_all()
-        assert desk.done == [0, 1, 2, 3, 4]
+        assert app.done == [0, 1, 2, 3, 4]
 
 
 def test_an_enqueue_into_a_queue_that_stays_full_is_refused_after_its_timeout() -> None:
-    desk = Desk()
-    with JobTester(desk.fb) as jobs:
+    app = WaitingApp()
+    with JobTester(app.fb) as jobs:
         start = jobs.clock.now()
         for number in range(2):
-            desk.double.using(delay=60).enqueue(number)
+            app.double.using(delay=60).enqueue(number)
         with pytest.raises(QueueFull):
-            desk.double.enqueue(2)
+            app.double.enqueue(2)
         assert jobs.clock.now() - start == 5_000_000
 
 
 def test_a_test_that_is_a_coroutine_waits_in_virtual_time_too() -> None:
-    desk = Desk()
+    app = WaitingApp()
 
     async def test() -> None:
-        with JobTester(desk.fb) as jobs:
+        with JobTester(app.fb) as jobs:
             start = jobs.clock.now()
-            receipt = await desk.double.using(delay=600).aenqueue(7)
+            receipt = await app.double.using(delay=600).aenqueue(7)
             with pytest.raises(ResultPending):
                 await receipt.aresult(timeout=2)
             assert jobs.clock.now() - start == 2_000_000
             assert await receipt.aresult(timeout=3_600) == 14
             for number in range(4):
-                await desk.double.aenqueue(number)
-            assert desk.done == [7, 0, 1]
-            assert await desk.fb.aresult((await desk.fb.aenqueue("flaky", queue="slow")).id, timeout=200) == 3
+                await app.double.aenqueue(number)
+            assert app.done == [7, 0, 1]
+            assert await app.fb.aresult((await app.fb.aenqueue("flaky", queue="slow")).id, timeout=200) == 3
 
     began = time.monotonic()
     asyncio.run(test())
@@ -121,49 +121,49 @@ def test_a_test_that_is_a_coroutine_waits_in_virtual_time_too() -> None:
 
 @pytest.mark.parametrize("simulated", [False, True])
 def test_a_plain_handler_that_waits_lets_other_jobs_run(simulated: bool) -> None:
-    desk = Desk()
+    app = WaitingApp()
     got: list[int] = []
 
-    @desk.fb.job(max_attempts=20)
+    @app.fb.job(max_attempts=20)
     def parent() -> None:
-        children = [desk.double.enqueue(number) for number in range(4)]
+        children = [app.double.enqueue(number) for number in range(4)]
         got.append(sum(child.result() for child in children))
 
-    with JobSimulator(desk.fb, seed=1) if simulated else JobTester(desk.fb) as jobs:
+    with JobSimulator(app.fb, seed=1) if simulated else JobTester(app.fb) as jobs:
         parent.enqueue()
         jobs.advance(hours=2)
     assert got[-1] == 12
 
 
 def test_an_async_handler_that_waits_is_told_the_remedy() -> None:
-    desk = Desk()
+    app = WaitingApp()
 
-    @desk.fb.job(max_attempts=1)
+    @app.fb.job(max_attempts=1)
     async def awaits() -> None:
-        await desk.double.enqueue(1)
+        await app.double.enqueue(1)
 
-    @desk.fb.job(max_attempts=1)
+    @app.fb.job(max_attempts=1)
     async def blocks() -> None:
-        desk.double.enqueue(2).result()
+        app.double.enqueue(2).result()
 
-    with JobTester(desk.fb) as jobs:
+    with JobTester(app.fb) as jobs:
         for job in (awaits, blocks):
             ended = job.enqueue()
             jobs.run_all()
-            found = desk.fb.get(ended.id)
+            found = app.fb.get(ended.id)
             assert found is not None
             assert found.state is State.DEAD
             assert "a handler on the event loop, or in a thread of its own, waits" in found.errors[-1].message
             assert isinstance(jobs.errors[-1], Invalid)
             assert "next-job" in str(jobs.errors[-1])
-        assert desk.done == [1, 2], "the jobs that it enqueued run after it"
+        assert app.done == [1, 2], "the jobs that it enqueued run after it"
 
 
 def test_another_thread_of_the_test_may_wait() -> None:
-    desk = Desk()
+    app = WaitingApp()
     results: list[object] = []
-    with JobTester(desk.fb):
-        receipts = [desk.double.using(delay=60).enqueue(number) for number in range(2)]
+    with JobTester(app.fb):
+        receipts = [app.double.using(delay=60).enqueue(number) for number in range(2)]
         threads = [Thread(target=lambda one=one: results.append(one.result(100)), daemon=True) for one in receipts]
         for thread in threads:
             thread.start()
@@ -173,12 +173,12 @@ def test_another_thread_of_the_test_may_wait() -> None:
 
 
 def test_a_wait_for_work_ends_when_there_is_some_or_its_time_is_over() -> None:
-    desk = Desk()
-    with JobTester(desk.fb) as jobs:
+    app = WaitingApp()
+    with JobTester(app.fb) as jobs:
         start = jobs.clock.now()
         assert not jobs.store.wait(["other"], timedelta(seconds=20))
         assert jobs.clock.now() - start == 20_000_000
-        desk.fb.enqueue("unknown", queue="other", delay=5)
+        app.fb.enqueue("unknown", queue="other", delay=5)
         assert jobs.store.wait(["other"], timedelta(seconds=20))
         assert jobs.clock.now() - start == 25_000_000
 

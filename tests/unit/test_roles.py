@@ -500,7 +500,7 @@ class Slots:
         return count
 
 
-class Crew:
+class ClaimerBench:
     """A claimer, its places, and what it handed back."""
 
     def __init__(self, store: MemoryStore, size: int = 4, queues: tuple[str, ...] = ("default",), batch: int = 100):
@@ -511,12 +511,12 @@ class Crew:
             self.slots,
             Options(queues=queues, concurrency=size, claim_batch=batch, lease_for=seconds(10)),
             "ada",
-            self.hand_back,
+            self.settle,
             draw=lambda: 0.5,
         )
         self._store = store
 
-    def hand_back(self, verdicts: Sequence[Settlement]) -> None:
+    def settle(self, verdicts: Sequence[Settlement]) -> None:
         self.returned += verdicts
         self._store.settle(verdicts)
 
@@ -538,110 +538,110 @@ def suspects(store: MemoryStore, count: int) -> None:
 
 def test_a_job_takes_as_many_slots_as_it_costs(store: MemoryStore) -> None:
     store.enqueue([Draft("k", cost=3), Draft("k", cost=3), Draft("k"), Draft("k", cost=99)])
-    crew = Crew(store, size=4)
-    crew.claimer.step()
-    assert crew.started == [1]
-    assert [lease.job.id for lease, _ in crew.returned] == [2, 3, 4]
-    assert {verdict for _, verdict in crew.returned} == {Release()}
+    bench = ClaimerBench(store, size=4)
+    bench.claimer.step()
+    assert bench.started == [1]
+    assert [lease.job.id for lease, _ in bench.returned] == [2, 3, 4]
+    assert {verdict for _, verdict in bench.returned} == {Release()}
     for _ in range(3):
-        crew.claimer.step()
-    assert (crew.started, crew.slots.waits) == ([1], 3), "the light one does not pass the heavy one"
-    crew.end(1)
-    while crew.started != [2, 3]:
-        crew.claimer.step()
+        bench.claimer.step()
+    assert (bench.started, bench.slots.waits) == ([1], 3), "the light one does not pass the heavy one"
+    bench.end(1)
+    while bench.started != [2, 3]:
+        bench.claimer.step()
     for job_id in (2, 3):
-        crew.end(job_id)
-    while crew.started != [4]:
-        crew.claimer.step()
-    assert crew.slots.free == 0, "who costs more than there is takes all of it"
+        bench.end(job_id)
+    while bench.started != [4]:
+        bench.claimer.step()
+    assert bench.slots.free == 0, "who costs more than there is takes all of it"
 
 
 def test_a_heavy_job_that_finds_no_room_for_long_lets_others_go_on(store: MemoryStore) -> None:
     store.enqueue([Draft("k"), Draft("k", cost=4), *[Draft("k")] * 9])
-    crew = Crew(store, size=4, batch=2)
+    bench = ClaimerBench(store, size=4, batch=2)
     for _ in range(_MAX_RESERVED_STEPS + 20):
-        crew.claimer.step()
-    assert crew.started[0] == 1
-    assert len(crew.started) == 4, "light ones fill what is left"
-    heavy = [verdict for lease, verdict in crew.returned if lease.job.id == 2]
+        bench.claimer.step()
+    assert bench.started[0] == 1
+    assert len(bench.started) == 4, "light ones fill what is left"
+    heavy = [verdict for lease, verdict in bench.returned if lease.job.id == 2]
     assert heavy[0] == Release()
     assert heavy[-1] == Release(3_000_000), "it comes by later"
 
 
 def test_claims_follow_what_the_last_jobs_cost(store: MemoryStore) -> None:
     store.enqueue([Draft("k", cost=2)] * 40)
-    crew = Crew(store, size=8)
-    crew.claimer.step()
-    assert len(crew.started) == 4
-    before = len(crew.returned)
+    bench = ClaimerBench(store, size=8)
+    bench.claimer.step()
+    assert len(bench.started) == 4
+    before = len(bench.returned)
     for _ in range(5):
-        for job_id in list(crew.started):
-            crew.end(job_id)
-        crew.claimer.step()
-        assert len(crew.started) == 4
-    assert len(crew.returned) == before, "what comes fits"
+        for job_id in list(bench.started):
+            bench.end(job_id)
+        bench.claimer.step()
+        assert len(bench.started) == 4
+    assert len(bench.returned) == before, "what comes fits"
 
 
 def test_a_claimer_never_claims_more_than_there_is_room_for(store: MemoryStore) -> None:
     store.enqueue([Draft("k")] * 20)
-    crew = Crew(store, size=4)
+    bench = ClaimerBench(store, size=4)
     for _ in range(3):
-        crew.claimer.step()
-    assert crew.started == [1, 2, 3, 4]
-    assert crew.slots.waits == 2, "full: it waits for room instead of asking the store"
+        bench.claimer.step()
+    assert bench.started == [1, 2, 3, 4]
+    assert bench.slots.waits == 2, "full: it waits for room instead of asking the store"
     assert store.backlog(["default"])[0].running == 4
-    del crew.slots.running[:3]
-    crew.claimer.step()
-    assert crew.started == [4, 5, 6, 7]
-    assert (crew.claimer.claims, crew.claimer.claimed) == (2, 7)
+    del bench.slots.running[:3]
+    bench.claimer.step()
+    assert bench.started == [4, 5, 6, 7]
+    assert (bench.claimer.claims, bench.claimer.claimed) == (2, 7)
 
 
 def test_the_deadline_of_a_claim_counts_from_before_the_call(store: MemoryStore) -> None:
     """A process that is stopped while the answer is on its way must know afterwards that its leases have ended."""
-    crew = Crew(store)
+    bench = ClaimerBench(store)
     now = [100.0]
-    crew.claimer._clock = lambda: now[0]
+    bench.claimer._clock = lambda: now[0]
 
     class Late:
         def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
             now[0] += 50
             return store.claim(wants, owner, lease_for)
 
-    crew.claimer._claim = Late().claim
+    bench.claimer._claim = Late().claim
     store.enqueue([Draft("job")])
-    crew.claimer.step()
-    assert (crew.started, crew.slots.lease_ends) == ([1], 110.0)
+    bench.claimer.step()
+    assert (bench.started, bench.slots.lease_ends) == ([1], 110.0)
 
 
 def test_a_claimer_claims_no_more_than_its_batch(store: MemoryStore) -> None:
     store.enqueue([Draft("k")] * 20)
-    crew = Crew(store, size=16, batch=5)
-    crew.claimer.step()
-    assert crew.started == [1, 2, 3, 4, 5]
+    bench = ClaimerBench(store, size=16, batch=5)
+    bench.claimer.step()
+    assert bench.started == [1, 2, 3, 4, 5]
 
 
 def test_queues_take_turns_so_that_a_full_one_does_not_starve_the_others(store: MemoryStore) -> None:
     store.enqueue([Draft("k", queue="busy")] * 50 + [Draft("k", queue="calm")] * 3)
-    crew = Crew(store, size=1, queues=("busy", "calm"))
+    bench = ClaimerBench(store, size=1, queues=("busy", "calm"))
     queues = []
     for _ in range(12):
-        crew.claimer.step()
-        queues += [lease.job.queue for lease in crew.slots.running]
-        crew.slots.running.clear()
+        bench.claimer.step()
+        queues += [lease.job.queue for lease in bench.slots.running]
+        bench.slots.running.clear()
     assert queues.count("calm") == 3
-    crew = Crew(store, size=4, queues=("busy", "calm"))
-    crew.claimer.step()
-    assert {lease.job.queue for lease in crew.slots.running} == {"busy"}
+    bench = ClaimerBench(store, size=4, queues=("busy", "calm"))
+    bench.claimer.step()
+    assert {lease.job.queue for lease in bench.slots.running} == {"busy"}
 
 
 def test_an_idle_claimer_sleeps_in_the_store_and_wakes_for_work(clock: ManualClock, store: MemoryStore) -> None:
-    crew = Crew(store)
-    beat = RoleThread(crew.claimer)
+    bench = ClaimerBench(store)
+    beat = RoleThread(bench.claimer)
     beat.start()
     clock.until_asleep(1)
-    claims = crew.claimer.claims
+    claims = bench.claimer.claims
     store.enqueue([Draft("k")])
-    eventually(lambda: crew.started == [1])
+    eventually(lambda: bench.started == [1])
     assert claims <= 3, "it does not ask again and again"
     beat.stop(0)
     clock.advance(5 * SECOND)
@@ -652,12 +652,12 @@ def test_a_hint_that_is_wrong_again_and_again_is_not_chased(store: MemoryStore, 
     """A lease that is to be reaped makes every wait end at once, and there is nothing to claim."""
     leased(store, 1)
     clock.advance(11 * SECOND)
-    crew = Crew(store)
-    rests = [crew.claimer.step() for _ in range(12)]
+    bench = ClaimerBench(store)
+    rests = [bench.claimer.step() for _ in range(12)]
     assert all(first + second > 0 for first, second in zip(rests[-6:], rests[-5:], strict=False))
     store.enqueue([Draft("k")])
-    crew.claimer.step()
-    assert crew.started == [2]
+    bench.claimer.step()
+    assert bench.started == [2]
 
 
 class HintingStore(MemoryStore):
@@ -670,37 +670,37 @@ class HintingStore(MemoryStore):
 def test_a_hint_is_tested_before_any_rest_though_the_last_one_brought_nothing() -> None:
     """Another worker is quicker now and then: the next job must not wait for that."""
     store = HintingStore()
-    crew = Crew(store)
+    bench = ClaimerBench(store)
     for number in range(1, 20):
-        assert [crew.claimer.step(), crew.claimer.step()] == [0.0, 0.0]
+        assert [bench.claimer.step(), bench.claimer.step()] == [0.0, 0.0]
         store.enqueue([Draft("k")])
-        assert crew.claimer.step() == 0.0
-        assert crew.started == [number]
-        crew.end(number)
+        assert bench.claimer.step() == 0.0
+        assert bench.started == [number]
+        bench.end(number)
 
 
 def test_suspects_go_to_quarantine_and_the_pool_goes_on(store: MemoryStore, clock: ManualClock) -> None:
-    crew = Crew(store)
-    crew.slots.running += leased(store, 1)
+    bench = ClaimerBench(store)
+    bench.slots.running += leased(store, 1)
     suspects(store, 1)
     store.enqueue([Draft("k")] * 5)
-    crew.claimer.step()
-    assert ([lease.job.id for lease in crew.slots.apart], crew.started) == ([2], [1, 3, 4])
-    assert crew.returned == []
-    crew.claimer.step()
-    assert crew.started == [1, 3, 4, 5], "it takes no room of the pool"
+    bench.claimer.step()
+    assert ([lease.job.id for lease in bench.slots.apart], bench.started) == ([2], [1, 3, 4])
+    assert bench.returned == []
+    bench.claimer.step()
+    assert bench.started == [1, 3, 4, 5], "it takes no room of the pool"
 
 
 def test_suspects_beyond_the_places_of_the_quarantine_go_back_for_a_moment(
     store: MemoryStore, clock: ManualClock
 ) -> None:
     suspects(store, 6)
-    crew = Crew(store, size=8)
-    crew.slots.places = 4
-    crew.claimer.step()
-    assert len(crew.slots.apart) == 4
-    assert [lease.job.id for lease, _ in crew.returned] == [5, 6]
-    assert all(isinstance(verdict, Release) and 0 < verdict.after <= 2 * SECOND for _, verdict in crew.returned)
+    bench = ClaimerBench(store, size=8)
+    bench.slots.places = 4
+    bench.claimer.step()
+    assert len(bench.slots.apart) == 4
+    assert [lease.job.id for lease, _ in bench.returned] == [5, 6]
+    assert all(isinstance(verdict, Release) and 0 < verdict.after <= 2 * SECOND for _, verdict in bench.returned)
     assert {job(store, number).attempt for number in (5, 6)} == {1}, "the claim is not charged"
 
 
@@ -709,9 +709,9 @@ def test_a_job_that_ran_during_one_death_runs_beside_others_again(store: MemoryS
     leases = store.claim([Want("default", 3)], "bob", seconds(10))
     store.settle([(lease, Retry(0, Failure(ABANDONED, "gone"))) for lease in leases])
     store.enqueue([Draft("k")])
-    crew = Crew(store)
-    crew.claimer.step()
-    assert (len(crew.started), crew.returned) == (4, [])
+    bench = ClaimerBench(store)
+    bench.claimer.step()
+    assert (len(bench.started), bench.returned) == (4, [])
 
 
 def test_without_a_quarantine_a_suspect_runs_alone_when_the_pool_is_empty() -> None:
@@ -761,12 +761,12 @@ def leased_kind(fb: Forebay, kind: str) -> list[Lease]:
 
 
 def test_a_closed_claimer_claims_nothing(store: MemoryStore) -> None:
-    crew = Crew(store)
-    crew.claimer.close()
+    bench = ClaimerBench(store)
+    bench.claimer.close()
     store.enqueue([Draft("k")] * 3)
     for _ in range(5):
-        assert crew.claimer.step() > 0
-    assert (crew.started, crew.returned) == ([], [])
+        assert bench.claimer.step() > 0
+    assert (bench.started, bench.returned) == ([], [])
     assert store.backlog(["default"])[0].ready == 3
 
 
@@ -793,19 +793,19 @@ class Gate:
 
 
 def test_a_claim_that_was_under_way_when_it_closed_is_handed_back(store: MemoryStore) -> None:
-    crew = Crew(store)
+    bench = ClaimerBench(store)
     gate = Gate(store, "claim")
-    crew.claimer._store = gate  # type: ignore[assignment]
+    bench.claimer._store = gate  # type: ignore[assignment]
     store.enqueue([Draft("k")] * 3)
-    step = Thread(target=crew.claimer.step, daemon=True)
+    step = Thread(target=bench.claimer.step, daemon=True)
     step.start()
     assert gate.entered.wait(PATIENCE)
-    crew.claimer.close()
+    bench.claimer.close()
     gate.go.set()
     step.join(PATIENCE)
-    assert crew.started == []
-    assert [lease.job.id for lease, _ in crew.returned] == [1, 2, 3]
-    assert {release for _, release in crew.returned} == {Release()}
+    assert bench.started == []
+    assert [lease.job.id for lease, _ in bench.returned] == [1, 2, 3]
+    assert {release for _, release in bench.returned} == {Release()}
 
 
 # Ticker

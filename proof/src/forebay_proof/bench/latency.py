@@ -20,12 +20,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import Measurement, Values
+from forebay_proof.bench.clients.peer import Peer
+from forebay_proof.bench.clients.processes import Clients
+from forebay_proof.bench.clients.server import HasUrl
 from forebay_proof.bench.compared_stores import ComparedStore, Postgres, Redis, Sqlite
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import Measurement, Values
-from forebay_proof.bench.crew.peer import Peer
-from forebay_proof.bench.crew.processes import Clients
-from forebay_proof.bench.crew.server import HasUrl
 from forebay_proof.bench.measure import Figure, arguments, run
 from forebay_proof.bench.pg.peers.programs import PEERS as POSTGRES_PEERS
 from forebay_proof.bench.rd.peers.programs import PEERS as REDIS_PEERS

@@ -114,13 +114,13 @@ def journaled_threads(jobs: int, threads: int = 64) -> float:
             for _ in range(jobs // threads):
                 store.enqueue(drafts(1))
 
-        crew = [threading.Thread(target=produce) for _ in range(threads)]
+        producers = [threading.Thread(target=produce) for _ in range(threads)]
 
         def together() -> None:
-            for member in crew:
-                member.start()
-            for member in crew:
-                member.join()
+            for each in producers:
+                each.start()
+            for each in producers:
+                each.join()
 
         return rate(jobs // threads * threads, together)
 

@@ -23,7 +23,7 @@ from forebay.core.job import Draft
 from forebay.serve.actor import Role
 from forebay.serve.security.keys import Created, mint, write_entries
 from forebay.store.open import open_store
-from forebay_proof.bench.crew.cell import Measurement, Values
+from forebay_proof.bench.clients.cell import Measurement, Values
 from forebay_proof.bench.measure import Figure, arguments, run
 from forebay_proof.processes import rss_bytes
 from forebay_proof.servers.postgres import PostgresServer

@@ -26,11 +26,11 @@ from typing import Final
 import msgspec
 
 from forebay import Store, Want, open_store
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import OFFERED, RATE, Measurement, Values, latencies
+from forebay_proof.bench.clients.flow import DEPTH, MAX_START, SHARE, WARM_UP
+from forebay_proof.bench.clients.processes import Clients
 from forebay_proof.bench.compared_stores import ComparedStore, Site, compared_stores, fill
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import OFFERED, RATE, Measurement, Values, latencies
-from forebay_proof.bench.crew.flow import DEPTH, MAX_START, SHARE, WARM_UP
-from forebay_proof.bench.crew.processes import Clients
 from forebay_proof.bench.measure import Figure, arguments, race, run
 from forebay_proof.bench.memory import BATCH, LEASE, bytes_per_job, cycle, rate
 from forebay_proof.load.claimer import claim_until

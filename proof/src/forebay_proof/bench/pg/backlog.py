@@ -7,7 +7,7 @@ rows are the same. A deep one is put without the indexes, which are built afterw
 from typing import Final
 
 from forebay import open_store
-from forebay_proof.bench.crew.ours import DRAIN, FLOW
+from forebay_proof.bench.clients.ours import DRAIN, FLOW
 from forebay_proof.bench.pg.server import PostgresDatabase
 from forebay_proof.load.mix import email_drafts
 from forebay_proof.load.payloads import BATCH

@@ -7,8 +7,8 @@ for as long as its rule says.
 from functools import partial
 from typing import Final
 
-from forebay_proof.bench.crew.cell import DEAD, Measurement
-from forebay_proof.bench.crew.flow import flowing
+from forebay_proof.bench.clients.cell import DEAD, Measurement
+from forebay_proof.bench.clients.flow import flowing
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg.server import Bench
 from forebay_proof.tally import Tallies

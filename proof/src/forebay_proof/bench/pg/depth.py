@@ -10,7 +10,7 @@ from typing import Final
 
 from forebay import Want, open_store
 from forebay.core.outcome import Ack
-from forebay_proof.bench.crew.cell import CLIENT, CPU, SERVER, Measurement, Values, costs, latencies
+from forebay_proof.bench.clients.cell import CLIENT, CPU, SERVER, Measurement, Values, costs, latencies
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.server import Bench

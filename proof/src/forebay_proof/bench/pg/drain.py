@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import DEAD, RATE, Measurement, Values, costs, latencies, ratio
-from forebay_proof.bench.crew.drain import COSTS, Prepare, Put, Queue, drain_of, rate_of_peer
-from forebay_proof.bench.crew.peer import Peer
-from forebay_proof.bench.crew.processes import Clients
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import DEAD, RATE, Measurement, Values, costs, latencies, ratio
+from forebay_proof.bench.clients.drain import COSTS, Prepare, Put, Queue, drain_of, rate_of_peer
+from forebay_proof.bench.clients.peer import Peer
+from forebay_proof.bench.clients.processes import Clients
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.peers.programs import PEERS

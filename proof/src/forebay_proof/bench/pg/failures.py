@@ -14,7 +14,7 @@ from typing import Final
 from forebay import Want
 from forebay.core.outcome import Ack, Failure, Retry
 from forebay.store.postgres.store import PostgresStore
-from forebay_proof.bench.crew.cell import CLIENT, SERVER, WAL, Measurement, Values, costs
+from forebay_proof.bench.clients.cell import CLIENT, SERVER, WAL, Measurement, Values, costs
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.server import Bench

@@ -8,8 +8,8 @@ from typing import Final
 
 import psycopg
 
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import (
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import (
     CLIENT,
     CPU,
     DEAD,
@@ -23,9 +23,9 @@ from forebay_proof.bench.crew.cell import (
     latencies,
     ratio,
 )
-from forebay_proof.bench.crew.drain import COSTS
-from forebay_proof.bench.crew.flow import CALLS, MAX_START, WARM_UP, RunningFlow, at_share, flowing, together
-from forebay_proof.bench.crew.processes import Clients
+from forebay_proof.bench.clients.drain import COSTS
+from forebay_proof.bench.clients.flow import CALLS, MAX_START, WARM_UP, RunningFlow, at_share, flowing, together
+from forebay_proof.bench.clients.processes import Clients
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.pgbench import ceiling, find_pgbench

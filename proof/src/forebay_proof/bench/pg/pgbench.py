@@ -23,8 +23,8 @@ from psycopg import sql
 from forebay import Want, open_store
 from forebay.core.outcome import Ack
 from forebay.store.postgres.runs import PackLease
-from forebay_proof.bench.crew.cell import RATE, Values, costs
-from forebay_proof.bench.crew.processes import Clients
+from forebay_proof.bench.clients.cell import RATE, Values, costs
+from forebay_proof.bench.clients.processes import Clients
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.server import Bench, PostgresDatabase
 from forebay_proof.load.claimer import LEASE

@@ -9,10 +9,10 @@ from typing import Final
 
 from forebay import Draft, QueueSpec, open_store
 from forebay.core.policy import Fair
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import CLIENT, CPU, RATE, SERVER, WAL, Measurement
-from forebay_proof.bench.crew.drain import Queue, drain_of
-from forebay_proof.bench.crew.processes import Clients
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import CLIENT, CPU, RATE, SERVER, WAL, Measurement
+from forebay_proof.bench.clients.drain import Queue, drain_of
+from forebay_proof.bench.clients.processes import Clients
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.server import Bench, PostgresDatabase

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from forebay_proof.bench.crew.cell import DEAD
+from forebay_proof.bench.clients.cell import DEAD
 from forebay_proof.lab.lab_server import POSTGRES
 from forebay_proof.processes import cpu_seconds
 from forebay_proof.servers.postgres import PostgresServer

@@ -7,11 +7,11 @@ from typing import Final
 
 from forebay import Forebay, Want, open_store
 from forebay.core.instant import minutes
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import Measurement, Values, ratio
-from forebay_proof.bench.crew.drain import COSTS
-from forebay_proof.bench.crew.peer import Peer
-from forebay_proof.bench.crew.processes import Clients
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import Measurement, Values, ratio
+from forebay_proof.bench.clients.drain import COSTS
+from forebay_proof.bench.clients.peer import Peer
+from forebay_proof.bench.clients.processes import Clients
 from forebay_proof.bench.latency import StartFleet, dripped, peers, start_ours, start_peer
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog

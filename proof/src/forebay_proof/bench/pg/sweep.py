@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import CPU, RATE, ClientWindow, Measurement, Values, costs
-from forebay_proof.bench.crew.processes import Clients
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import CPU, RATE, ClientWindow, Measurement, Values, costs
+from forebay_proof.bench.clients.processes import Clients
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.pg import backlog
 from forebay_proof.bench.pg.pgbench import find_pgbench, record, run

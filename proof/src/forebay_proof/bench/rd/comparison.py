@@ -7,10 +7,10 @@ fifths of what producer and worker do flat out together.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, OFFERED, PUT, RATE, SERVER, Measurement, Values, ratio
-from forebay_proof.bench.crew.drain import Queue, drain_of, rate_of_peer
-from forebay_proof.bench.crew.flow import CALLS, at_share, together
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import BOTH, CLIENT, CPU, OFFERED, PUT, RATE, SERVER, Measurement, Values, ratio
+from forebay_proof.bench.clients.drain import Queue, drain_of, rate_of_peer
+from forebay_proof.bench.clients.flow import CALLS, at_share, together
 from forebay_proof.bench.measure import Figure
 from forebay_proof.bench.rd.peers.programs import PEERS
 from forebay_proof.bench.rd.server import Keyspace, RedisBench

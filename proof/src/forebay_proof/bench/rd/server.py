@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from forebay_proof.bench.crew.peer import DIRECTORY
+from forebay_proof.bench.clients.peer import DIRECTORY
 from forebay_proof.load.payloads import BATCH
 from forebay_proof.processes import cpu_seconds
 from forebay_proof.servers.redis import RedisServer

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from forebay.client import Forebay
 from forebay.core.job import Draft
-from forebay_proof.lab.experiments.stage import Crew, Stage, Working
+from forebay_proof.lab.experiments.stage import Stage, TalliedFleet, Working
 from forebay_proof.lab.experiments.window import FleetWindow
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.load.app import QUEUE, SPEC
@@ -32,9 +32,9 @@ def seeded(app: Forebay, drafts: Iterator[Draft]) -> float:
     return time.monotonic() - began
 
 
-def at_work(stage: Stage, crew: Crew[Working], processes: int) -> None:
+def at_work(stage: Stage, tallied: TalliedFleet[Working], processes: int) -> None:
     """Every process has claimed something."""
-    stage.wait_until(lambda: len(crew.claims()) >= processes, MAX_START, "every process at work")
+    stage.wait_until(lambda: len(tallied.claims()) >= processes, MAX_START, "every process at work")
 
 
 def depth(app: Forebay, queue: str = QUEUE) -> int:
@@ -43,13 +43,13 @@ def depth(app: Forebay, queue: str = QUEUE) -> int:
 
 
 def saturated(
-    stage: Stage, lab_server: LabServer, crew: Crew[Working], jobs: int, warm_up: float, seconds: float
+    stage: Stage, lab_server: LabServer, tallied: TalliedFleet[Working], jobs: int, warm_up: float, seconds: float
 ) -> float:
     """A window in which the fleet never lacks work: it closes early, before a backlog of so many jobs runs dry."""
     time.sleep(warm_up)
-    window = FleetWindow(stage, lab_server, crew)
+    window = FleetWindow(stage, lab_server, tallied)
     ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at and crew.claimed() < _DRY * jobs:
+    while time.monotonic() < ends_at and tallied.claimed() < _DRY * jobs:
         time.sleep(0.05)
     return window.close()
 
@@ -61,6 +61,8 @@ def flat_out(
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
     seeded(app, idle_drafts(jobs))
-    crew = stage.fleet(lab_server, processes=processes, concurrency=concurrency, claim_batch=claim_batch, effects=False)
-    at_work(stage, crew, processes)
-    return saturated(stage, lab_server, crew, jobs, warm_up, seconds)
+    tallied = stage.fleet(
+        lab_server, processes=processes, concurrency=concurrency, claim_batch=claim_batch, effects=False
+    )
+    at_work(stage, tallied, processes)
+    return saturated(stage, lab_server, tallied, jobs, warm_up, seconds)

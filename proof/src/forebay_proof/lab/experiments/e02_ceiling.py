@@ -20,7 +20,7 @@ from forebay_proof.lab.experiments.base import (
     ratio,
     rounds_of,
 )
-from forebay_proof.lab.experiments.stage import Crew, Stage
+from forebay_proof.lab.experiments.stage import Stage, TalliedFleet
 from forebay_proof.lab.experiments.window import FleetWindow
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.load.app import QUEUE, SPEC
@@ -80,9 +80,9 @@ def _drained(case: ExperimentCase, stage: Stage) -> None:
         _bare(case, stage, lab_server)
         return
     shape = {name: given[name] for name in _SHAPE}
-    crew = stage.fleet(lab_server, **shape, queues=(QUEUE,), effects=False)
-    at_work(stage, crew, given["processes"])
-    saturated(stage, lab_server, crew, given["jobs"], given["warm_up"], given["seconds"])
+    tallied = stage.fleet(lab_server, **shape, queues=(QUEUE,), effects=False)
+    at_work(stage, tallied, given["processes"])
+    saturated(stage, lab_server, tallied, given["jobs"], given["warm_up"], given["seconds"])
 
 
 class _Bare:
@@ -94,7 +94,7 @@ class _Bare:
         env = {**os.environ, "FOREBAY_URL": lab_server.url, FOLDER: str(claims)}
         command = [sys.executable, "-m", "forebay_proof.load.claimer", QUEUE, str(batch)]
         self._running = [subprocess.Popen(command, env=env) for _ in range(count)]
-        self.crew = Crew(self, claims)
+        self.tallied = TalliedFleet(self, claims)
 
     def cpu_seconds(self) -> float:
         from forebay_proof.processes import cpu_seconds
@@ -111,8 +111,8 @@ def _bare(case: ExperimentCase, stage: Stage, lab_server: LabServer) -> None:
     given = case.settings
     bare = _Bare(stage, lab_server, given["processes"], given["claim_batch"])
     try:
-        at_work(stage, bare.crew, given["processes"])
-        saturated(stage, lab_server, bare.crew, given["jobs"], given["warm_up"], given["seconds"])
+        at_work(stage, bare.tallied, given["processes"])
+        saturated(stage, lab_server, bare.tallied, given["jobs"], given["warm_up"], given["seconds"])
     finally:
         bare.close()
 
@@ -123,15 +123,15 @@ def _steady(case: ExperimentCase, stage: Stage) -> None:
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
     app.store.put_spec(SPEC)
-    crew = stage.fleet(lab_server, **{name: given[name] for name in _SHAPE}, queues=(QUEUE,))
+    tallied = stage.fleet(lab_server, **{name: given[name] for name in _SHAPE}, queues=(QUEUE,))
     load = Load(
         lab_server.url, rate=given["rate"], seconds=given["seconds"] + 3, directory=stage.directory, mix=MIXES["fast"]
     )
     with load:
         load.start()
-        at_work(stage, crew, given["processes"])
+        at_work(stage, tallied, given["processes"])
         time.sleep(1.0)
-        window, deep = FleetWindow(stage, lab_server, crew), depth(app)
+        window, deep = FleetWindow(stage, lab_server, tallied), depth(app)
         time.sleep(given["seconds"])
         rate, grown = window.close(), depth(app) - deep
         report = load.stop()

@@ -65,8 +65,8 @@ def cold(case: ExperimentCase, stage: Stage) -> bool:
     took = seeded(app, idle_drafts(jobs))
     stage.record("seeded", jobs / took, "jobs/s")
     began = time.monotonic()
-    crew = stage.fleet(lab_server, **{name: case.settings[name] for name in _SHAPE}, effects=proof)
-    window = FleetWindow(stage, lab_server, crew)
+    tallied = stage.fleet(lab_server, **{name: case.settings[name] for name in _SHAPE}, effects=proof)
+    window = FleetWindow(stage, lab_server, tallied)
     deadline = began + 30 + jobs / _SLOWEST[case.store]
     while (left := depth(app)) and time.monotonic() < deadline:
         stage.sample("left", time.monotonic(), left)
@@ -100,12 +100,12 @@ def _steady(case: ExperimentCase, stage: Stage) -> None:
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
     app.store.put_spec(SPEC)
-    crew = stage.fleet(lab_server, **{name: case.settings[name] for name in _SHAPE}, effects=False)
+    tallied = stage.fleet(lab_server, **{name: case.settings[name] for name in _SHAPE}, effects=False)
     with Load(lab_server.url, jobs=10_000_000, directory=stage.directory, mix=MIXES["idle"], threads=2) as load:
         load.start()
-        at_work(stage, crew, case.settings["processes"])
+        at_work(stage, tallied, case.settings["processes"])
         time.sleep(1.0)
-        window, deep = FleetWindow(stage, lab_server, crew), depth(app)
+        window, deep = FleetWindow(stage, lab_server, tallied), depth(app)
         time.sleep(case.settings["seconds"])
         rate, grown = window.close(), depth(app) - deep
         stage.record("drained", rate, "jobs/s")

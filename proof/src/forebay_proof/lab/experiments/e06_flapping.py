@@ -61,13 +61,13 @@ def _steady(case: ExperimentCase, stage: Stage) -> None:
     app = stage.app(lab_server)
     app.store.put_spec(SPEC)
     down = stage.directory / "down"
-    crew = stage.fleet(lab_server, processes=2, concurrency=256, starts=True, env={DEPENDENCY: str(down)})
+    tallied = stage.fleet(lab_server, processes=2, concurrency=256, starts=True, env={DEPENDENCY: str(down)})
     whole = given["before"] + given["outage"] + given["after"]
     schedule = {"rate": given["rate"], "seconds": whole, "batch": 20}
     load = Load(lab_server.url, **schedule, directory=stage.directory, mix=mix, seed=stage.seed)
     with load:
         load.start()
-        stage.wait_until(lambda: crew.claimed() > 0, _PATIENCE, "the first job")
+        stage.wait_until(lambda: tallied.claimed() > 0, _PATIENCE, "the first job")
         time.sleep(given["before"])
         down.touch()
         went = time.time()
@@ -117,8 +117,8 @@ def _at_once(case: ExperimentCase, stage: Stage) -> None:
     down.touch()
     app.enqueue_many(Draft("dependent", {"seq": seq, "ms": 1}, _HERD) for seq in range(given["jobs"]))
     shape = {"processes": 1, "concurrency": given["jobs"], "claim_batch": given["jobs"], "queues": (_HERD,)}
-    crew = stage.fleet(lab_server, **shape, starts=True, env={DEPENDENCY: str(down)})
-    stage.wait_until(lambda: crew.claimed() > 0, _PATIENCE, "the first job")
+    tallied = stage.fleet(lab_server, **shape, starts=True, env={DEPENDENCY: str(down)})
+    stage.wait_until(lambda: tallied.claimed() > 0, _PATIENCE, "the first job")
     time.sleep(given["outage"])
     down.unlink()
     stage.wait_until(lambda: depth(app, _HERD) == 0, _PATIENCE, "the end of all jobs", 0.1)

@@ -58,12 +58,12 @@ def _run(case: ExperimentCase, stage: Stage) -> None:
     if given["load"] == "flat out":
         mix, jobs = _MIXES[given["mix"]], given["jobs"]
         seeded(app, mixed_drafts(mix, stage.seed, jobs))
-        crew = stage.fleet(lab_server, **shape, starts=True)
-        window = FleetWindow(stage, lab_server, crew)
+        tallied = stage.fleet(lab_server, **shape, starts=True)
+        window = FleetWindow(stage, lab_server, tallied)
     else:
         mix = _AT_RATE[given["mix"]]
-        crew = stage.fleet(lab_server, **shape, starts=True)
-        window = FleetWindow(stage, lab_server, crew)
+        tallied = stage.fleet(lab_server, **shape, starts=True)
+        window = FleetWindow(stage, lab_server, tallied)
         schedule = {name: given[name] for name in ("rate", "seconds")}
         load = Load(lab_server.url, **schedule, directory=stage.directory, mix=mix, seed=stage.seed)
         with load:

@@ -54,11 +54,11 @@ def _run(case: ExperimentCase, stage: Stage) -> None:
     app = stage.app(lab_server)
     body = b'{"seq":%d,"ms":%d}'
     seeded(app, (Draft("fast", queue=QUEUE, body=body % (seq, _MS)) for seq in range(given["backlog"])))
-    crew = stage.fleet(lab_server, **{name: given[name] for name in ("processes", "concurrency")})
+    tallied = stage.fleet(lab_server, **{name: given[name] for name in ("processes", "concurrency")})
     if given["backlog"]:
-        stage.wait_until(lambda: crew.claimed() > 0, MAX_START, "the first job")
+        stage.wait_until(lambda: tallied.claimed() > 0, MAX_START, "the first job")
     before = depth(app)
-    window = FleetWindow(stage, lab_server, crew)
+    window = FleetWindow(stage, lab_server, tallied)
     due = _schedule(app, random.Random(stage.seed), given["ahead"], given["seconds"])
     time.sleep(given["ahead"] + 1.0)
     window.close()

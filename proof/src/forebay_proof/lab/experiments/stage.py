@@ -80,7 +80,7 @@ class Stage:
 
     def fleet(
         self, lab_server: LabServer, *, effects: bool = True, starts: bool = False, renewing: bool = True, **given: Any
-    ) -> "Crew[Fleet]":
+    ) -> "TalliedFleet[Fleet]":
         """Workers, started, with their claims watched; all fleets of a case testify in the same place."""
         self._fleets += 1
         home = self.directory / f"fleet-{self._fleets}"
@@ -91,7 +91,7 @@ class Stage:
         env |= {} if renewing else {UNRENEWED: "1"}
         fleet = self._stack.enter_context(Fleet(APP, lab_server.url, home, env=env, **given))
         fleet.start()
-        return Crew(fleet, claims)
+        return TalliedFleet(fleet, claims)
 
     def wait_until(self, ready: Callable[[], bool], seconds: float, what: str, step: float = _STEP) -> None:
         deadline = time.monotonic() + seconds
@@ -127,7 +127,7 @@ class ClaimCount(NamedTuple):
         return ClaimCount(self.jobs - before.jobs, self.latency.minus(before.latency))
 
 
-class Crew(Generic[W_co]):
+class TalliedFleet(Generic[W_co]):
     """A fleet and the tallies of its processes' claims."""
 
     def __init__(self, fleet: W_co, folder: Path) -> None:

@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Final
 
 from forebay_proof.histogram import LatencyHistogram
-from forebay_proof.lab.experiments.stage import ClaimCount, Crew, Stage, Working
+from forebay_proof.lab.experiments.stage import ClaimCount, Stage, TalliedFleet, Working
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.processes import machine_seconds
 
@@ -21,27 +21,27 @@ _SHOWN: Final = 6
 
 
 class FleetWindow:
-    def __init__(self, stage: Stage, lab_server: LabServer, crew: Crew[Working]) -> None:
+    def __init__(self, stage: Stage, lab_server: LabServer, tallied: TalliedFleet[Working]) -> None:
         self._stage = stage
         self._lab_server = lab_server
-        self._crew = crew
+        self._tallied = tallied
         self._evidence = lab_server.evidence()
         self._evidence.__enter__()
         self._server = lab_server.server_cpu_seconds()
-        self._workers = crew.fleet.cpu_seconds()
+        self._workers = tallied.fleet.cpu_seconds()
         self._machine = machine_seconds()
-        self._before = crew.claims()
+        self._before = tallied.claims()
         self._at = time.monotonic()
 
     def jobs(self) -> int:
         """Claimed since it was made."""
-        return self._crew.claimed() - sum(claims.jobs for claims in self._before.values())
+        return self._tallied.claimed() - sum(claims.jobs for claims in self._before.values())
 
     def close(self) -> float:
         """The rate."""
         took = time.monotonic() - self._at
         nothing = ClaimCount(0, LatencyHistogram())
-        own = [claims.since(self._before.get(name, nothing)) for name, claims in self._crew.claims().items()]
+        own = [claims.since(self._before.get(name, nothing)) for name, claims in self._tallied.claims().items()]
         claimed = sum(claims.jobs for claims in own)
         latency = reduce(LatencyHistogram.plus, (claims.latency for claims in own), LatencyHistogram())
         jobs = max(1, claimed)
@@ -52,7 +52,7 @@ class FleetWindow:
             record(f"claim p{percent}", 1e3 * latency.percentile(percent), "ms")
         record("jobs a claim", claimed / max(1, latency.total), "jobs")
         server = self._lab_server.server_cpu_seconds() - self._server
-        workers = self._crew.fleet.cpu_seconds() - self._workers
+        workers = self._tallied.fleet.cpu_seconds() - self._workers
         record("server", 1e6 * server / jobs, "µs/job")
         record("workers", 1e6 * workers / jobs, "µs/job")
         record("server's share", 100 * server / max(1e-9, busy + idle), "%")

@@ -4,7 +4,7 @@
 const path = require("path");
 const { Logger, makeWorkerUtils, run } = require("graphile-worker");
 const getJobs = require(path.join(process.env.NODE_PATH, "graphile-worker", "dist", "sql", "getJobs.js"));
-const { BULK, FLUSH_MS, Tally, count, cpu, drip, now, payloads } = require("../../crew/tally.cjs");
+const { BULK, FLUSH_MS, Tally, count, cpu, drip, now, payloads } = require("../../clients/tally.cjs");
 
 const logger = new Logger(() => () => {});
 

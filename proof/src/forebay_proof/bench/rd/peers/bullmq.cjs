@@ -3,7 +3,7 @@
 
 const { Queue, Worker } = require("bullmq");
 const IORedis = require("ioredis");
-const { BULK, FLUSH_MS, Tally, count, cpu, drip, now, payloads } = require("../../crew/tally.cjs");
+const { BULK, FLUSH_MS, Tally, count, cpu, drip, now, payloads } = require("../../clients/tally.cjs");
 
 const NAME = "email";
 const connect = (url) => new IORedis(url, { maxRetriesPerRequest: null });

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from forebay_proof.bench.crew.peer import NODE_ENV, PYTHON, Peer, Peers
+from forebay_proof.bench.clients.peer import NODE_ENV, PYTHON, Peer, Peers
 
 _HERE: Final = Path(__file__).parent
 

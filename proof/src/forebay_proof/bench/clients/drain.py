@@ -9,10 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from forebay_proof.bench.crew.cell import BOTH, CLIENT, CPU, PUT, RATE, SERVER, WAL, ClientWindow, Measurement, Values
-from forebay_proof.bench.crew.peer import Peer
-from forebay_proof.bench.crew.processes import Clients
-from forebay_proof.bench.crew.server import BenchServer, D
+from forebay_proof.bench.clients.cell import (
+    BOTH,
+    CLIENT,
+    CPU,
+    PUT,
+    RATE,
+    SERVER,
+    WAL,
+    ClientWindow,
+    Measurement,
+    Values,
+)
+from forebay_proof.bench.clients.peer import Peer
+from forebay_proof.bench.clients.processes import Clients
+from forebay_proof.bench.clients.server import BenchServer, D
 from forebay_proof.tally import WHOLE
 
 COSTS: Final = (CPU, SERVER, CLIENT, WAL)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from forebay_proof.bench.crew.processes import Clients
-from forebay_proof.bench.crew.server import BenchDatabase
+from forebay_proof.bench.clients.processes import Clients
+from forebay_proof.bench.clients.server import BenchDatabase
 from forebay_proof.bench.measure import Figure
 from forebay_proof.histogram import LatencyHistogram
 from forebay_proof.tally import CLAIM, ENQUEUE, LATE

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from forebay_proof.bench.crew.processes import ROOT, Clients
+from forebay_proof.bench.clients.processes import ROOT, Clients
 
 DIRECTORY: Final = ROOT / ".venv-bench"
 PYTHON: Final = DIRECTORY / "bin" / "python"

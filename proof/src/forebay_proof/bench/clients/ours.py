@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from forebay import open_store
 from forebay.core.ledger import LedgerRule
-from forebay_proof.bench.crew.processes import Clients
-from forebay_proof.bench.crew.server import HasUrl
+from forebay_proof.bench.clients.processes import Clients
+from forebay_proof.bench.clients.server import HasUrl
 from forebay_proof.load.app import EFFECTS
 from forebay_proof.load.claimer import APART
 from forebay_proof.load.fleet import APP, Fleet

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Generic
 
-from forebay_proof.bench.crew import ours
-from forebay_proof.bench.crew.cell import OFFERED, ClientWindow, Values
-from forebay_proof.bench.crew.processes import Clients
-from forebay_proof.bench.crew.server import BenchServer, D
+from forebay_proof.bench.clients import ours
+from forebay_proof.bench.clients.cell import OFFERED, ClientWindow, Values
+from forebay_proof.bench.clients.processes import Clients
+from forebay_proof.bench.clients.server import BenchServer, D
 from forebay_proof.load.mix import EMAIL, Mix
 
 DEPTH: Final = 20_000
