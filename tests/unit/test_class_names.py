@@ -23,7 +23,6 @@ PAIRS = {
     "Command": "Django's name for a command, and ours",
     "Dashboard": "`contrib.asgi`, and the model by which Django lists it",
     "Job": "`core`, and the few fields of `forebay.queue`",
-    "JobInLine": "of the engine, and of SQLite",
     "OperatorActor": "API and pages",
     "ViewerActor": "API and pages",
     "Waiters": "of the engine, and of the stores",

@@ -77,8 +77,6 @@ def test_a_line_exposes_its_first_job_and_no_other(seed: int, blocks: bool) -> N
 
 
 def test_what_holds_a_job_is_the_head_of_its_line() -> None:
-    head = Job(0, State.DEAD)
-    assert line_hold("line", head, 3, lambda: 2) == Hold("line", 1, 0, 2, 0)
-    head.state = State.RUNNING
-    assert line_hold("line", head, 3, lambda: 2) == Hold("line", 1, 1, 2, 0)
-    assert line_hold("line", head, 0, lambda: 0) is None
+    assert line_hold("line", 0, False, 3, lambda: 2) == Hold("line", 1, 0, 2, 0)
+    assert line_hold("line", 0, True, 3, lambda: 2) == Hold("line", 1, 1, 2, 0)
+    assert line_hold("line", 0, True, 0, lambda: 0) is None

@@ -11,8 +11,7 @@ How a store uses it, inside the step that writes:
     plan.merged, plan.keys                 waiting jobs that take newer work over; keys to remember
     plan.receipts                          the answer, one for each draft
 
-A store that locks its queues itself calls `plan.victims` instead of `make_room`. A store that assigns ids before it
-plans returns them from `new_id`.
+A store that assigns ids before it plans returns them from `new_id`.
 """
 
 from collections import Counter
@@ -70,13 +69,20 @@ class MergedDraft(NamedTuple):
     rank: int | None
 
 
-class IntakeTables(Protocol):
+class QueueDepths(Protocol):
+    """What capacity is checked against."""
+
+    def stamper(self, queue: str) -> Stamper: ...
+
+    def depth(self, queue: str) -> int:
+        """How many jobs of the queue have not ended."""
+
+
+class IntakeTables(QueueDepths, Protocol):
     """What planning reads: jobs and keys as they are before the batch."""
 
     @property
     def now(self) -> Instant: ...
-
-    def stamper(self, queue: str) -> Stamper: ...
 
     def new_id(self, place: int) -> int:
         """The id of a new job; `place` is the index of its draft in the batch, counting copies of brokers."""
@@ -86,9 +92,6 @@ class IntakeTables(Protocol):
 
     def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
         """The newest job of the subject that can take over a draft: it has neither run nor expired."""
-
-    def depth(self, queue: str) -> int:
-        """How many jobs of the queue have not ended."""
 
     def unclaimed(self, queue: str, shed: Shed, limit: int) -> Iterable[RankedId]:
         """Jobs that do not run, in the order in which they are shed; at least `limit` of them if they exist."""
@@ -175,9 +178,9 @@ class IntakePlan:
         for queue in (queue for queue in bounded if queue in arrivals):
             depth = self._tables.depth(queue)
             if excess_of(self._stampers[queue].spec, depth, arrivals[queue]) > 0:
-                self.shed += self.victims(queue, depth)
+                self.shed += self._victims(queue, depth)
 
-    def victims(self, queue: str, depth: int) -> list[int]:
+    def _victims(self, queue: str, depth: int) -> list[int]:
         """The jobs to shed so that all of these fit; a job that takes over a draft of this call is not among them."""
         stamper, count = self._tables.stamper(queue), self.arrivals[queue]
         excess, shed, doomed = excess_of(stamper.spec, depth, count), stamper.sheds, None
@@ -249,7 +252,7 @@ def queue_full(spec: QueueSpec, depth: int, count: int) -> QueueFull:
     return QueueFull(spec.name, depth, spec.capacity.limit, count, RETRY_AFTER_SECONDS)
 
 
-def check_capacity(tables: IntakeTables, arrivals: Mapping[str, int]) -> None:
+def check_capacity(tables: QueueDepths, arrivals: Mapping[str, int]) -> None:
     """Check the capacity of every bounded queue for jobs that return to it; nothing is shed for them."""
     for queue, count in sorted(arrivals.items()):
         spec, depth = tables.stamper(queue).spec, tables.depth(queue)

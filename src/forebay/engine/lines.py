@@ -44,9 +44,9 @@ def expose(head: J | None, exposed: J | None) -> tuple[J | None, J | None]:
     return exposed, None if head is None or head.has_ended else head
 
 
-def line_hold(name: str, head: JobInLine, job_id: int, between: Callable[[], int]) -> Hold | None:
+def line_hold(name: str, head: int, is_running: bool, job_id: int, between: Callable[[], int]) -> Hold | None:
     """What holds a due job that is not exposed; None: it is the head, and waits until a later job has finished.
 
-    `between`: how many unfinished jobs are between the head and this one.
+    `is_running`: the head is. `between`: how many unfinished jobs are between it and this one.
     """
-    return None if head.id == job_id else Hold(name, 1, int(head.is_running), between(), head.id)
+    return None if head == job_id else Hold(name, 1, int(is_running), between(), head)

@@ -81,7 +81,8 @@ class Lines:
         first, last = head.id, row.id
         return line_hold(
             name,
-            head,
+            first,
+            head.is_running,
             last,
             lambda: jobs.before(last, last, MAX_AHEAD, lambda each: each.id > first and not each.has_ended),
         )

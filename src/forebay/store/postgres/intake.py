@@ -5,7 +5,7 @@ bound by a unit of work.
 enqueue into queues with rules are in the inbox until a process applies the rules.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -35,7 +35,6 @@ from forebay.engine.intake import (
     RankedId,
     births,
     excess_of,
-    queue_full,
 )
 from forebay.store.brokers import Spread
 from forebay.store.group_commit import GroupCommit, PendingCall
@@ -215,31 +214,40 @@ def accept_copies(drafts: Sequence[Draft], brokers: set[str], unit: UnitOfWork) 
     batch = BatchPlan(unit)
     batch.reserve_keys(drafts)
     batch.plan.take(drafts)
-    check_capacity(unit, batch.plan.arrivals, batch.shed)
+    batch.make_room()
     batch.write()
     if batch.plan.is_new:
         unit.builder.set_verb("enqueue")
     return batch.plan.receipts
 
 
-def check_capacity(
-    unit: UnitOfWork, arrivals: Mapping[str, int], shed: Callable[[str, int], int] | None = None
-) -> None:
-    """Raise unless every bounded queue has room for its arrivals, if need be after shedding.
+class LockedDepths:
+    """Depths of the bounded queues among those of `arrivals`, whose rows are locked: concurrent calls are serial.
 
-    The row of the queue is locked, so concurrent calls are serial. Its `max_depth` is an upper bound: jobs that leave
-    are not subtracted, and the jobs are counted again only when the bound would be exceeded.
+    The `max_depth` of a row is an upper bound: jobs that leave are not subtracted, and the jobs are counted again only
+    when the bound would be exceeded.
     """
-    bounded = [queue for queue in sorted(arrivals) if unit.known(queue).bounded]
-    for queue, max_depth in unit.fetch(_LOCK_BOUNDED, (bounded,)) if bounded else ():
-        spec, count, depth = unit.known(queue).spec, arrivals[queue], max_depth
-        if excess_of(spec, depth, count) > 0:
-            depth = unit.fetch(_DEPTH, (queue,))[0][0]
-        if excess_of(spec, depth, count) > 0:
-            if shed is None:
-                raise queue_full(spec, depth, count)
-            depth -= shed(queue, depth)
-        unit.execute(_SET_MAX_DEPTH, (depth + count, queue))
+
+    def __init__(self, unit: UnitOfWork, arrivals: Mapping[str, int]) -> None:
+        self._unit = unit
+        self._arrivals = arrivals
+        bounded = [queue for queue in sorted(arrivals) if unit.known(queue).bounded]
+        self._depths: dict[str, int] = dict(unit.fetch(_LOCK_BOUNDED, (bounded,))) if bounded else {}
+
+    def stamper(self, queue: str) -> Stamper:
+        return self._unit.known(queue).stamper
+
+    def depth(self, queue: str) -> int:
+        if excess_of(self.stamper(queue).spec, self._depths.get(queue, 0), self._arrivals[queue]) > 0:
+            self._depths[queue] = self._unit.fetch(_DEPTH, (queue,))[0][0]
+        return self._depths.get(queue, 0)
+
+    def write(self) -> None:
+        """The bounds with the arrivals; where there was no room for all of them, as many were shed."""
+        for queue, depth in self._depths.items():
+            count = self._arrivals[queue]
+            left = count - max(0, excess_of(self.stamper(queue).spec, depth, count))
+            self._unit.execute(_SET_MAX_DEPTH, (depth + left, queue))
 
 
 class _MergedRow(NamedTuple):
@@ -267,6 +275,7 @@ class BatchPlan:
         self._taken: dict[tuple[str, str], KeyFact] = {}
         self._merged: dict[int, _MergedRow] = {}
         self._runs: dict[int, tuple[bool, int]] = {}
+        self._depths = LockedDepths(unit, {})
 
     def reserve_keys(self, drafts: Sequence[Draft]) -> None:
         """Take the keys of this batch, each for the first draft that has it, and read those that are taken."""
@@ -305,8 +314,7 @@ class BatchPlan:
         return None
 
     def depth(self, queue: str) -> int:
-        depth: int = self._unit.fetch(_DEPTH, (queue,))[0][0]
-        return depth
+        return self._depths.depth(queue)
 
     def unclaimed(self, queue: str, shed: Shed, limit: int) -> list[RankedId]:
         """Unclaimed jobs of a bounded queue, whose row is locked.
@@ -326,15 +334,17 @@ class BatchPlan:
                 self._runs |= {job_id: (single, job_id if shed.victim == "lowest" else last_id) for job_id in ids}
         return ranked[: limit + _SPARE]
 
-    def shed(self, queue: str, depth: int) -> int:
-        """Shed jobs to make room; returns how many."""
-        victims = self.plan.victims(queue, depth)
-        for job_id in victims:
+    def make_room(self) -> None:
+        """Raise unless every bounded queue has room for its new jobs, if need be after shedding others."""
+        self._depths = LockedDepths(self._unit, self.plan.arrivals)
+        self.plan.make_room()
+        for job_id in self.plan.shed:
             single, last_id = self._runs[job_id]
             if not single:
                 self._unit.execute(EXTRACT, (last_id, job_id))
-        dead_letter(self._unit, self._unit.fetch(_SINGLES, (victims,)), GAVE_WAY, Change.SHED)
-        return len(victims)
+        if self.plan.shed:
+            dead_letter(self._unit, self._unit.fetch(_SINGLES, (self.plan.shed,)), GAVE_WAY, Change.SHED)
+        self._depths.write()
 
     def write(self) -> None:
         unit, plan = self._unit, self.plan

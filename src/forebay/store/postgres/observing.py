@@ -10,12 +10,14 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from forebay.core.gate import Gate, is_open, opens_at
+from forebay.core.gate import Gate
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, Progress, State, with_progress
 from forebay.core.lease import Fence
 from forebay.core.limits import MAX_AHEAD, MAX_BATCH, MAX_ID, MAX_INSTANT
 from forebay.core.spec import QueueSpec
+from forebay.engine.lanes import GateState, gate_hold
+from forebay.engine.lines import line_hold
 from forebay.store.checks import LAST
 from forebay.store.postgres.claims import Claims, Holder, unfinished
 from forebay.store.postgres.connect import Connection, Rows, Server, array_literal
@@ -137,7 +139,7 @@ class Observing:
         now = self._session.now()
         if state == READY:
             return self._held_at_gate(job_id, queue, lane, gates or (), now)
-        return self._held_in_line(job_id, line, now) if state == BEHIND and due_at <= now else None
+        return self._held_in_line(job_id, line) if state == BEHIND and due_at <= now else None
 
     def ahead(self, job_id: int) -> int | None:
         empty_inbox(self._session)
@@ -155,23 +157,20 @@ class Observing:
         head = self._session.server.query(_LANE_HEAD, (queue, lane, now)) if gates else []
         if not head:
             return None
-        states = {row[0]: row[1:] for row in self._session.server.query(_GATE_STATES, ([gate.name for gate in gates],))}
-        for gate in gates:
-            used, tat, given = states[gate.name]
-            if not is_open(gate, used, tat, head[0][0], now, given):
-                opens = opens_at(gate, tat, head[0][0], given) if gate.step else MAX_INSTANT
-                slots = gate.limit if given is None else given
-                before = self.ahead(job_id) or 0
-                return Hold(gate.name, slots, used, before, None, None if opens >= MAX_INSTANT else opens)
-        return None
+        rows = self._session.server.query(_GATE_STATES, ([gate.name for gate in gates],))
+        states = {name: GateState(name, *rest) for name, *rest in rows}
+        numbered = [(gate, states[gate.name]) for gate in gates]
+        return gate_hold(numbered, head[0][0], now, lambda: self.ahead(job_id) or 0)
 
-    def _held_in_line(self, job_id: int, line: str, now: Instant) -> Hold | None:
-        found = self._session.server.query(_LINE_HEAD, (line,))
-        if not found or found[0][0] == job_id:
+    def _held_in_line(self, job_id: int, line: str) -> Hold | None:
+        query = self._session.server.query
+        found = query(_LINE_HEAD, (line,))
+        if not found:
             return None
-        head, runs = found[0]
-        before = self._session.server.query(_LINE_BEFORE, (line, head, job_id, MAX_AHEAD))[0][0]
-        return Hold(line, 1, int(runs), before, head)
+        head, is_running = found[0]
+        return line_hold(
+            line, head, is_running, job_id, lambda: query(_LINE_BEFORE, (line, head, job_id, MAX_AHEAD))[0][0]
+        )
 
     def wait(self, queues: Sequence[str], span: Duration) -> bool:
         # Where gates may hold jobs, a notification is only a reason to poll.

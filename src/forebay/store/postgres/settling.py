@@ -7,7 +7,7 @@ that a repeated settle gets the same answer.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -20,10 +20,11 @@ from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT, MAX_ID
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.record_builder import RecordBuilder
-from forebay.engine.settle import VERDICT_CODES, Transition, outlived, presumes_expiry, transition
+from forebay.engine.intake import check_capacity
+from forebay.engine.settle import VERDICT_CODES, Transition, outlived, plan_cancel, presumes_expiry, transition
 from forebay.store.postgres.claims import CLAIM_CALL, Claims
 from forebay.store.postgres.connect import Prepared, array_literal
-from forebay.store.postgres.intake import check_capacity
+from forebay.store.postgres.intake import LockedDepths
 from forebay.store.postgres.maintenance import (
     END_SINGLES,
     EXTRACT,
@@ -264,41 +265,31 @@ def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
             unit.execute(EXTRACT, (last_id, job_id))
     singles = {columns[0]: columns for columns in unit.fetch(_LOCK_SINGLES, (list(ids),))}
     # A statement that begins after those locks finds what was claimed until then.
-    running = _request_cancel(unit, [job_id for job_id in ids if job_id not in singles])
-    ended: set[int] = set()
-    answers = []
-    for job_id in ids:
-        columns = singles.get(job_id)
-        if job_id in running:
-            answers.append(CancelAnswer.REQUESTED)
-        elif columns is None or job_id in ended:
-            answers.append(CancelAnswer.GONE)
-        else:
-            ended.add(job_id)
-            unit.topics.add(ending_of(job_id))
-            _cancel_unclaimed(unit, columns)
-            answers.append(CancelAnswer.CANCELLED)
-    return answers
+    rest = [job_id for job_id in ids if job_id not in singles]
+    found = ((job_id, RunRow._make(columns)) for job_id, *columns in (unit.fetch(_FOUND, (rest,) * 2) if rest else ()))
+    running = {job_id: row for job_id, row in found if row.state == RUNNING}
+    states = dict.fromkeys(singles, State.WAITING) | dict.fromkeys(running, State.RUNNING)
+    plan = plan_cancel(ids, states)
+    _request_cancel(unit, {job_id: running[job_id] for job_id in plan.requested})
+    for job_id in plan.ended:
+        unit.topics.add(ending_of(job_id))
+        _cancel_unclaimed(unit, singles[job_id])
+    return plan.answers
 
 
-def _request_cancel(unit: UnitOfWork, ids: Sequence[int]) -> set[int]:
-    """Request the cancellation of those that run; only the first request of a job is recorded."""
-    positions: dict[int, tuple[int, int]] = {}
-    for job_id, *columns in unit.fetch(_FOUND, (list(ids),) * 2) if ids else ():
-        row = RunRow._make(columns)
-        if row.state != RUNNING:
-            continue
-        positions[job_id] = (row.pack, member_ref(row).position(job_id))
+def _request_cancel(unit: UnitOfWork, rows: Mapping[int, RunRow]) -> None:
+    """Request the cancellation of jobs that run; only the first request of a job is recorded."""
+    positions = [(row.pack, member_ref(row).position(job_id)) for job_id, row in rows.items()]
+    for job_id, row in rows.items():
         for job in jobs_of_run(row):
             if job.id == job_id and not job.cancel_requested:
                 unit.builder.set_verb("cancel")
                 unit.builder.held(Change.CANCEL_REQUESTED, job, 0)
     if positions:
-        packs, each = map(list, zip(*sorted(positions.values()), strict=True))
+        packs, each = map(list, zip(*sorted(positions), strict=True))
         holders = {holder for (holder,) in unit.fetch(_REQUEST_CANCEL, (packs, each))}
         unit.execute(_HOLDERS_CHANGED, (sorted(holders),))
         unit.topics.update(map(requests_to, holders))
-    return set(positions)
 
 
 def _cancel_unclaimed(unit: UnitOfWork, columns: Sequence[Any]) -> None:
@@ -323,7 +314,9 @@ def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
     for *_, home in found:
         arrivals[home] = arrivals.get(home, 0) + 1
     unit.require_locks(arrivals)
-    check_capacity(unit, arrivals)
+    depths = LockedDepths(unit, arrivals)
+    check_capacity(depths, arrivals)
+    depths.write()
     if dead:
         unit.execute(_REDRIVE, (sorted(dead), unit.now))
         unit.builder.set_verb("redrive")

@@ -12,7 +12,7 @@ _HEADS: Final = statement("heads")
 _EXPOSED: Final = statement("exposed")
 
 
-class JobInLine(NamedTuple):
+class LineRow(NamedTuple):
     """What the rules, and a unit that moves the job, need to know of it."""
 
     line: str
@@ -31,14 +31,14 @@ class JobInLine(NamedTuple):
         return self.state >= DONE
 
 
-def line_heads(connection: sqlite3.Connection, lines: Iterable[str]) -> list[JobInLine]:
+def line_heads(connection: sqlite3.Connection, lines: Iterable[str]) -> list[LineRow]:
     """The heads of those of these lines that have jobs."""
-    return [JobInLine._make(found) for found in connection.execute(_HEADS, (json.dumps(list(lines)),))]
+    return [LineRow._make(found) for found in connection.execute(_HEADS, (json.dumps(list(lines)),))]
 
 
-def exposed_in_line(connection: sqlite3.Connection, head: JobInLine, vacant: bool) -> JobInLine | None:
+def exposed_in_line(connection: sqlite3.Connection, head: LineRow, vacant: bool) -> LineRow | None:
     """The exposed job of the line with this head; `vacant`: it is the head, or there is none."""
     if not (head.behind or head.has_ended):
         return head
     found = None if vacant else connection.execute(_EXPOSED, (head.line,)).fetchone()
-    return None if found is None else JobInLine._make(found)
+    return None if found is None else LineRow._make(found)

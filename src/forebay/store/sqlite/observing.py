@@ -282,7 +282,9 @@ def _line_hold(reader: sqlite3.Connection, row: JobRow) -> Hold | None:
     assert row.line is not None
     (head,) = line_heads(reader, [row.line])
     between = (row.line, head.id, row.id, MAX_AHEAD)
-    return line_hold(row.line, head, row.id, lambda: len(reader.execute(_BETWEEN, between).fetchall()))
+    return line_hold(
+        row.line, head.id, head.is_running, row.id, lambda: len(reader.execute(_BETWEEN, between).fetchall())
+    )
 
 
 def _spec_slots(table: QueueTable, queue: str | None, name: str) -> int:
