@@ -18,6 +18,7 @@ PYTHON = ("src", "proof", "tests", "examples")
 
 FILE_LINES = 600
 FUNCTION_LINES = 60
+LANE_LINES = 250  # of a file of lanes, and of a function, in a server language: decision 0027
 COMMENT_SHARE = 0.05
 COMMENTED_FROM_LINES = 100  # below this, one good comment would already be too many
 DOCSTRING_FROM_LINES = 5
@@ -205,3 +206,33 @@ def test_the_polling_checker_bites() -> None:
 def test_the_place_checker_bites(word: str) -> None:
     assert list(places(word.replace("_", ""))) != []
     assert list(places("src/forebay/work/pool.py and src/forebay/store/memory, in your home/ folder")) == []
+
+
+LANE_FILES = (
+    *(f"postgres/migrations/{name}.pre.sql" for name in ("0004_lanes", "0005_lines")),
+    *(f"redis/lua/{name}.lua" for name in ("gates", "lanes", "lines", "shares", "order", "openings", "claim")),
+)
+
+
+def server_functions(source: str) -> Iterator[tuple[str, int]]:
+    """The functions of a text in PL/pgSQL, and their lines."""
+    for found in re.finditer(r"^CREATE FUNCTION ([\w.]+).*?\$\$.*?\$\$;", source, re.MULTILINE | re.DOTALL):
+        yield found[1], found[0].count("\n") + 1
+
+
+@pytest.mark.parametrize("name", LANE_FILES)
+def test_lanes_stay_small_in_server_languages(name: str) -> None:
+    text = (ROOT / "src/forebay/store" / name).read_text("utf-8")
+    assert text.count("\n") <= LANE_LINES
+
+
+def test_functions_of_postgres_stay_small() -> None:
+    files = sorted((ROOT / "src/forebay/store/postgres/migrations").glob("*.sql"))
+    lengths = {name: lines for path in files for name, lines in server_functions(path.read_text("utf-8"))}
+    assert lengths["forebay.take"] > 200
+    assert {name: lines for name, lines in lengths.items() if lines > LANE_LINES} == {}
+
+
+def test_the_decision_states_the_limit_of_lanes() -> None:
+    (page,) = (ROOT / "docs/decisions").glob("0027-*.md")
+    assert f"at most {LANE_LINES} lines" in page.read_text("utf-8")

@@ -343,6 +343,9 @@ class Store(Log, Protocol):
 
         A queue cannot become a log, nor a log a queue. A route or a dead-letter target may name a queue
         that does not exist yet, but not a log or a broker.
+
+        Not bounded: a spec with other gates or shares examines every lane with ready jobs and counts every running job
+        of the queue; how long that takes is in decision 0027. On Redis claims examine the lanes, some at a time.
         """
 
     def specs(self) -> list[QueueSpec]:
@@ -364,7 +367,8 @@ class Store(Log, Protocol):
         """Admit the first `count` ready jobs behind an `Until` permanently; returns how many.
 
         By rank. An expired job becomes a dead letter instead and does not count. They take no slot of it; their other
-        gates still apply. Later jobs are not admitted.
+        gates still apply. Later jobs are not admitted. Bounded by `count`, but not in lanes: except on Redis, the
+        place of each lane behind the condition is read, however few jobs are admitted (decision 0027).
         """
 
     def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:

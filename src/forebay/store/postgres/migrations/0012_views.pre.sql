@@ -1,4 +1,4 @@
--- Public views.
+-- Public views, and counts of what gates and lines hold.
 
 -- Every job in every state, a row each.
 CREATE VIEW forebay.jobs AS
@@ -47,3 +47,62 @@ SELECT
     i.id, coalesce(i.draft ->> 'queue', 'default'), i.draft ->> 'kind', 'waiting', i.draft -> 'body', 0, NULL, 0,
     i.draft ->> 'tenant', i.draft ->> 'subject', i.draft ->> 'key', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM forebay.inbox AS i;
+
+-- How many lines of a queue a dead head blocks, of the first `max_lines` lines that have dead jobs.
+CREATE FUNCTION forebay.blocked_lines(v_queue text, max_lines integer) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT count(*) FROM (
+            SELECT e.line, min(e.id) AS id FROM forebay.ended AS e
+            WHERE e.state = 4 AND e.blocks AND e.line >= 'order/' || v_queue || '/'
+                AND e.line < 'order/' || v_queue || '0'
+            GROUP BY e.line ORDER BY e.line LIMIT max_lines
+        ) AS d
+        WHERE NOT EXISTS (
+            SELECT FROM forebay.run AS r WHERE r.line = d.line AND least(r.state, 1) = 0 AND r.last_id < d.id
+        ) AND NOT EXISTS (
+            SELECT FROM forebay.run AS r WHERE r.line = d.line AND least(r.state, 1) = 1 AND r.last_id < d.id
+        ) AND NOT EXISTS (
+            SELECT FROM forebay.running_line AS l WHERE l.line = d.line AND l.id < d.id
+        )
+    );
+END
+$$;
+
+-- Ready jobs of a queue behind a closed gate, as far as claims have met it; at most `max_jobs`.
+CREATE FUNCTION forebay.held_jobs(v_now bigint, v_queue text, max_jobs integer) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF EXISTS (SELECT FROM forebay.whole_gates(v_now, v_queue) AS g WHERE g.room < 1) THEN
+        RETURN (
+            SELECT least(max_jobs, coalesce(sum(f.n), 0)) FROM (
+                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue LIMIT max_jobs
+            ) AS f
+        );
+    END IF;
+    RETURN (
+        -- A lane may still be parked where there is room again: room for one opens one lane.
+        WITH parked AS MATERIALIZED (
+            SELECT l.lane, l.at FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT max_jobs
+        ), closed AS MATERIALIZED (
+            SELECT g.name, g.room
+            FROM forebay.lane_gates(v_now, v_queue, (SELECT array_agg(DISTINCT p.at) FROM parked AS p)) AS g
+        )
+        SELECT least(max_jobs, coalesce(sum(f.n), 0)) FROM (
+            SELECT r.n FROM parked AS p JOIN closed AS c ON c.name = p.at CROSS JOIN LATERAL (
+                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane LIMIT max_jobs
+            ) AS r
+            WHERE c.room < (
+                SELECT r.cost FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane
+                ORDER BY r.rank, r.last_id LIMIT 1
+            )
+            LIMIT max_jobs
+        ) AS f
+    );
+END
+$$;
