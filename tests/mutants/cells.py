@@ -7,8 +7,37 @@ _TESTS = ("tests/stores/test_cells.py",)
 _EVENTS = ("tests/stores/test_cells_events.py",)
 _SIMULATED = ("tests/sim/test_cells.py",)
 _MOVES = ("tests/stores/test_cells_moves.py",)
+_SOURCES = ("tests/stores/test_cells_sources.py",)
 
 CELL_MUTANTS = [
+    Mutant(
+        "what a cell accepted before a batch was interrupted is accepted again",
+        f"{_HOME}/sources.py",
+        "        batch.accepted |= places\n",
+        "",
+        (*_SOURCES, "-k", "repeated or follows"),
+    ),
+    Mutant(
+        "a cell that a queue has left accepts drafts of writers with an older map",
+        f"{_HOME}/sources.py",
+        "            if part.lived and _position",
+        "            if False and _position",
+        (*_SOURCES, "-k", "partition_has_left"),
+    ),
+    Mutant(
+        "a cell that is added becomes the home of sources",
+        f"{_HOME}/agreement.py",
+        "        return self._versions[min(self._versions)].cells.keys() & cells or cells\n",
+        "        return cells\n",
+        (*_SOURCES, "-k", "added"),
+    ),
+    Mutant(
+        "a bridge gives up a batch that was interrupted with another end",
+        "src/forebay/work/log_readers.py",
+        "            except HalfIngested as half:\n",
+        "            except HalfIngested as half:\n                return\n",
+        (*_SOURCES, "-k", "bridge"),
+    ),
     Mutant(
         "a plan uses the cores of its workers to the last cycle",
         "src/forebay/cli/capacity.py",

@@ -13,6 +13,7 @@ from forebay.core.errors import (
     BlobMissing,
     Closed,
     ForebayError,
+    HalfIngested,
     Invalid,
     JobCancelled,
     JobFailed,
@@ -59,6 +60,11 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
         PartlyDone([1, None], StoreFailed("cell b", "no answer")),
         {"answers": [1, None], "what": "a call over several cells"},
         ["several cells", "1 of 2", "cell b", "no answer", "repeat it for the items without an answer"],
+    ),
+    (
+        HalfIngested("lake/1", "b", 7, 100),
+        {"source": "lake/1", "cell": "b", "batch": 7, "taken": 100},
+        ["lake/1", "cell b", "batch 7, draft 100", "repeat the same drafts up to there"],
     ),
     (JobGone(7), {"job_id": 7}, ["job 7", "gone", "result_ttl="]),
     (

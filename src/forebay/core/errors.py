@@ -133,6 +133,23 @@ class PartlyDone(StoreFailed):
         self.cause = cause
 
 
+class HalfIngested(ForebayError):
+    """A batch of a source was interrupted between two cells, and this call has other drafts than that batch.
+
+    batch, taken  the position up to which it has to be repeated
+    """
+
+    def __init__(self, source: str, cell: str, batch: int, taken: int) -> None:
+        super().__init__(
+            f"source {source!r} was interrupted: cell {cell} has its drafts up to batch {batch}, draft {taken}, others "
+            "have not; repeat the same drafts up to there, then go on"
+        )
+        self.source = source
+        self.cell = cell
+        self.batch = batch
+        self.taken = taken
+
+
 class JobGone(ForebayError):
     """The job whose result was awaited does not exist, or no longer does."""
 

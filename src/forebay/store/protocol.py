@@ -418,7 +418,8 @@ class Store(Log, Protocol):
     ) -> Tally | None:
         """Accept up to `limits.MAX_INGEST` drafts and move the source, both or neither. None: it is not at `before`.
 
-        `BatchTooLarge`: they do not fit into one record of the store's journal.
+        `BatchTooLarge`: they do not fit into one record of the store's journal. `HalfIngested`, only with cells: a
+        batch with another end was interrupted between two of them, and has to be finished first.
         """
 
     def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:

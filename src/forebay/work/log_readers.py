@@ -22,13 +22,13 @@ from typing import Final, Literal
 from uuid import uuid4
 
 from forebay.core.entries import LogEntry
-from forebay.core.errors import Invalid, OffsetGone, PartitionLost, QueueFull, StoreFailed
+from forebay.core.errors import HalfIngested, Invalid, OffsetGone, PartitionLost, QueueFull, StoreFailed
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import check_between
 from forebay.store.log import Owned
-from forebay.store.protocol import Checkpoint, Store
+from forebay.store.protocol import Checkpoint, Store, Tally
 from forebay.work.role import ThrottledLogger, WorkerRole
 
 _log = logging.getLogger("forebay.work")
@@ -286,10 +286,24 @@ class Bridge:
         new = [entry for entry in entries if known is None or entry.offset > known.batch]
         last = entries[-1].offset
         if new:
-            drafts = [draft for entry in new for draft in self._drafts(entry)]
-            tally = self._store.ingest(source, known, Checkpoint(last, len(drafts), b""), drafts)
+            try:
+                tally = self._ingest(source, known, new)
+            except HalfIngested as half:
+                new, last = self._interrupted(owned, new[0].offset, half), half.batch
+                tally = self._ingest(source, known, new)
             if tally is None:
                 return
             self.entries += len(new)
             self.jobs += tally.taken
         self._member.commit(owned, last)
+
+    def _ingest(self, source: str, known: Checkpoint | None, entries: Sequence[LogEntry]) -> Tally | None:
+        drafts = [draft for entry in entries for draft in self._drafts(entry)]
+        return self._store.ingest(source, known, Checkpoint(entries[-1].offset, len(drafts), b""), drafts)
+
+    def _interrupted(self, owned: Owned, first: int, half: HalfIngested) -> list[LogEntry]:
+        """The entries of a batch that was interrupted between two cells; it had another end."""
+        count = half.batch - first + 1
+        if not 1 <= count <= MAX_BATCH:
+            raise half
+        return self._store.read(self._member.log, owned.partition, first - 1, count)

@@ -9,7 +9,7 @@ URLs are not part of the map, so a process could have another store, or an empty
 has the instants at which the logs of all cells began, and a cell whose own log began at another one is refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
@@ -106,6 +106,7 @@ class Agreement:
     def __init__(self, cells: CellMap, logs: Mapping[str, MapLog]) -> None:
         self._file = cells
         self._map = cells
+        self._versions = {cells.version: cells}
         self._logs = sorted(logs.values(), key=lambda log: cells.cells[log.cell])
         self._read_to: dict[str, int] = {}
         self._guard = Lock()
@@ -113,6 +114,16 @@ class Agreement:
     @property
     def map(self) -> CellMap:
         return self._map
+
+    @property
+    def founders(self) -> Collection[str]:
+        """The cells of the first map, without those that were taken out since; all cells, if none of them is left."""
+        cells = self._map.cells.keys()
+        return self._versions[min(self._versions)].cells.keys() & cells or cells
+
+    def version(self, number: int) -> CellMap:
+        """A map that was agreed on, now or earlier."""
+        return self._versions[number]
 
     def open(self) -> None:
         """Follow what the cells have agreed on, or agree on the file; where one refuses, nothing is changed."""
@@ -122,6 +133,7 @@ class Agreement:
         for _, found in logs:
             if newest in found.versions:
                 history = found.versions | history
+        self._versions = history or self._versions
         agreed = history.get(newest)
         if agreed is not None and self._file.version <= newest:
             self._map = self._followed(agreed, history, self._logs[0].cell)
@@ -162,6 +174,7 @@ class Agreement:
         if end != self._read_to.get(log.cell):
             found = log.read()
             newest = found.versions[found.newest]
+            self._versions = self._versions | found.versions
             if newest.version > self._map.version:
                 self._adopt(newest)
             elif newest.version == self._map.version and newest != self._map:
@@ -171,6 +184,7 @@ class Agreement:
     def _adopt(self, cells: CellMap) -> None:
         self._check_addresses(cells)
         with self._guard:
+            self._versions = self._versions | {cells.version: cells}
             if cells.version >= self._map.version:
                 self._map = cells
 

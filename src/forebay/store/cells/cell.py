@@ -73,6 +73,18 @@ class Cell:
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         return [self._ids.receipt(each) for each in self._keyed(lambda: self.backend.enqueue(drafts))]
 
+    def offer(self, drafts: Sequence[Draft]) -> Sequence[Receipt | None]:
+        """None: the queue has left this cell. Each draft may still be a duplicate here, or merged."""
+        try:
+            return self.enqueue(drafts)
+        except QueueFull as full:
+            if full.limit > 0:
+                raise
+        if len(drafts) == 1:
+            return [None]
+        plain = [draft.key is None and draft.subject is None for draft in drafts]
+        return [None if each else self.offer([draft])[0] for each, draft in zip(plain, drafts, strict=True)]
+
     def _keyed(self, call: Callable[[], T]) -> T:
         try:
             return self._within(call)
@@ -218,7 +230,7 @@ class Cell:
         return self._within(lambda: self.backend.workers(after, limit))
 
     def ingested(self, source: str) -> Checkpoint | None:
-        return self._call(lambda: self.backend.ingested(source))
+        return self._within(lambda: self.backend.ingested(source))
 
     def ingest(
         self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]

@@ -149,29 +149,48 @@ class Router:
         homes: list[str] = []
         for draft in drafts:
             placement = cells.placement(draft.queue)
-            partition = self._partition(placement, draft, turn)
+            partition = _partition(placement, draft, turn)
             move = cells.move(draft.queue) if moving and cells.moves else None
             offered = move is not None and (move.step is Step.CLOSING or draft.key is not None or move.merges)
             here = move.source if move and offered and partition in move.partitions else placement.cells[partition]
             homes.append(here)
         return homes
 
-    def _partition(self, placement: Placement, draft: Draft, turn: int) -> int:
-        cells = placement.cells
-        if len(cells) == 1:
-            return 0
-        match placement.by:
-            case "tenant":
-                value = draft.tenant
-            case "subject":
-                value = draft.subject
-            case "key":
-                value = draft.key
-            case _:
-                return turn % len(cells)
-        if placement.spans and draft.key is not None and placement.by != "key" and placement.keys == "queue":
-            _refuse_key(draft.queue, placement.by)
-        return partition_of(value or "", len(cells))
+
+def sourced(
+    cells: CellMap, source: str, drafts: Sequence[Draft], *, closed: bool = False
+) -> Iterator[tuple[str, list[Move]]]:
+    """The cell of each draft of a source, and the moves by which its queue has left others.
+
+    By id a source has one partition, which does not depend on how its drafts are divided into batches. `closed`: a cell
+    that a queue is about to leave has refused drafts already.
+    """
+    turn = crc32(source.encode())
+    for draft in drafts:
+        placement = cells.placement(draft.queue)
+        partition = _partition(placement, draft, turn)
+        moves = [move for move in cells.moves.get(draft.queue, ()) if partition in move.partitions]
+        closing = next((move.source for move in moves if move.step is Step.CLOSING), None)
+        home = closing if closing is not None and not closed else placement.cells[partition]
+        yield home, [move for move in moves if move.source != home]
+
+
+def _partition(placement: Placement, draft: Draft, turn: int) -> int:
+    cells = placement.cells
+    if len(cells) == 1:
+        return 0
+    match placement.by:
+        case "tenant":
+            value = draft.tenant
+        case "subject":
+            value = draft.subject
+        case "key":
+            value = draft.key
+        case _:
+            return turn % len(cells)
+    if placement.spans and draft.key is not None and placement.by != "key" and placement.keys == "queue":
+        _refuse_key(draft.queue, placement.by)
+    return partition_of(value or "", len(cells))
 
 
 def _refuse_key(queue: str, by: str) -> None:

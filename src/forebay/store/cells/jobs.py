@@ -12,9 +12,8 @@ from forebay.core.job import Draft, Job, Progress, State
 from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
-from forebay.store.cells.cell_map import Step
 from forebay.store.cells.guard import CellDown
-from forebay.store.protocol import CancelAnswer, Checkpoint, Promotion, Receipt, Tally, Want
+from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
 
 
 class Jobs:
@@ -35,7 +34,7 @@ class Jobs:
             cell, places = parts.popleft()
             part = [drafts[place] for place in places]
             try:
-                found = cell.enqueue(part) if cell in closed else self._accepted(cell, part)
+                found = cell.enqueue(part) if cell in closed else cell.offer(part)
                 if left := [place for place, receipt in zip(places, found, strict=True) if receipt is None]:
                     closed.add(cell)
                     self._group.refresh()
@@ -47,18 +46,6 @@ class Jobs:
             for place, receipt in zip(places, found, strict=True):
                 receipts[place] = receipt
         return [receipt for receipt in receipts if receipt is not None]
-
-    def _accepted(self, cell: Cell, drafts: Sequence[Draft]) -> Sequence[Receipt | None]:
-        """The receipts of a cell; None: the queue has left it. Each draft may still be a duplicate there, or merged."""
-        try:
-            return cell.enqueue(drafts)
-        except QueueFull as full:
-            if full.limit > 0:
-                raise
-        if len(drafts) == 1:
-            return [None]
-        plain = [draft.key is None and draft.subject is None for draft in drafts]
-        return [None if each else self._accepted(cell, [draft])[0] for each, draft in zip(plain, drafts, strict=True)]
 
     def _parts(
         self, drafts: Sequence[Draft], places: Sequence[int] | None = None, *, moving: bool = True
@@ -74,54 +61,6 @@ class Jobs:
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
         """A bounded queue lives in one cell."""
         self._group.named(self._group.map.placement(full.queue).cells[0]).wait_for_room(full, until)
-
-    def ingested(self, source: str) -> Checkpoint | None:
-        return self._source(source)[1]
-
-    def _source(self, source: str) -> tuple[Cell | None, Checkpoint | None]:
-        """The cell in which the source is farthest, and how far that is."""
-        self._group.check_open()
-        known = [(cell, found) for cell in self._group.cells if (found := cell.ingested(source)) is not None]
-        return max(known, key=lambda each: (each[1].batch, each[1].taken), default=(None, None))
-
-    def ingest(
-        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
-    ) -> Tally | None:
-        """A source moves on in the transaction that takes its drafts, so all of these live in its own cell."""
-        try:
-            return self._ingest(source, before, after, drafts)
-        except QueueFull as full:
-            if full.limit > 0:
-                raise
-            self._group.refresh()
-            return self._ingest(source, before, after, drafts)
-
-    def _ingest(
-        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
-    ) -> Tally | None:
-        known, newest = self._source(source)
-        parts = list(self._parts(drafts, moving=False))
-        cell = parts[0] if parts else known or self._group.cells[0]
-        left = self._left(cell, drafts)
-        if len(parts) > 1 or known not in (None, cell, left):
-            where = ", ".join(each.name for each in parts)
-            reason = f"source {source!r} is kept in cell {known and known.name!r}, and its drafts live in {where}"
-            raise Invalid("ingest", reason, "use a source for each cell, or enqueue drafts that have keys")
-        if left is None or newest != before:
-            return cell.ingest(source, before, after, drafts)
-        if before is not None and (own := cell.ingested(source)) != before:
-            cell.ingest(source, own, before, ())
-        new = [draft for draft in drafts if self._accepted(left, [draft]) == [None]]
-        tally = cell.ingest(source, before, after, new)
-        seen = len(drafts) - len(new)
-        return None if tally is None else tally.plus(Tally(seen, seen))
-
-    def _left(self, cell: Cell, drafts: Sequence[Draft]) -> Cell | None:
-        """The cell that the queue of the drafts leaves for this one; its sources and keys follow."""
-        moves = self._group.map.moves
-        found = (move for draft in drafts for move in moves.get(draft.queue, ()) if move.target == cell.name)
-        names = {each.name: each for each in self._group.cells}
-        return next((names.get(move.source) for move in found if move.step is not Step.CLOSING), None)
 
     def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
         """In the cell of the dead job, where the draft has to live too."""

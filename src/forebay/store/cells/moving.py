@@ -27,7 +27,7 @@ from forebay.core.policy import Moved, terms_of
 from forebay.core.spec import QueueSpec
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
-from forebay.store.cells.cell_map import OTHERS, CellMap, Move, Step
+from forebay.store.cells.cell_map import OTHERS, CellMap, Move, Placement, Step
 from forebay.store.cells.control import closed
 from forebay.store.cells.promises import check_promises, shared_gates
 from forebay.store.protocol import GateUse
@@ -122,10 +122,19 @@ class Mover:
             raise Invalid(f"queue {queue}", reason, "move all its partitions in a cell together: leave out --partition")
         if gone := set(placement.cells) - set(cells):
             raise Invalid(f"queue {queue}", f"none is left in cell {min(gone)}", "leave out --partition")
-        new = replace(self._map, queues=self._map.queues | {queue: replace(placement, cells=cells)})
+        moves = (*self._map.moves.get(queue, ()), *self._split(placement, partitions, target))
+        queues = self._map.queues | {queue: replace(placement, cells=cells)}
+        new = replace(self._map, queues=queues, moves=self._map.moves | {queue: moves})
         self._check(new)
         self._cell(target).put_spec(spec)
         self._publish("split", new)
+
+    def _split(self, placement: Placement, partitions: Sequence[int], target: str) -> Iterator[Move]:
+        """Moves that are over at once: batches of sources that were interrupted before may be in the old cells."""
+        for name in placement.distinct:
+            left = tuple(number for number in partitions if placement.cells[number] == name != target)
+            if left:
+                yield Move(name, target, left, held=False, step=Step.LEFT, since=self._cell(name).now())
 
     def advance(self) -> list[MoveState]:
         """Take every step that can be taken now; the moves that are not over."""

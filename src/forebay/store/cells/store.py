@@ -19,6 +19,7 @@ from forebay.store.cells.control import Control
 from forebay.store.cells.guard import Guard
 from forebay.store.cells.jobs import Jobs
 from forebay.store.cells.observing import Observing
+from forebay.store.cells.sources import Sources
 from forebay.store.cells.waiting import Waiting
 from forebay.store.protocol import Capabilities, Store
 from forebay.store.shell import Shell
@@ -29,11 +30,11 @@ class CellsBackend:
 
     def __init__(self, group: CellGroup) -> None:
         self.group: Final = group
-        jobs, control, waiting = Jobs(group), Control(group), Waiting(group)
+        jobs, control, waiting, sources = Jobs(group), Control(group), Waiting(group), Sources(group)
         self._observing = observing = Observing(group)
         self.close, self.now = group.close, observing.now
         self.enqueue, self.wait_for_room = jobs.enqueue, jobs.wait_for_room
-        self.ingested, self.ingest, self.replace_dead = jobs.ingested, jobs.ingest, jobs.replace_dead
+        self.ingested, self.ingest, self.replace_dead = sources.ingested, sources.ingest, jobs.replace_dead
         self.promote, self.claim, self.extend = jobs.promote, jobs.claim, jobs.extend
         self.settle, self.overdue, self.report_progress = jobs.settle, jobs.overdue, jobs.report_progress
         self.get, self.cancel, self.redrive = jobs.get, jobs.cancel, jobs.redrive
