@@ -48,7 +48,7 @@ from forebay.explain import explain
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, CancelAnswer, JobFields, Query, Receipt, Store, matching
 from forebay.store.streams import enqueue_stream
-from forebay.transactions import aenqueue_in, check_connection, enqueue_in
+from forebay.transactions import aenqueue_in, call_after_commit, check_connection, enqueue_in
 from forebay.vault import Vault
 from forebay.work.batches import Call, gathered
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
@@ -211,9 +211,8 @@ class Forebay(Hooked):
         """Use this store instead of the app's own; None: no longer. Returns the replacement before."""
         if store is not None:
             self._configure(store)
-        with self._opening:
-            before, self._replacement = self._replacement, store
-            return before
+        before, self._replacement = self._replacement, store
+        return before
 
     def close(self) -> None:
         """Close the app's own store. The next call that needs one opens it again."""
@@ -365,13 +364,17 @@ class Forebay(Hooked):
         raise _suppressed()
 
     def enqueue_draft_in(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
-        """As `enqueue_draft`, in your own transaction; the job's id."""
+        """As `enqueue_draft`, in your own transaction; the job's id. Under a `JobTester` 0: there is none yet."""
+        if self.store_replaced:
+            return call_after_commit(connection, partial(self.enqueue_draft, draft))
         check_connection(self.url, connection)
         with ExitStack() as stack:
             return enqueue_in(connection, [self.hooks.enter_enqueue(stack, draft)], notify=notify)[0]
         raise _suppressed()
 
     async def aenqueue_draft_in(self, connection: object, draft: Draft, *, notify: bool = True) -> int:
+        if self.store_replaced:
+            return call_after_commit(connection, partial(self.enqueue_draft, draft))
         check_connection(self.url, connection)
         with ExitStack() as stack:
             return (await aenqueue_in(connection, [self.hooks.enter_enqueue(stack, draft)], notify=notify))[0]
@@ -554,8 +557,7 @@ class Forebay(Hooked):
 
     def _declare(self) -> None:
         """What is declared late reaches a store that is open already."""
-        store = self._replacement or self._store
-        if store is not None:
+        if store := self._replacement or self._store:
             self._configure(store)
 
     def _configure(self, store: Store) -> None:

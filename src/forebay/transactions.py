@@ -16,7 +16,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -104,11 +104,43 @@ def check_connection(url: str, connection: object) -> None:
             raise Invalid("connection", f"it leads to the SQLite file {os.fsdecode(name)!r}", "connect to the store")
 
 
+def call_after_commit(connection: object, enqueue: Callable[[], object]) -> int:
+    """Enqueue after the commit into a store that no connection leads to; 0, since the job has no id until then."""
+    hook = next((_AFTER_COMMIT[name] for name in _names(connection) if name in _AFTER_COMMIT), None)
+    if hook is None:
+        raise Unsupported(
+            "a JobTester",
+            f"an enqueue in a transaction of {_class_of(connection)}, which does not report its commit",
+            "use enqueue_with(session, …) with SQLAlchemy, or test this with a worker on a real store",
+        )
+    hook(connection, enqueue)
+    return 0
+
+
 def is_file_of(url: str, path: str) -> bool:
     """Whether this is the file of a `sqlite:` store."""
     parts = urlsplit(url)
     named = unquote(parts.path).removeprefix("/")
     return parts.scheme == "sqlite" and bool(path) and os.path.realpath(named) == os.path.realpath(path)
+
+
+def database_of(url: str) -> tuple[list[tuple[str, str]], str] | None:
+    """Servers and name of a Postgres database, also in a URL of SQLAlchemy; None for another store."""
+    parts = urlsplit(url)
+    if parts.scheme.partition("+")[0] not in POSTGRES:
+        return None
+    given = parse_qs(parts.query)
+    hosts = ",".join(given.get("host", [unquote(parts.netloc.rpartition("@")[2])])).split(",")
+    ports = ",".join(given.get("port", [""])).split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    return [_server(*server) for server in zip(hosts, ports, strict=False)], unquote(parts.path.lstrip("/"))
+
+
+def _server(host: str, port: str) -> tuple[str, str]:
+    if host.startswith("/"):
+        return host, port or "5432"
+    parts = urlsplit(f"//{host}")
+    return (parts.hostname or "").replace("127.0.0.1", "localhost"), port or str(parts.port or 5432)
 
 
 def enqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bool = True) -> list[int]:
@@ -319,6 +351,11 @@ _ASYNC: Final[dict[tuple[str, str], Callable[[Any, Statement], Awaitable[list[in
     ("sqlalchemy", "AsyncConnection"): _async_sqlalchemy,
     ("sqlalchemy", "AsyncSession"): _async_sqlalchemy_session,
     ("sqlalchemy", "async_scoped_session"): _async_sqlalchemy_session,
+}
+_AFTER_COMMIT: Final[dict[tuple[str, str], Callable[[Any, Callable[[], object]], object]]] = {
+    ("django", "ConnectionProxy"): lambda connection, call: connection.on_commit(call),
+    ("django", "BaseDatabaseWrapper"): lambda connection, call: connection.on_commit(call),
+    ("django", "CursorWrapper"): lambda cursor, call: cursor.db.on_commit(call),
 }
 
 

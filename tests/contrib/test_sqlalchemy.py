@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from forebay import Context, Forebay, Invalid, State
 from forebay.client import JobType
 from forebay.contrib.sqlalchemy import aenqueue_with, enqueue_with
+from forebay.transactions import database_of
 from forebay.work.worker import Worker
+from forebay_proof.servers.postgres import PostgresServer
 
 Send = JobType[[str], None]
 
@@ -111,6 +113,47 @@ def test_in_one_database_a_job_is_part_of_the_transaction(postgres_url: str) -> 
     assert sent(send) == ["ann"]
     engine.dispose()
     send.app.close()
+
+
+def test_another_database_of_the_same_server_is_elsewhere(postgres_url: str, postgres: PostgresServer) -> None:
+    other = postgres.create_database()
+    send = send_on(postgres_url)
+    neighbour = Forebay(other)
+    neighbour.backlog()
+    engine = create_engine(other.replace("postgresql://", "postgresql+psycopg://"))
+    with Session(engine) as session:
+        assert enqueue_with(session, send, "ann") is None
+        assert sent(send) == []
+        session.commit()
+        enqueue_with(session, send, "bob")
+        session.rollback()
+    assert sent(send) == ["ann"]
+    assert list(neighbour.jobs()) == [], "a store that happens to be in the session's database"
+    engine.dispose()
+    send.app.close()
+    neighbour.close()
+    postgres.drop_database(other)
+
+
+@pytest.mark.parametrize(
+    ("store", "session", "joins"),
+    [
+        ("postgresql://db/shop", "postgresql+psycopg://app:s%40fe@DB:5432/shop", True),
+        ("postgres://localhost/shop", "postgresql+asyncpg://127.0.0.1/shop", True),
+        ("postgresql://db/shop", "postgresql+psycopg://other/shop", False),
+        ("postgresql://db/shop", "postgresql+psycopg://db:5433/shop", False),
+        ("postgresql://db/shop", "postgresql+psycopg://db/shop2", False),
+        ("postgresql:///shop?host=/run/pg", "postgresql+psycopg:///shop?host=/run/pg", True),
+        ("postgresql:///shop?host=/run/pg", "postgresql+psycopg:///shop?host=/run/other", False),
+        ("postgresql://a,b:5433/shop", "postgresql+psycopg:///shop?host=a:5432&host=b:5433", True),
+        ("postgresql://a,b:5433/shop", "postgresql+psycopg:///shop?host=a,b&port=5432,5433", True),
+        ("postgresql://a,b/shop", "postgresql+psycopg:///shop?host=a&host=c", False),
+        ("sqlite:///shop", "postgresql+psycopg:///shop", False),
+    ],
+)
+def test_a_session_joins_the_database_of_the_store_alone(store: str, session: str, joins: bool) -> None:
+    engine = make_url(session)
+    assert (database_of(store) == database_of(engine.render_as_string(hide_password=False)) is not None) is joins
 
 
 def test_in_one_sqlite_file_a_job_is_part_of_the_transaction(send: Send, engine: Engine, tmp_path: Path) -> None:

@@ -12,21 +12,21 @@ CONTRIB_MUTANTS = [
     Mutant(
         "django: an enqueue does not wait for the commit",
         f"{DJANGO}/backend.py",
-        "        if not found.joins and connections[found.DATABASE].in_atomic_block:\n",
+        "        if not joins and connections[found.DATABASE].in_atomic_block:\n",
         "        if False:\n",
         (BACKEND, "-k", "elsewhere"),
     ),
     Mutant(
         "django: an enqueue is not part of the transaction",
         f"{DJANGO}/backend.py",
-        "found.DATABASE if found.joins else None",
+        "found.DATABASE if joins else None",
         "None",
         (BACKEND, "-k", "same_database"),
     ),
     Mutant(
         "django: a connection outlives its task",
         f"{DJANGO}/project.py",
-        "        finally:\n            close_old_connections()\n",
+        "        finally:\n            _close_old_connections()\n",
         "        finally:\n            pass\n",
         (BACKEND, "-k", "connection_that_broke"),
     ),
@@ -47,8 +47,8 @@ CONTRIB_MUTANTS = [
     Mutant(
         "django: another database is taken for the store's",
         f"{DJANGO}/config.py",
-        "_database(self.url) == _database(own)",
-        "_database(self.url) is not None",
+        "database_of(self.url) == database_of(own)",
+        "database_of(self.url) is not None",
         (PROJECT, "-k", "another_database"),
     ),
     Mutant(

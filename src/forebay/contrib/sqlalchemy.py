@@ -6,7 +6,7 @@
 
 If the store and the session are in the same Postgres database or the same SQLite file, the enqueue is part of the
 transaction. With any other store or database the job is enqueued right after the commit, and never after a rollback,
-that of a savepoint included; a process that dies between the two loses it.
+that of a savepoint included; a process that dies between the two loses it. So it is with the store of a `JobTester`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.util import await_only
 
 from forebay.client import Bound
-from forebay.transactions import POSTGRES, is_file_of
+from forebay.transactions import database_of, is_file_of
 
 P = ParamSpec("P")
 
@@ -54,10 +54,13 @@ async def aenqueue_with(session: AsyncSession, job: Bound[P], /, *args: P.args, 
 
 
 def _joins(session: Session, job: Bound[P]) -> bool:
+    if job.app.store_replaced:
+        return False
     engine = session.get_bind().engine
     if engine.dialect.name == "sqlite":
         return engine.dialect.driver == "pysqlite" and is_file_of(job.app.url, engine.url.database or "")
-    return job.app.url.partition(":")[0] in POSTGRES and engine.dialect.name == "postgresql"
+    own = database_of(engine.url.render_as_string(hide_password=False))
+    return own is not None and database_of(job.app.url) == own
 
 
 def _defer(session: Session, enqueue: Callable[[], object]) -> None:

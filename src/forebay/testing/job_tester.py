@@ -13,11 +13,11 @@ rules as in a worker: signature, retries, routing, dead letters, results. No tes
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from threading import Event, RLock
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from msgspec import Struct
 
@@ -25,12 +25,12 @@ from forebay.client import Forebay
 from forebay.core.breaker import Circuit
 from forebay.core.clock import Signal
 from forebay.core.decide import decide
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, Unsupported
 from forebay.core.instant import Duration, Instant, micros
 from forebay.core.job import Draft, Job
 from forebay.core.lease import Lease
 from forebay.core.limits import MAX_BATCH, MAX_LEASE
-from forebay.core.outcome import Abandoned, Failed, Failure, Outcome, Release, Unhandled
+from forebay.core.outcome import Abandoned, Failed, Failure, Outcome, Release, Succeeded, Unhandled, Verdict
 from forebay.core.payload import decode_payload
 from forebay.core.policy import Routing
 from forebay.store.memory.store import MemoryStore
@@ -94,6 +94,19 @@ class _RecordingStore(MemoryStore):
         if fired and draft is not None:
             self._tester._accepted([(job_id or 0, draft)])
         return fired
+
+    def settle_in(self, _: object, lease: Lease, verdict: Verdict) -> Callable[[], None]:
+        """The job ends when the handler reports its commit, by calling what this returns."""
+
+        def committed() -> None:
+            self.settle([(lease, verdict)])
+
+        return committed
+
+    def transaction(self, _: Lease, __: Callable[[], Verdict]) -> NoReturn:
+        raise Unsupported("a JobTester", "ctx.transaction()", "test this with a worker on a Postgres store")
+
+    atransaction = transaction
 
 
 class JobTester:
@@ -313,8 +326,9 @@ class JobTester:
             outcome = Abandoned()
         circuit = self._circuit(run.handler)
         if circuit is not None:
-            circuit.record(outcome, self.clock.now())
-        self.store.settle([(run.lease, decide(job, outcome, self._routing(job), self._draw()))])
+            circuit.record(Succeeded() if run.settled else outcome, self.clock.now())
+        if not run.settled:
+            self.store.settle([(run.lease, decide(job, outcome, self._routing(job), self._draw()))])
 
     def _circuit(self, handler: Handler) -> Circuit | None:
         if handler.breaker is None:

@@ -93,8 +93,9 @@ class ForebayBackend(BaseTaskBackend):
             worker_ids=[],
         )
         found = config()
-        put = partial(self._put, result, payload, found.DATABASE if found.joins else None)
-        if not found.joins and connections[found.DATABASE].in_atomic_block:
+        joins = found.joins and not app().store_replaced
+        put = partial(self._put, result, payload, found.DATABASE if joins else None)
+        if not joins and connections[found.DATABASE].in_atomic_block:
             transaction.on_commit(put, using=found.DATABASE)
         else:
             put()

@@ -8,7 +8,7 @@ It is read anew at each use: a test runner changes the name of a database after 
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from django.conf import settings
 from django.db import connections
@@ -18,7 +18,7 @@ from forebay.blobs import Blobs
 from forebay.client import DEFAULT_URL
 from forebay.core.errors import Invalid
 from forebay.core.spec import QueueSpec
-from forebay.transactions import POSTGRES, is_file_of
+from forebay.transactions import POSTGRES, database_of, is_file_of
 
 SCHEMES: Final = (
     *POSTGRES,
@@ -61,7 +61,7 @@ class Config(Struct, frozen=True, kw_only=True):
         if connection.vendor == "sqlite":
             return is_file_of(self.url, str(connection.settings_dict["NAME"]))
         own = self._database_url()
-        return own is not None and _database(self.url) == _database(own)
+        return own is not None and database_of(self.url) == database_of(own)
 
     def _database_url(self) -> str | None:
         connection = connections[self.DATABASE]
@@ -116,15 +116,3 @@ def url_of(database: Mapping[str, Any]) -> str:
     servers = ",".join(f"{name}:{port}" if port else name for name, port in zip(hosts, ports, strict=True))
     place = f"postgresql://{login}{servers}/{quote(str(database['NAME']), safe='')}"
     return f"{place}?{urlencode(options)}" if options else place
-
-
-def _database(url: str) -> tuple[str, str, str] | None:
-    """Hosts, ports and name of a Postgres database; None for another store."""
-    parts = urlsplit(url)
-    if parts.scheme not in POSTGRES:
-        return None
-    given = parse_qs(parts.query)
-    servers = [urlsplit(f"//{each}") for each in parts.netloc.rpartition("@")[2].split(",")]
-    host = given.get("host", [",".join(each.hostname or "" for each in servers)])[0]
-    port = given.get("port", [",".join(str(each.port or 5432) for each in servers)])[0]
-    return unquote(host).replace("127.0.0.1", "localhost"), port, unquote(parts.path.lstrip("/"))

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.db import close_old_connections
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from forebay.blobs import Blobs, PayloadCodec, blobs_of
@@ -59,11 +59,10 @@ class ProjectForebay(Forebay):
     def url(self, _: str) -> None:
         """The settings decide."""
 
-    @property
-    def store(self) -> Store:
+    def _configure(self, store: Store) -> None:
         for spec in specs():
             self._queues.setdefault(spec.name, spec)
-        return super().store
+        super()._configure(store)
 
 
 def fresh_connections() -> Iterator[None]:
@@ -71,13 +70,20 @@ def fresh_connections() -> Iterator[None]:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        close_old_connections()
+        _close_old_connections()
         try:
             yield
         finally:
-            close_old_connections()
+            _close_old_connections()
     else:
         yield
+
+
+def _close_old_connections() -> None:
+    """As Django does between requests, but for a connection whose transaction is the caller's: that of a `TestCase`."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def app() -> Forebay:
