@@ -76,6 +76,13 @@ SPARK_MUTANTS = [
         ("tests/spark/test_refresh.py",),
     ),
     Mutant(
+        "spark: distant jobs come into one file",
+        f"{SPARK}/refresh.py",
+        'rows.repartitionById(slots, slot.cast("int"))',
+        "rows.repartition(slots, slot)",
+        ("tests/spark/test_refresh.py", "-k", "share_ids"),
+    ),
+    Mutant(
         "spark: a refresh rewrites tables that no new event alters",
         f"{SPARK}/refresh.py",
         "not len(jobs) and held.end:",

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -12,7 +14,7 @@ from forebay.core.job import Draft
 from forebay.spark import landing
 from forebay.spark.arrow import flatten
 from forebay.spark.lake import Lake
-from forebay.spark.lake_reader import read_events
+from forebay.spark.lake_reader import read_events, read_rows
 from forebay.spark.schemas import EVENTS
 from tests.spark.lakes import brought, landed, places
 from tests.spark.sample_stores import busy_day, opened
@@ -48,6 +50,22 @@ def test_files_agree_with_the_records(spark: SparkSession, url: str, lake: Lake)
     assert read_events(spark, lake).orderBy("offset", "place").toArrow().to_pylist() == rows
     source = spark.read.format("forebay").option("lake", lake.uri).option("table", "events")
     assert source.load().orderBy("offset", "place").toArrow().to_pylist() == rows
+
+
+def test_a_file_without_the_wanted_jobs_is_read_no_further_than_their_column(url: str, lake: Lake) -> None:
+    brought(lake, url, 1)
+    (file,) = lake.table("events").files
+    path = Path(lake.uri, "events", file.path)
+    content, (group,) = bytearray(path.read_bytes()), [pq.read_metadata(path).row_group(0)]
+    columns = [group.column(number) for number in range(group.num_columns)]
+    (kind,) = [column for column in columns if column.path_in_schema == "kind"]
+    start = kind.dictionary_page_offset
+    content[start : start + kind.total_compressed_size] = bytes(kind.total_compressed_size)
+    path.write_bytes(content)
+    last = file.max_values["job_id"]
+    assert len(read_rows(lake, "events", [file], EVENTS, {"job_id": np.array([last + 1])})) == 0
+    with pytest.raises(OSError, match="page"):
+        read_rows(lake, "events", [file], EVENTS, {"job_id": np.array([last])})
 
 
 def test_a_task_that_ran_twice_counts_once(url: str, lake: Lake) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,23 @@ def brought(spark: SparkSession, lake: Lake, events: pa.Table, end: int) -> dict
     part = events.filter(pc.and_(pc.greater_equal(offsets, table.end), pc.less(offsets, end)))
     table.commit(write_files(lake, "events", part), end)
     return refresh(spark, lake)
+
+
+def test_files_of_a_table_that_tasks_wrote_do_not_share_ids(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a few new events would touch a third of a large table."""
+    monkeypatch.setattr(module, "MAX_TABLE_ROWS", 5)
+    monkeypatch.setattr(module, "_MAX_FEW", 0)
+    events = clean(seed=3, lives=60).story.table()
+    lake = Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")
+    brought(spark, lake, events, 1 + pc.max(events["offset"]).as_py())
+    for name in ("jobs", "attempts"):
+        files = lake.table(name, REVISION).files
+        assert len(files) > 10
+        for day in {file.day for file in files}:
+            ranges = [(file.min_values["job_id"], file.max_values["job_id"]) for file in files if file.day == day]
+            assert all(one[1] <= two[0] for one, two in pairwise(sorted(ranges))), ranges
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))])

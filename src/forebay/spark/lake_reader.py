@@ -135,13 +135,17 @@ class LakeReader(DataSourceReader):
         yield from read_file(Lake(self._reading.lake), self._reading.table, partition.path, self._schema)
 
 
-def read_file(lake: Lake, table: str, path: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of one file, with the day of its partition."""
+def read_file(
+    lake: Lake, table: str, path: str, schema: StructType, wanted: Mapping[str, Numbers] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one file, with the day of its partition. `wanted`: none, if no row has one of these numbers."""
     target = arrow_schema(schema)
     folder = path.partition("/")[0]
     with lake.files(table).open_input_file(path) as file:
         parquet = pq.ParquetFile(file)
         stored = set(parquet.schema_arrow.names)
+        if wanted is not None and not _holds(parquet, wanted):
+            return
         for batch in parquet.iter_batches(columns=[name for name in target.names if name in stored]):
             columns = [
                 batch[field.name].cast(field.type) if field.name in stored else _absent(folder, len(batch), field)
@@ -163,11 +167,16 @@ def read_rows(
 
     def chosen() -> Iterator[pa.RecordBatch]:
         for file in files:
-            for batch in read_file(lake, name, file.path, schema):
+            for batch in read_file(lake, name, file.path, schema, wanted):
                 kept = batch if wanted is None else batch.filter(_among(batch, wanted))
                 yield kept if unwanted is None else kept.filter(pc.invert(_among(kept, unwanted)))
 
     return pa.Table.from_batches(chosen(), arrow_schema(schema))
+
+
+def _holds(parquet: pq.ParquetFile, wanted: Mapping[str, Numbers]) -> bool:
+    """The columns of these numbers are a small part of a file."""
+    return any(pc.any(_among(batch, wanted)).as_py() for batch in parquet.iter_batches(columns=[*wanted]))
 
 
 def _among(batch: pa.RecordBatch, numbers: Mapping[str, Numbers]) -> pa.Array:

@@ -233,7 +233,7 @@ class _Refresh:
         known = [file for file in sources if "job_id" in file.max_values]
         low, high = min(file.min_values["job_id"] for file in known), max(file.max_values["job_id"] for file in known)
         slot = F.floor((F.col("job_id") - low) / ((high - low) // slots + 1))
-        return rows.repartition(slots, slot).sortWithinPartitions("job_id")
+        return rows.repartitionById(slots, slot.cast("int")).sortWithinPartitions("job_id")
 
 
 def _collected(table: Table, rows: DataFrame) -> pa.Table:
