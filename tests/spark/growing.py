@@ -14,7 +14,7 @@ from forebay.spark.lake import Lake
 from forebay.spark.lake_reader import read_events
 from forebay.spark.landing import write_files
 from forebay.spark.proof import LakeEvidence, audit_lake
-from forebay.spark.session import interpreted
+from forebay.spark.session import tuned
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Growing:
         ours = audit_lake(self.start, self.lake, evidence, options)
         self.was_small = self.starts == before
         events = read_events(self.spark, self.lake)
-        with interpreted(self.spark, True):
+        with tuned(self.spark, 0):
             whole = audit(events, *(each.rows(self.spark) for each in evidence.tables), options=options)
         return ours, whole
 

@@ -1,17 +1,19 @@
 """One session, with the settings that Forebay needs, on any Java that can be found."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.errors import Invalid
 from forebay.spark import java
-from forebay.spark.session import _environment, _settings, spark_session
+from forebay.spark.session import _environment, _settings, spark_session, tuned
 from tests.no_java import without_java
 
 
@@ -27,6 +29,36 @@ def test_a_process_has_one_session(spark: SparkSession) -> None:
     assert spark_session("local[7]") is spark
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.master == "local[2,3]"
+
+
+def test_many_rows_are_shuffled_into_partitions_of_a_bounded_size(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shuffled() -> str:
+        found = re.search(r"hashpartitioning\(\S+, (\d+)", str(query()._jdf.queryExecution().toString()))
+        assert found is not None
+        return found[1]
+
+    def query() -> DataFrame:
+        return spark.range(10).groupBy((F.col("id") % 3).alias("third")).count()
+
+    adaptive, first = "spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+    before = spark.conf.get(adaptive)
+    spark.conf.set(adaptive, "true")
+    try:
+        usual = shuffled()
+        with tuned(spark, 12_000_001):
+            assert shuffled() == "7"
+            with tuned(spark, 200_000_000):
+                assert shuffled() == "7", "what is configured counts"
+        with tuned(spark, 200_000):
+            assert shuffled() == usual
+        assert (shuffled(), spark.conf.get(first, None)) == (usual, None)
+        with tuned(spark, 100_000):
+            assert spark.conf.get(adaptive) == "false"
+        assert spark.conf.get(adaptive) == "true"
+    finally:
+        spark.conf.set(adaptive, before or "")
 
 
 def test_the_wheels_java_is_found_where_there_is_no_other_and_the_environment_is_left_as_it_was(

@@ -30,6 +30,7 @@ from forebay.spark.lake import Conflict, DataFile, Lake
 from forebay.spark.lake_reader import read_files
 from forebay.spark.landing import write_file, write_rows
 from forebay.spark.schemas import EFFECTS, RECEIPTS, conform
+from forebay.spark.session import stage
 
 _PARQUET: Final = b"PAR1"
 _CHUNK_BYTES: Final = 16 * 2**20
@@ -77,6 +78,7 @@ _ORIGIN: Final = pa.schema([(name, pa.string()) for name in ("digest", "parent",
 where it starts and ends, and the file's path."""
 
 _FIRST: Final = "first"
+_STAGE: Final = "audit: evidence"
 
 
 class FileRange(Struct, frozen=True):
@@ -262,9 +264,10 @@ def _write_parquet(start: StartSpark, segments: Sequence[FileRange], lake: Lake,
     schema = _LINES[name][1]
     written: list[DataFile] = []
     for segment in segments:
-        rows = conform(start().read.parquet(segment.file), schema, f"{name} {segment.file}")
-        _check_rows(rows, schema, f"{name} {segment.file}")
-        written += write_rows(lake, name, rows, segment.digest, segment.origin)
+        with stage(start(), _STAGE):
+            rows = conform(start().read.parquet(segment.file), schema, f"{name} {segment.file}")
+            _check_rows(rows, schema, f"{name} {segment.file}")
+            written += write_rows(lake, name, rows, segment.digest, segment.origin)
     return written
 
 
@@ -276,7 +279,8 @@ def _decode(start: StartSpark, segments: Sequence[FileRange], lake: Lake, name: 
     if sum(segment.end - segment.start for segment in segments) <= MAX_DRIVER_BYTES:
         found = [decode(chunk) for chunk in chunks]
     else:
-        found = start().sparkContext.parallelize(chunks, len(chunks)).map(decode).collect()
+        with stage(start(), _STAGE):
+            found = start().sparkContext.parallelize(chunks, len(chunks)).map(decode).collect()
     decoded = [part.file for part in found if part.file is not None]
     faults = [(chunk, part.fault) for chunk, part in zip(chunks, found, strict=True) if part.fault is not None]
     if faults:

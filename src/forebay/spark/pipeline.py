@@ -24,6 +24,7 @@ from forebay.spark.options import Reading
 from forebay.spark.reading import MIN_RECORDS, ReadRange, split
 from forebay.spark.refresh import Refreshed, refresh
 from forebay.spark.sections import Positions, check_ledger, next_sections, reached_by
+from forebay.spark.session import stage
 
 _TASKS_A_SLOT: Final = 4
 """Records differ in size: small tasks balance the slots."""
@@ -146,8 +147,9 @@ class Pipeline:
         """One part is read here: that takes less than to start a task."""
         if len(parts) == 1:
             return land(self._lake, reading, parts[0])
-        landed = self._spark.sparkContext.parallelize(parts, len(parts))
-        return [file for each in landed.map(partial(land, self._lake, reading)).collect() for file in each]
+        landed = self._spark.sparkContext.parallelize(parts, len(parts)).map(partial(land, self._lake, reading))
+        with stage(self._spark, "pipeline: events"):
+            return [file for each in landed.collect() for file in each]
 
     def _note_cells(self, positions: Positions) -> None:
         """The lake names the cells, and those that did not answer, before it has events of them."""

@@ -48,7 +48,7 @@ from forebay.spark.lake_reader import Touched, read_events, read_file, read_file
 from forebay.spark.landing import write_file, write_rows
 from forebay.spark.recent import MAX_ROUNDS, files_before, new_files, read_small, related_files
 from forebay.spark.schemas import EVENTS
-from forebay.spark.session import FEW, interpreted
+from forebay.spark.session import FEW, stage, tuned
 from forebay.store.clock import SystemClock
 
 PROOF: Final = "proof"
@@ -187,13 +187,15 @@ class _LakeAudit:
 
     def verdict(self, options: AuditOptions, proven: Proven, scope: str) -> AuditVerdict:
         try:
-            with interpreted(self._spark, self._new_rows_from(proven.end) <= FEW):
+            with tuned(self._spark, self._new_rows_from(proven.end)), stage(self._spark, "audit: related rows"):
                 past = self._past(proven, scope) if proven.end else None
-            few = self._new_rows_from(0 if past is None else proven.end) <= FEW
-            with interpreted(self._spark, few), self._case(past, options) as case:
+            events = self._new_rows_from(0 if past is None else proven.end)
+            given = 0 if past is not None else sum(file.rows for each in self._evidence.tables for file in each.files)
+            with tuned(self._spark, events + given, few=events <= FEW), self._case(past, options) as case:
                 verdict = case.verdict()
                 if verdict.answer == "PASS" and case.proves():
-                    self._record(case, past, scope, drained=options.drained)
+                    with stage(self._spark, "audit: proof"):
+                        self._record(case, past, scope, drained=options.drained)
         finally:
             for frame in self._kept:
                 frame.unpersist()

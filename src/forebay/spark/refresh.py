@@ -27,7 +27,7 @@ from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, REVISION, Conflict, DataF
 from forebay.spark.lake_reader import Touched, local_rows, read_events, read_files, read_rows, touched
 from forebay.spark.landing import write_files, write_table
 from forebay.spark.schemas import EVENTS as EVENTS_SCHEMA
-from forebay.spark.session import FEW, interpreted
+from forebay.spark.session import FEW, stage, tuned
 from forebay.spark.tables import TABLES, Table
 from forebay.spark.tables.redeliveries import negated
 from forebay.spark.tables.service_levels import with_depths_after
@@ -93,7 +93,8 @@ class _Refresh:
         held = self._lake.table(table.name, REVISION)
         if held.end >= self._events.end:
             return Refreshed(held.rows, 0)
-        change = self._derived(table, held) if table.source != EVENTS else self._of_events(table, held)
+        with stage(self._spark, f"pipeline: {table.name}"):
+            change = self._derived(table, held) if table.source != EVENTS else self._of_events(table, held)
         try:
             held.commit(change.added, self._events.end, change.removed)
         except Conflict:
@@ -141,7 +142,7 @@ class _Refresh:
         parts = [read_rows(self._lake, table.name, [file], table.schema, chosen) for file in files]
         removed = [file for file, rows in zip(files, parts, strict=True) if len(rows)] if held.end else held.files
         old = pa.concat_tables([arrow_schema(table.schema).empty_table(), *parts])
-        with interpreted(self._spark, True):
+        with tuned(self._spark, len(old), few=True):
             merged = _collected(table, table.updated(local_rows(self._spark, old, table.schema), new.rows))
         added = list(self._inserted(table, removed if held.end else [], chosen, merged.sort_by("job_id")))
         return _Replacement(held.end, removed, added, old, merged)
@@ -172,8 +173,10 @@ class _Refresh:
         """Rows of selected files without new events stay as they are."""
         new = self._new_events(held.end)
         removed = self._files(table, held) if held.end else held.files
-        few = new.few is not None and sum(file.rows for file in removed) <= FEW
-        with interpreted(self._spark, few):
+        replaced = sum(file.rows for file in removed) if held.end else 0
+        few = new.few is not None and replaced <= FEW
+        rows_read = replaced + sum(file.rows for file in self._recent(held.end))
+        with tuned(self._spark, rows_read, few=few):
             rows = table.updated(self._read(table, removed), new.rows) if held.end else table.build(new.rows)
             if held.end and table.by == "later days":
                 before = [file for file in held.files if file not in removed]
@@ -204,7 +207,7 @@ class _Refresh:
             return _Replacement(held.end, [], [])
         removed = [file for file in held.files if file.day in days]
         few = change.before is not None
-        with interpreted(self._spark, few):
+        with tuned(self._spark, sum(file.rows for file in (*change.removed, *change.added, *removed)), few=few):
             gone = negated(table.build(self._read(source, change.removed, change.before)))
             come = table.build(self._read(source, change.added, change.after))
             rows = table.merge(reduce(DataFrame.unionAll, [self._read(table, removed), gone, come]))

@@ -59,8 +59,13 @@ _QUICK: Final = _INTERPRETED | {
     "spark.driver.memory": "1g",
 }
 
+_INITIAL: Final = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+_PARTITION_ROWS: Final = 2_000_000
+
 FEW: Final = 100_000
 """Rows."""
+
+DESCRIPTION: Final = "spark.job.description"
 
 
 def spark_session(
@@ -87,16 +92,42 @@ def spark_session(
 
 
 @contextmanager
-def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
-    """For few rows, compiling code takes longer than reading them."""
-    before = {name: spark.conf.get(name) for name in _INTERPRETED} if few else {}
-    for name in before:
-        spark.conf.set(name, _INTERPRETED[name])
+def tuned(spark: SparkSession, rows: int, *, few: bool | None = None) -> Iterator[None]:
+    """Settings for queries over so many rows. For `few`, by default up to FEW, compiling code takes longer than reading
+    them. Many are shuffled into partitions of a bounded size; Spark joins those that turn out to be small."""
+    few = rows <= FEW if few is None else few
+    wanted = _INTERPRETED if few else _partitioned(spark, rows)
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value or "")
+        for name, former in before.items():
+            if former is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, former)
+
+
+def _partitioned(spark: SparkSession, rows: int) -> dict[str, str]:
+    """Not fewer partitions than are configured, and none of ours where the first number is."""
+    if spark.conf.get(_INITIAL, None) is not None:
+        return {}
+    configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return {_INITIAL: str(max(configured, -(-rows // _PARTITION_ROWS)))}
+
+
+@contextmanager
+def stage(spark: SparkSession, name: str) -> Iterator[None]:
+    """Name the jobs of Spark in its UI and its event log."""
+    context = spark.sparkContext
+    before = context.getLocalProperty(DESCRIPTION)
+    context.setLocalProperty(DESCRIPTION, name)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(DESCRIPTION, before)  # type: ignore[arg-type]
 
 
 def _settings(master: str | None, conf: Mapping[str, str], quick: bool, short: bool = False) -> dict[str, str]:

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,12 +31,9 @@ from typing import Any
 
 import duckdb
 
-from forebay.spark.session import spark_session
+from forebay.spark.session import DESCRIPTION, spark_session
 from forebay_proof.bench.audit_data import whole_periods, write
 from forebay_proof.processes import cpu_seconds
-
-_STAGES = 4
-"""Of a run that are shown: those that cost most."""
 
 _DUCK = """
 CREATE TABLE proof AS
@@ -105,7 +103,7 @@ def _command(lake: Path, receipts: Path, effects: Path, *more: str) -> dict[str,
         files = [file for file in Path(log).rglob("*") if file.is_file()]
         lines = [json.loads(line) for file in files for line in file.open() if line.startswith("{")]
     facts = {"noted": noted, "earlier": verdict["earlier"], "load": os.getloadavg()[1]}
-    bill = _bill(lines) if lines else {"seconds": took, "cpu": 0.0, "stages": []}
+    bill = _bill(lines) if lines else {"seconds": took, "cpu": 0.0, "stages": {}}
     return {"all_seconds": took, "all_cpu": cpu} | facts | bill
 
 
@@ -119,26 +117,20 @@ def _cpu_of_tree(command: subprocess.Popen[bytes]) -> float:
 
 
 def _bill(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Seconds from Spark's start to its end, CPU of the tasks, and the stages that cost most."""
+    """Seconds from Spark's start to its end, CPU of the tasks, and the same by the name of their stage."""
     started = next(line["Timestamp"] for line in lines if line["Event"] == "SparkListenerApplicationStart")
     ended = next(line["Timestamp"] for line in lines if line["Event"] == "SparkListenerApplicationEnd")
-    stages: dict[int, float] = {}
-    names: dict[int, str] = {}
+    names = {
+        line["Stage Info"]["Stage ID"]: line["Properties"].get(DESCRIPTION, "unnamed")
+        for line in lines
+        if line["Event"] == "SparkListenerStageSubmitted"
+    }
+    stages: Counter[str] = Counter()
     for line in lines:
         if line["Event"] == "SparkListenerTaskEnd" and "Task Metrics" in line:
-            cpu = line["Task Metrics"]["Executor CPU Time"] / 1e9
-            stages[line["Stage ID"]] = stages.get(line["Stage ID"], 0) + cpu
-        elif line["Event"] == "SparkListenerStageCompleted":
-            info = line["Stage Info"]
-            about = {each["Name"]: each["Value"] for each in info["Accumulables"]}
-            name = "|".join(rdd["Name"] for rdd in info["RDD Info"][-1:])
-            names[info["Stage ID"]] = f"{info['Stage Name'][:60]} {name[:40]} {about.get('number of output rows', '')}"
-    costly = sorted(stages, key=lambda stage: -stages[stage])[:12]
-    return {
-        "seconds": (ended - started) / 1000,
-        "cpu": sum(stages.values()),
-        "stages": [f"{stages[stage]:.2f} {names.get(stage, stage)}" for stage in costly],
-    }
+            stages[names[line["Stage ID"]]] += line["Task Metrics"]["Executor CPU Time"]
+    bill = {name: round(cpu / 1e9, 2) for name, cpu in stages.most_common()}
+    return {"seconds": (ended - started) / 1000, "cpu": sum(stages.values()) / 1e9, "stages": bill}
 
 
 def by_duckdb(place: Path) -> dict[str, Any]:
@@ -194,8 +186,8 @@ def _show(name: str, size: int, run: dict[str, Any], *, as_json: bool) -> None:
         return
     every = f", {run['all_cpu']:.1f} of all processes; load {run['load']:.0f}" if "all_cpu" in run else ""
     print(f"{size:>12,} jobs  {name:14} {run['seconds']:7.1f} s {run['cpu']:7.1f} CPU-s{every}", flush=True)
-    for stage in run.get("stages", [])[:_STAGES]:
-        print(f"{'':>18} {stage}", flush=True)
+    for stage, cpu in run.get("stages", {}).items():
+        print(f"{'':>18} {stage:24} {cpu:7.2f}", flush=True)
 
 
 if __name__ == "__main__":

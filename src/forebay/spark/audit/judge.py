@@ -1,6 +1,7 @@
 """One audit by Spark: which exact checks have to run, and what they find. `conclude` makes the verdict of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Final
 
@@ -19,7 +20,8 @@ from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
 from forebay.spark.audit.proven import Past, Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import LedgerExtent, conflicts, distinct_events, gaps, log_gaps, survey
-from forebay.spark.audit.verdict import OFFENDERS, AuditVerdict, Offender
+from forebay.spark.audit.verdict import OFFENDERS, Offender, Verdict
+from forebay.spark.session import stage
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
 
@@ -60,10 +62,12 @@ class AuditCase:
         for frame in self._kept:
             frame.unpersist()
 
-    def verdict(self) -> AuditVerdict:
-        parts = _collected(self._of_ledger())
-        of_jobs = self._of_jobs()
-        parts += _collected([of_jobs]) if isinstance(of_jobs, DataFrame) else counted(of_jobs)
+    def verdict(self) -> Verdict:
+        with self._stage("ledger"):
+            parts = _collected(self._of_ledger())
+        with self._stage("suspects"):
+            of_jobs = self._of_jobs()
+            parts += _collected([of_jobs]) if isinstance(of_jobs, DataFrame) else counted(of_jobs)
         facts = AuditFacts(
             self._options,
             self._extent,
@@ -104,7 +108,8 @@ class AuditCase:
 
     @cached_property
     def _first_look(self) -> LedgerExtent:
-        return survey(self._read)
+        with self._stage("survey"):
+            return survey(self._read)
 
     @cached_property
     def _ledger(self) -> DataFrame:
@@ -119,17 +124,20 @@ class AuditCase:
 
     @cached_property
     def _extent(self) -> LedgerExtent:
-        found = survey(self._ledger) if self._first_look.ragged else self._first_look
+        with self._stage("survey"):
+            found = survey(self._ledger) if self._first_look.ragged else self._first_look
         return found if self._past is None else self._past.proven.extent.followed_by(found)
 
     @cached_property
     def _seqs(self) -> SeqSums | None:
-        return None if self._receipts is None else seq_sums(self._receipts, self._effects)
+        with self._stage("seqs"):
+            return None if self._receipts is None else seq_sums(self._receipts, self._effects)
 
     @cached_property
     def _sums(self) -> JobSums | None:
         """The sums of a quick audit; None: this is a full one."""
-        return job_sums(self._events, self._receipts, self._effects) if self._options.quick else None
+        with self._stage("sums"):
+            return job_sums(self._events, self._receipts, self._effects) if self._options.quick else None
 
     @cached_property
     def _in_full(self) -> bool:
@@ -142,7 +150,8 @@ class AuditCase:
 
     @cached_property
     def _profile(self) -> tuple[JobProfile, DataFrame]:
-        found = profile(self._events, self._receipts, self._effects, drained=self._options.drained)
+        with self._stage("profile"):
+            found = profile(self._events, self._receipts, self._effects, drained=self._options.drained)
         self._kept.append(found[1])
         return found
 
@@ -157,12 +166,13 @@ class AuditCase:
         if past is None:
             return found
         total = past.proven.totals.plus(found)
-        if past.events is not None:
-            jobs = job_sums(past.events, past.receipts, past.effects)
-            total = total.minus(ProvenTotals(jobs.jobs, jobs.ended, jobs.enqueued, jobs.receipted, 0, 0))
-        if past.receipts is not None:
-            seqs = seq_sums(past.receipts, past.effects)
-            total = total.minus(ProvenTotals(0, 0, 0, 0, seqs.sent, seqs.effects))
+        with self._stage("totals"):
+            if past.events is not None:
+                jobs = job_sums(past.events, past.receipts, past.effects)
+                total = total.minus(ProvenTotals(jobs.jobs, jobs.ended, jobs.enqueued, jobs.receipted, 0, 0))
+            if past.receipts is not None:
+                seqs = seq_sums(past.receipts, past.effects)
+                total = total.minus(ProvenTotals(0, 0, 0, 0, seqs.sent, seqs.effects))
         return total
 
     @cached_property
@@ -170,6 +180,9 @@ class AuditCase:
         if self._in_full:
             return self._profile[0].untimed > 0
         return self._effects is not None and not self._effects.filter(F.col("effect_at").isNull()).isEmpty()
+
+    def _stage(self, name: str) -> AbstractContextManager[None]:
+        return stage(self._read.sparkSession, f"audit: {name}")
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._kept.append(frame.persist(_KEPT))
