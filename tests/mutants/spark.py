@@ -244,6 +244,13 @@ SPARK_MUTANTS = [
         ("tests/spark/test_audit_incremental.py", "-k", "command"),
     ),
     Mutant(
+        "spark: what missing records may have caused fails an audit",
+        f"{SPARK}/audit/conclude.py",
+        '"doubt" if lacking and weight == "failure" and not check.robust else weight',
+        "weight",
+        ("tests/spark/test_audit_verdict.py", "-k", "missing_records"),
+    ),
+    Mutant(
         "spark: a ledger that is not whole is judged without Spark",
         f"{SPARK}/audit/small.py",
         "    if not whole:\n",

@@ -163,8 +163,12 @@ UNION ALL
 SELECT 'slot_missing', NULL, NULL, NULL, NULL, NULL WHERE $name NOT IN (SELECT name FROM e WHERE tick IS NOT NULL)
 """
 
+_LACKS = """
+SELECT min("offset") > 0 OR bool_or(verb = 'put_ledger_rule' AND name = 'off') FROM e
+"""
+
 _DOUBTS = """
-SELECT count(*) = 0 OR min("offset") > 0 OR bool_or(verb = 'put_ledger_rule' AND name = 'off') FROM e
+SELECT count(*) = 0 FROM e
 UNION ALL
 SELECT count(*) = 0 FROM r WHERE answer <> 'refused'
 UNION ALL
@@ -202,12 +206,19 @@ def oracle(events: pa.Table, receipts: pa.Table, effects: pa.Table, options: Aud
             rows += db.execute(_SLOTS, {"name": name, "every": micros}).fetchall()
         bounds = {"least": options.min_jobs, "coverage": options.coverage}
         doubts = any(doubt for (doubt,) in db.execute(_DOUBTS, bounds).fetchall())
-        return _answer({row[0] for row in rows}, doubts, options), rows
+        checks = {row[0] for row in rows}
+        lacking = "ledger_gap" in checks or any(lacks for (lacks,) in db.execute(_LACKS).fetchall())
+        return _answer(checks, doubts, lacking, options), rows
 
 
-def _answer(checks: set[str], doubts: bool, options: AuditOptions) -> str:
+_ROBUST = {"duplicated", "repeated_effect", "redelivered", "born_twice", "foreign_effect", "slot_twice", "conflict"}
+"""What the ledger's missing records cannot have caused."""
+
+
+def _answer(checks: set[str], doubts: bool, lacking: bool, options: AuditOptions) -> str:
     strict = {"redelivered"} if options.exactly_once else set()
     strict |= {"died_early"} if options.dropped is not None else set()
-    if checks - {"unreceipted"} - (_NOTES - strict):
+    broken = checks - {"unreceipted", "ledger_gap"} - (_NOTES - strict)
+    if broken & _ROBUST if lacking else broken:
         return "FAIL"
-    return "INVALID" if doubts or "unreceipted" in checks else "PASS"
+    return "INVALID" if doubts or lacking or "unreceipted" in checks else "PASS"

@@ -105,8 +105,12 @@ def test_a_ledger_that_begins_late_or_was_off_proves_nothing_of_before(spark: Sp
     story.record(START + 2 * MINUTE, "put_ledger_rule", "off")
     events, receipts, effects = story.frames(spark)
     late = audit(events.filter("offset >= 2"), receipts, effects, options=AuditOptions(drained=True))
-    assert late.answer == "FAIL"
+    assert late.answer == "INVALID"
     assert [each.seq for each in late.result("lost").offenders] == [0]
+    assert (
+        late.reasons[-1]
+        == "records of the ledger are missing, which may be the cause of lost (1), unexpected (1), unborn (1)"
+    )
     known = audit(events.filter("offset >= 2"), receipts, effects, options=AuditOptions(drained=True, from_offset=2))
     assert (known.answer, known.result("unborn").outcome) == ("INVALID", "not run")
     assert known.reasons[0].startswith("the ledger was switched off 1 times")
@@ -192,6 +196,29 @@ def test_gaps_of_a_log_are_found(spark: SparkSession, frames: Frames) -> None:
     (gap,) = verdict.result("log_gap").offenders
     assert (gap.offset, gap.note) == (5, "log audit, partition 0: entries are missing from here on")
     assert verdict.answer == "FAIL"
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_missing_records_are_not_a_broken_promise_of_the_store(spark: SparkSession, cut: bool) -> None:
+    """Between others or at the end. What they cannot have caused is a failure still."""
+    story = Story()
+    for minute in range(3):
+        Life(story, START + minute * MINUTE).accept().claim().after(SECOND).ack()
+    events, receipts, effects = story.frames(spark)
+    left = events.filter("offset < 6" if cut else "offset NOT IN (3, 4)")
+    verdict = audit(left, receipts, effects, options=AuditOptions(coverage=0.5), cut=cut)
+    assert (verdict.answer, verdict.exit_code) == ("INVALID", 2)
+    assert verdict.result("lost").outcome == "missing"
+    assert [each.seq for each in verdict.result("lost").offenders] == [2 if cut else 1]
+    follow = "lost (1), unexpected (1)" if cut else "lost (1), unexpected (1), unborn (1)"
+    why = f"records of the ledger are missing, which may be the cause of {follow}"
+    gap = "the ledger is not whole in 1 places, the first of them at offset 3"
+    assert verdict.reasons == ([why] if cut else [gap, why])
+    again = effects.withColumn("effect_at", F.expr("effect_at + INTERVAL 1 SECOND")).filter("seq = 0")
+    worse = audit(left, receipts, effects.unionAll(again), options=AuditOptions(coverage=0.5), cut=cut)
+    outcomes = {each.check: each.outcome for each in worse.results if each.count}
+    assert worse.answer == "FAIL"
+    assert (outcomes["repeated_effect"], outcomes["lost"]) == ("failed", "missing")
 
 
 def test_a_torn_record_is_a_gap(frames: Frames) -> None:

@@ -239,6 +239,7 @@ def _evidence(call: Invocation, start: "StartSpark", lake: "Lake", url: str | No
     receipts = read_receipts(start, args.receipts, lake) if args.receipts else None
     effects = read_effects(start, args.effects, lake) if args.effects else None
     doubts = [f"the lake is not whole: {each}" for each in missing_events(lake.contents())]
+    cut = bool(doubts)
     for what, found in (("receipts", receipts), ("effects", effects)):
         if found is not None and found.torn:
             call.screen.note(f"{what}: {found.torn} files end in the middle of a line; those ends are left out")
@@ -246,7 +247,7 @@ def _evidence(call: Invocation, start: "StartSpark", lake: "Lake", url: str | No
     logs = {
         name: start().read.format("forebay").options(url=url or "", table=f"log:{name}").load() for name in args.log
     }
-    return LakeEvidence(receipts, effects, logs, doubts)
+    return LakeEvidence(receipts, effects, logs, doubts, cut)
 
 
 def _judge(

@@ -62,12 +62,13 @@ _FIRED: Final = "verb = 'fire' AND tick IS NOT NULL"
 
 
 class LakeEvidence(Struct, frozen=True):
-    """The evidence of one audit. `doubts`, `absent`: see `forebay.spark.audit.audit`."""
+    """The evidence of one audit. `doubts`, `absent`, `cut`: see `forebay.spark.audit.audit`."""
 
     receipts: Evidence | None
     effects: Evidence | None
     logs: Mapping[str, DataFrame]
     doubts: Sequence[str] = ()
+    cut: bool = False
 
     @property
     def tables(self) -> list[Evidence]:
@@ -97,7 +98,8 @@ def audit_lake(
     if cells is not None:
         if cells.unread:
             return not_judged(cells, coverage)
-        evidence = replace(evidence, doubts=[*evidence.doubts, *doubts(cells, coverage)])
+        late = list(doubts(cells, coverage))
+        evidence = replace(evidence, doubts=[*evidence.doubts, *late], cut=evidence.cut or bool(late))
     scope = _scope(options, (each.name for each in evidence.tables))
     proven = NOTHING if whole else _relied_on(lake, table, evidence, scope, note)
     verdict = None
@@ -130,7 +132,7 @@ def _audit_small(
     case = None if rows is None else SmallCase.of(proven, *rows, options)
     if case is None:
         return None
-    verdict = case.verdict(evidence.doubts, evidence.absent)
+    verdict = case.verdict(evidence.doubts, evidence.absent, evidence.cut)
     if verdict.answer == "PASS":
         digests = {each.name: _digests(each, proven) for each in evidence.tables}
         carried = [] if options.drained else _write_open(lake, case.open_events(), scope)
@@ -224,6 +226,7 @@ class _LakeAudit:
             options,
             given.doubts,
             given.absent,
+            given.cut,
             past,
         )
 

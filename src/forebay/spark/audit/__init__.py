@@ -35,11 +35,13 @@ def audit(
     options: AuditOptions | None = None,
     doubts: Sequence[str] = (),
     absent: Sequence[str] = (),
-) -> AuditVerdict:
+    cut: bool = False,
+) -> Verdict:
     """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`.
 
     `doubts`: known defects of the evidence; each is a reason for INVALID. `absent`: files of receipts
-    that were given to an earlier audit; they are named where receipts are missing.
+    that were given to an earlier audit; they are named where receipts are missing. `cut`: one of the doubts
+    is that events are missing.
     """
     if "cell" in events.columns and not events.filter("cell IS NOT NULL").isEmpty():
         reason = "their offsets are of the ledgers of several cells"
@@ -52,6 +54,7 @@ def audit(
         options or AuditOptions(),
         doubts,
         absent,
+        cut,
     )
     with case:
         return case.verdict()

@@ -3,7 +3,7 @@
 In the ledger a job passes through open (accepted, retried, released, redriven), running (claimed,
 extended), ended (acked, died, discarded, cancelled, expired, shed) and gone (purged); "before" means in the order of
 the ledger. A *failure* breaks a promise. A *note* breaks none. A *doubt* means that evidence is
-missing: the answer is INVALID.
+missing: the answer is INVALID. Where records of the ledger are missing, a failure that they may have caused is a doubt.
 
 A check of the tier `proof` can be decided for all jobs by counting bits (`bitsets`). One of the tier `every` needs each
 job's events side by side: a quick audit leaves it out, unless the bits are suspicious.
@@ -27,7 +27,8 @@ class Tier(StrEnum):
 
 
 class Check(Struct, frozen=True):
-    """`needs`: the evidence besides the events, or the option, that the check requires."""
+    """`needs`: the evidence besides the events, or the option, that the check requires. `robust`: records that are
+    missing in the ledger cannot be the cause of what it finds."""
 
     id: str
     invariant: str
@@ -35,6 +36,7 @@ class Check(Struct, frozen=True):
     needs: tuple[str, ...] = ()
     tier: Tier = Tier.PROOF
     weight: Weight = "failure"
+    robust: bool = False
 
 
 def _closely(name: str, invariant: str, what: str, needs: tuple[str, ...] = ()) -> Check:
@@ -58,16 +60,19 @@ _ALL: Final = (
         *("unreceipted", "I1", "an effect of an accepted job without a receipt: is a file missing?", _BOTH),
         weight="doubt",
     ),
-    Check("duplicated", "I11", "one seq became two jobs of one queue", _RECEIPTS),
+    Check("duplicated", "I11", "one seq became two jobs of one queue", _RECEIPTS, robust=True),
     _note("recovered", "I1", "the reply was lost, and the job was accepted", _BOTH),
-    Check("repeated_effect", "I3", "one fence left more than one effect", _EFFECTS),
-    _note("redelivered", "I2", "several deliveries of one job left an effect", _EFFECTS),
+    Check("repeated_effect", "I3", "one fence left more than one effect", _EFFECTS, robust=True),
+    Check("redelivered", "I2", "several deliveries of one job left an effect", _EFFECTS, weight="note", robust=True),
     _note("effect_of_dead", "I4", "a dead job left an effect: it failed after its work was done", _EFFECTS),
     Check("unborn", "I1", "a job's first event is not its acceptance"),
-    Check("born_twice", "I1", "a job was accepted again"),
+    Check("born_twice", "I1", "a job was accepted again", robust=True),
     Check("ended_twice", "I13", "a job ended after it had ended, without a redrive between"),
     _closely("unfenced_effect", "I3", "an effect by a delivery that was never claimed", _EFFECTS),
-    _closely("foreign_effect", "I1", "an effect of a seq by a job that belongs to other seqs", _BOTH),
+    Check(
+        *("foreign_effect", "I1", "an effect of a seq by a job that belongs to other seqs", _BOTH, Tier.EVERY),
+        robust=True,
+    ),
     _closely("resurrected", "I13", "a job was claimed after it had ended, without a redrive between"),
     _closely("stale_settle", "I3", "a settle or renewal by a delivery that was not the current one"),
     _closely("lease_overlap", "I2", "a job was claimed while its lease ran and had not been settled"),
@@ -85,11 +90,11 @@ _ALL: Final = (
     _note("died_early", "I4", "a job died with attempts left: did its handler drop it?", (), Tier.EVERY),
     _closely("illegal", "I15", "a change that the job's state does not allow"),
     Check("out_of_turn", "I7", "a job ran before, or concurrently with, an older one of its line", ("ordered",)),
-    Check("slot_twice", "I5", "one slot of a schedule was taken twice"),
+    Check("slot_twice", "I5", "one slot of a schedule was taken twice", robust=True),
     Check("slot_missing", "I5", "a slot of a regular schedule was neither taken nor given up", ("schedules",)),
-    Check("ledger_gap", "I19", "records, or jobs of a record, are missing between others"),
-    Check("conflict", "I19", "one position of the ledger has two contents"),
-    Check("log_gap", "I19", "entries of a retained log are missing between others", ("logs",)),
+    Check("ledger_gap", "I19", "records, or jobs of a record, are missing between others", weight="doubt"),
+    Check("conflict", "I19", "one position of the ledger has two contents", robust=True),
+    Check("log_gap", "I19", "entries of a retained log are missing between others", ("logs",), robust=True),
 )
 CHECKS: Final = {check.id: check for check in _ALL}
 

@@ -41,7 +41,7 @@ class AuditFacts(Struct, frozen=True):
     receipts, effects, logs   whether such evidence was given
     untimed                   whether effects have no time
     in_full                   whether each job was checked; not so in a quick audit whose sums are all 0
-    doubts, absent            see `forebay.spark.audit.audit`
+    doubts, absent, cut       see `forebay.spark.audit.audit`
     """
 
     options: AuditOptions
@@ -54,6 +54,13 @@ class AuditFacts(Struct, frozen=True):
     in_full: bool
     doubts: Sequence[str]
     absent: Sequence[str]
+    cut: bool
+
+    @property
+    def lacks_records(self) -> bool:
+        """Whether records of the ledger are missing, besides those between others."""
+        late = self.extent.records > 0 and self.extent.first > self.options.from_offset
+        return self.cut or late or self.extent.silences > 0
 
     def has(self, *needs: str) -> bool:
         there = {
@@ -72,9 +79,10 @@ def conclude(
 ) -> AuditVerdict:
     """`earlier`: what an incremental audit relies on."""
     found = _found(parts, seqs_of)
-    results = [_result(facts, check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
+    lacking = facts.lacks_records or "ledger_gap" in found
+    results = [_result(facts, check, *found.get(check.id, (0, [])), lacking=lacking) for check in CHECKS.values()]
     reasons = [*facts.doubts, *_missing(facts)]
-    reasons += [_doubt(result, facts.absent) for result in results if result.outcome == "missing"]
+    reasons += _doubts([result for result in results if result.outcome == "missing"], facts.absent)
     failed = any(result.outcome == "failed" for result in results)
     answer: AuditAnswer = "FAIL" if failed else "INVALID" if reasons else "PASS"
     skipped = [result.check for result in results if result.outcome == "not run" and _is_left_out(facts, result.check)]
@@ -92,14 +100,16 @@ def counted(findings: Iterable[Finding]) -> list[CheckCount]:
     ]
 
 
-def _result(facts: AuditFacts, check: Check, count: int, offenders: list[Offender]) -> CheckResult:
-    outcome: CheckOutcome = "ok"
+def _result(facts: AuditFacts, check: Check, count: int, offenders: list[Offender], *, lacking: bool) -> CheckResult:
+    """`lacking`: records of the ledger are missing."""
+    outcome: Outcome = "ok"
     if not facts.has(*check.needs):
         outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not run"
     elif (check.id == "unborn" and facts.options.from_offset) or (check.tier is Tier.EVERY and not facts.in_full):
         outcome = "not run"
     elif count:
-        outcome = _OUTCOMES[facts.options.weight(check)]
+        weight = facts.options.weight(check)
+        outcome = _OUTCOMES["doubt" if lacking and weight == "failure" and not check.robust else weight]
     return CheckResult(check.id, check.invariant, check.what, outcome, count, offenders)
 
 
@@ -150,7 +160,20 @@ def _shown(at: Instant | None) -> str:
     return str(None if at is None else to_datetime(at))
 
 
-def _doubt(result: CheckResult, absent: Sequence[str]) -> str:
+def _doubts(results: Sequence[CheckResult], absent: Sequence[str]) -> Iterator[str]:
+    """Why the results that say so are missing evidence."""
+    for each in results:
+        if each.check == "ledger_gap":
+            first = min(one.offset or 0 for one in each.offenders)
+            yield f"the ledger is not whole in {each.count} places, the first of them at offset {first}"
+        elif each.check == "unreceipted":
+            yield _unreceipted(each, absent)
+    follow = [f"{each.check} ({each.count})" for each in results if CHECKS[each.check].weight != "doubt"]
+    if follow:
+        yield f"records of the ledger are missing, which may be the cause of {', '.join(follow)}"
+
+
+def _unreceipted(result: CheckResult, absent: Sequence[str]) -> str:
     first, last = (result.offenders[place].seq for place in (0, -1))
     seqs = f"seq {first}" if result.count == 1 else f"seqs {first} … {last}"
     more = "" if result.count == len(result.offenders) else " and more"

@@ -42,6 +42,7 @@ class AuditCase:
         options: AuditOptions,
         doubts: Sequence[str],
         absent: Sequence[str],
+        cut: bool,
         past: Past | None = None,
     ) -> None:
         self._read = events
@@ -52,6 +53,7 @@ class AuditCase:
         self._options = options
         self._doubts = doubts
         self._absent = absent
+        self._cut = cut
         self._whole = options.from_offset == 0
         self._kept: list[DataFrame] = []
 
@@ -79,6 +81,7 @@ class AuditCase:
             in_full=self._in_full,
             doubts=self._doubts,
             absent=self._absent,
+            cut=self._cut,
         )
         earlier = None if self._past is None else self._past.proven.relied_on(self._first_look.events)
         return conclude(facts, parts, self._seqs_of, earlier)
@@ -134,19 +137,19 @@ class AuditCase:
             return None if self._receipts is None else seq_sums(self._receipts, self._effects)
 
     @cached_property
-    def _sums(self) -> JobSums | None:
-        """The sums of a quick audit; None: this is a full one."""
+    def _sums(self) -> JobSums:
+        """Of a quick audit."""
         with self._stage("sums"):
-            return job_sums(self._events, self._receipts, self._effects) if self._options.quick else None
+            return job_sums(self._events, self._receipts, self._effects)
 
     @cached_property
     def _in_full(self) -> bool:
         """Whether each job is looked at: in any audit but a quick one whose sums are all 0."""
-        sums, seqs = self._sums, self._seqs
-        if sums is None:
+        if not self._options.quick or self._seqs is None or self._seqs.suspicions:
             return True
+        sums = self._sums
         odd = sums.suspicions - (0 if self._options.drained else sums.unfinished) - (0 if self._whole else sums.unborn)
-        return odd > 0 or seqs is None or seqs.suspicions > 0
+        return odd > 0
 
     @cached_property
     def _profile(self) -> tuple[JobProfile, DataFrame]:
@@ -159,7 +162,6 @@ class AuditCase:
     def _totals(self) -> ProvenTotals:
         """Of the whole ledger: what was proven, less what it knew of the jobs and seqs that are looked at again."""
         seen = self._profile[0] if self._in_full else self._sums
-        assert seen is not None
         sent, effects = (0, 0) if self._seqs is None else (self._seqs.sent, self._seqs.effects)
         found = ProvenTotals(seen.jobs, seen.ended, seen.enqueued, seen.receipted, sent, effects)
         past = self._past

@@ -80,7 +80,7 @@ class SmallCase:
             return None
         return cls(proven, new, past, extent, slots, options)
 
-    def verdict(self, doubts: Sequence[str], absent: Sequence[str]) -> AuditVerdict:
+    def verdict(self, doubts: Sequence[str], absent: Sequence[str], cut: bool = False) -> Verdict:
         rows, options = self._all, self._options
         facts = AuditFacts(
             options,
@@ -93,6 +93,7 @@ class SmallCase:
             in_full=True,
             doubts=doubts,
             absent=absent,
+            cut=cut,
         )
         events = rows.events.filter(rows.events["job_id"].is_valid())
         entries = list(entries_of(events, EVENT))
