@@ -46,8 +46,8 @@ RUNS: Final = {
     "dashboard": "forebay bench run dashboard --json",
     "metrics": "forebay bench run metrics --quick --json",
     "flood": "forebay bench run flood --json",
-    "spark": "forebay bench run spark --quick --json",
-    "refresh": "forebay bench run refresh --quick --json",
+    "spark": "forebay bench run spark --json",
+    "refresh": "forebay bench run refresh --json",
     "audit": "forebay bench run audit --json",
 }
 
@@ -109,9 +109,9 @@ def record(name: str) -> dict[str, Any]:
     load = os.getloadavg()[0]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        command.split(), cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=_MAX_SECONDS
+        command.split(), cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=14_400
     )
-    figures = [_figure(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
+    figures = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     about = {"command": command, "commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count()}
     return {**about, "load": [round(load, 1), round(os.getloadavg()[0], 1)], "figures": figures}
 
@@ -145,7 +145,10 @@ def _noted(name: str, found: dict[str, Any] | None) -> list[str]:
     earlier = json.loads(EARLIER.read_text()).get(name)
     if earlier is None or (found is not None and found["load"][0] <= BUSY):
         return []
-    about = ", ".join(filter(None, [f"`{earlier['command']}`", f"noted {earlier['date']}", earlier["note"]]))
+    command = RUNS[name].replace(" --json", "")
+    command = command.replace(" --quick", "") if "full length" in earlier["note"] else command
+    command = earlier.get("command", command)
+    about = ", ".join(filter(None, [f"`{command}`", f"noted {earlier['date']}", earlier["note"]]))
     rows = "".join(f"| {figure} | {value} | {_noted_goal(goal)} |\n" for figure, value, goal in earlier["rows"])
     return [f"{about}:\n\n| figure | value | goal |\n|---|---|---|\n{rows}"]
 
@@ -244,22 +247,6 @@ def _judged(figure: dict[str, Any]) -> str:
 
 def _written(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:,.3g}"
-
-
-def _figure(printed: dict[str, Any]) -> dict[str, Any]:
-    """What a benchmark printed; the audit prints whole runs, of which the CPU of the executors is recorded."""
-    if "unit" in printed:
-        return printed
-    cpu, name = printed["cpu"], f"{printed['name']}, {printed['jobs']:,} jobs"
-    return {
-        "name": name,
-        "value": cpu,
-        "unit": "CPU s",
-        "spread": [cpu, cpu],
-        "baseline": None,
-        "ratio": None,
-        "goal": "",
-    }
 
 
 def _git(*arguments: str) -> str:

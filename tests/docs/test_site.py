@@ -19,7 +19,8 @@ import pytest
 from forebay.cli.parser import build
 from forebay.cli.plugins import all_commands
 from forebay.core import limits
-from forebay_proof.servers.postgres import PostgresServer, find_programs
+from forebay_proof.bench.audit_data import whole_periods
+from forebay_proof.bench.audit_figures import figures_of
 from forebay_proof.servers.process import free_port
 from tests.browser.chrome import browser, opened
 from tests.docs import figures
@@ -218,6 +219,23 @@ def test_every_recorded_figure_names_its_command_and_commit() -> None:
         assert re.fullmatch(r"[0-9a-f]{12}", found["commit"])
         assert re.fullmatch(r"2\d{3}-\d\d-\d\d", found["date"])
         assert found["figures"]
+
+
+def test_figures_of_an_audit_are_held_against_the_goals_of_their_size() -> None:
+    """Seconds, the CPU of all processes, its ratio to DuckDB and the share of the last 1 %; and the bill by stage."""
+    run = {"seconds": 24.0, "cpu": 12.0, "all_cpu": 44.0, "stages": {"audit: profile": 9.0, "audit: survey": 3.0}}
+    later = run | {"all_cpu": 2.0, "cpu": 0.0, "stages": {}}
+    runs = {"audit": run, "audit --quick": run, "the last 1 %": later, "nothing new": later}
+    runs |= {"spark alone": {"seconds": 5.0, "cpu": 5.0}, "duckdb": {"seconds": 1.0, "cpu": 3.0}}
+    for jobs, judged in ((2_000_000, ["≤ 25", "≤ 45", "≤ 4 × missed", "≤ 0.1 ×"]), (200_000, [])):
+        found = list(figures_of(whole_periods(jobs), runs))
+        assert all(each["name"].startswith(f"audit/{whole_periods(jobs):,}/") for each in found)
+        goals = [figures._judged(each) for each in found if each["goal"]]
+        words = [goal.replace("<=", "≤").replace(", met", "").replace(", **missed**", " missed") for goal in goals]
+        assert words == judged
+        bill = {each["name"].rpartition("/")[2]: each["value"] for each in found if "audit: " in each["name"]}
+        assert bill == run["stages"]
+        assert "| `audit/" in figures.table_of("audit", {"figures": found})
 
 
 def test_what_was_noted_before_recordings_names_a_command_and_its_date() -> None:

@@ -7,9 +7,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from forebay.spark import evidence, refresh
+from forebay.spark.audit import AuditOptions, audit
 from forebay.spark.session import stage
 from tests.command_result import Run
 from tests.spark.sample_stores import worked
+from tests.spark.story import START, Life, Story
 
 
 def described(spark: SparkSession, after: int = -1) -> dict[int, str | None]:
@@ -38,6 +40,18 @@ def test_every_job_of_a_pipeline_and_an_audit_has_a_name(
     audit = ("evidence", "survey", "seqs", "profile", "proof")
     names = {*(f"pipeline: {name}" for name in tables), *(f"audit: {name}" for name in audit)}
     assert set(described(spark, before).values()) == names
+
+
+def test_a_quick_audit_that_has_to_be_full_sums_no_jobs(spark: SparkSession) -> None:
+    """A lawful redelivery is seen in the sums by seq: those by job would be for nothing."""
+    story = Story()
+    Life(story, START).accept().claim().effect(1).after(1).retry().claim().ack()
+    before = max(described(spark), default=-1)
+    verdict = audit(*story.frames(spark), options=AuditOptions(quick=True))
+    assert (verdict.answer, verdict.skipped, verdict.result("redelivered").count) == ("PASS", [], 1)
+    names = described(spark, before).values()
+    assert "audit: profile" in names
+    assert "audit: sums" not in names
 
 
 def test_a_name_of_the_caller_comes_back(spark: SparkSession) -> None:

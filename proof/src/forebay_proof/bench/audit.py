@@ -3,7 +3,7 @@
 forebay bench run audit                         2M jobs, and a tenth of them for the growth
 python -m forebay_proof.bench.audit --jobs 12000000   this many jobs (and a tenth of them)
 python -m forebay_proof.bench.audit --directory /tmp/histories   keep the histories for the next run
-forebay bench run audit --json                  one object a run
+forebay bench run audit --json                  one object a figure
 
 A history has three events a job, 1 % retries and 0.05 % redeliveries, receipts and effects of all jobs (see
 `audit_data`). Each run is a process of its own on a lake that has never been audited, so that the evidence is read,
@@ -12,7 +12,8 @@ left); after it comes one that finds nothing new. `seconds` are those from Spark
 the start of Java is not in it. `cpu` is that of the executors' tasks by the same log, `all_cpu` that of all processes:
 driver, planning, compiling and the Python of tasks. A run that needs no Spark has no event log: its `seconds` are
 those of the command. "spark alone" is a session that does next to nothing. DuckDB reads
-the same files and runs the core of it: sets of jobs and seqs, and each event beside the one before it.
+the same files and runs the core of it: sets of jobs and seqs, and each event beside the one before it. The figures of
+--json are CPU seconds of all processes, but for `executors` and its parts by the stages of Spark.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import duckdb
 
 from forebay.spark.session import DESCRIPTION, spark_session
 from forebay_proof.bench.audit_data import whole_periods, write
+from forebay_proof.bench.audit_figures import figures_of
 from forebay_proof.processes import cpu_seconds
 
 _DUCK = """
@@ -152,7 +154,7 @@ def by_duckdb(place: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the jobs")
-    parser.add_argument("--json", action="store_true", help="one JSON object a run instead of the table")
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure instead of the table")
     parser.add_argument("--jobs", type=int, default=2_000_000, help="jobs of the larger history")
     parser.add_argument("--directory", type=Path, help="keep the histories here and use those that are there")
     given = parser.parse_args()
@@ -168,7 +170,7 @@ def main() -> None:
             spark.stop()
         for size in sizes:
             place = histories / str(size)
-            runs: dict[str, Callable[[], dict[str, Any]]] = {
+            measures: dict[str, Callable[[], dict[str, Any]]] = {
                 "audit": partial(audited, place),
                 "audit --quick": partial(audited, place, "--quick"),
                 "the last 1 %": partial(audited_again, place),
@@ -176,14 +178,16 @@ def main() -> None:
                 "spark alone": started,
                 "duckdb": partial(by_duckdb, place),
             }
-            for name, measure in runs.items():
-                _show(name, size, measure(), as_json=given.json)
+            runs: dict[str, dict[str, Any]] = {}
+            for name, measure in measures.items():
+                runs[name] = measure()
+                if not given.json:
+                    _show(name, size, runs[name])
+            for figure in figures_of(size, runs) if given.json else ():
+                print(json.dumps(figure), flush=True)
 
 
-def _show(name: str, size: int, run: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"name": name, "jobs": size, **run}), flush=True)
-        return
+def _show(name: str, size: int, run: dict[str, Any]) -> None:
     every = f", {run['all_cpu']:.1f} of all processes; load {run['load']:.0f}" if "all_cpu" in run else ""
     print(f"{size:>12,} jobs  {name:14} {run['seconds']:7.1f} s {run['cpu']:7.1f} CPU-s{every}", flush=True)
     for stage, cpu in run.get("stages", {}).items():

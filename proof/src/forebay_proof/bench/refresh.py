@@ -33,6 +33,8 @@ from forebay_proof.bench.audit_data import SPACING, START, whole_periods, write_
 from forebay_proof.bench.measure import Figure, bench_parser, run
 
 NEW = 10
+FULL = 12_000_000
+"""Jobs of the lake that the goals are about."""
 
 
 class RefreshBench:
@@ -93,7 +95,7 @@ class RefreshBench:
 
 def main() -> None:
     parser = bench_parser(__doc__)
-    parser.add_argument("--jobs", type=int, default=12_000_000, help="of the lake; a hundredth of them with --quick")
+    parser.add_argument("--jobs", type=int, default=FULL, help="of the lake; a hundredth of them with --quick")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", type=Path, help="keep the lake here, and use the one that is there")
     given = parser.parse_args()
@@ -103,10 +105,11 @@ def main() -> None:
         place.mkdir(parents=True, exist_ok=True)
         spark = spark_session(conf={"spark.local.dir": folder})
         bench = RefreshBench(spark, place, jobs)
+        full = jobs >= whole_periods(FULL)
         figures = [
-            Figure("refresh/command", "s", bench.command, goal="<= 15"),
+            Figure("refresh/command", "s", bench.command, goal="<= 15" if full else ""),
             Figure("refresh/events", "s", bench.events),
-            Figure("refresh/tables", "s", bench.tables, goal="<= 5"),
+            Figure("refresh/tables", "s", bench.tables, goal="<= 5" if full else ""),
             Figure("refresh/written", "rows", bench.written),
         ]
         run(figures, rounds=2 if given.quick else given.rounds, only=given.only, as_json=given.json)

@@ -46,6 +46,9 @@ from forebay_proof.histogram import percentile
 from forebay_proof.processes import tree_of
 from forebay_proof.servers.postgres import PostgresServer
 
+FULL = 2_000_000
+"""Jobs that the goals are about, but for that of micro-batches, which has its own rate."""
+
 STEADY_RATE = 10_000
 STEADY_SECONDS = 20
 STEADY_PAUSE = 0.5
@@ -233,9 +236,7 @@ def _produce(url: str, stop: Event) -> int:
 
 def main() -> None:
     parser = bench_parser(__doc__)
-    parser.add_argument(
-        "--jobs", type=int, default=2_000_000, help="to read and to seed; half of them live for streams"
-    )
+    parser.add_argument("--jobs", type=int, default=FULL, help="to read and to seed; half of them live for streams")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     count = given.jobs // (10 if given.quick else 1)
@@ -245,12 +246,13 @@ def main() -> None:
         warm = SparkBench(server, spark, Path(folder, "warm"), 20_000)
         for work in (warm.seed, warm.read, warm.catch_up, warm.task, warm.parquet):
             work()
+        full = count >= FULL
         figures = [
-            Figure("read/postgres", "jobs/s", bench.read, goal=">= 250,000"),
-            Figure("seed/postgres", "jobs/s", bench.seed, goal=">= 80,000"),
+            Figure("read/postgres", "jobs/s", bench.read, goal=">= 250,000" if full else ""),
+            Figure("seed/postgres", "jobs/s", bench.seed, goal=">= 80,000" if full else ""),
             Figure("seed/python", "MiB", lambda: bench.memory.python),
             Figure("seed/java", "MiB", lambda: bench.memory.java),
-            Figure("stream/catch-up", "events/s", bench.catch_up, goal=">= 500,000"),
+            Figure("stream/catch-up", "events/s", bench.catch_up, goal=">= 500,000" if full else ""),
             Figure("stream/task", "µs", bench.task),
             Figure("stream/parquet", "events/s", bench.parquet),
             Figure("stream/steady", "s", bench.steady, goal="<= 1"),
