@@ -21,6 +21,7 @@ from forebay.cli.plugins import all_commands
 from forebay.core import limits
 from forebay_proof.bench.audit_data import whole_periods
 from forebay_proof.bench.audit_figures import figures_of
+from forebay_proof.servers.postgres import PostgresServer, find_programs
 from forebay_proof.servers.process import free_port
 from tests.browser.chrome import browser, opened
 from tests.docs import figures

@@ -67,7 +67,7 @@ def parts(tmp_path: Path) -> list[pa.Table]:
 def test_files_of_a_lake_that_are_missing_doubled_or_late(run: Run, parts: list[pa.Table], tmp_path: Path) -> None:
     words = ("audit", "--lake", "lake", "--receipts", "receipts", "--effects", "effects", *ASKED, "--json")
     answer = run(*words, "--schedule", "tick=1m")
-    verdict = msgspec.json.decode(answer.out, type=Verdict)
+    verdict = msgspec.json.decode(answer.out, type=AuditVerdict)
     assert (answer.code, verdict.answer) == (2, "INVALID"), answer.err
     events = pa.concat_tables(parts)
     offsets = set(events["offset"].to_pylist())

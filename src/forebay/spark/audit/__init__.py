@@ -36,7 +36,7 @@ def audit(
     doubts: Sequence[str] = (),
     absent: Sequence[str] = (),
     cut: bool = False,
-) -> Verdict:
+) -> AuditVerdict:
     """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`.
 
     `doubts`: known defects of the evidence; each is a reason for INVALID. `absent`: files of receipts

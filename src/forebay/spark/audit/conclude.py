@@ -102,7 +102,7 @@ def counted(findings: Iterable[Finding]) -> list[CheckCount]:
 
 def _result(facts: AuditFacts, check: Check, count: int, offenders: list[Offender], *, lacking: bool) -> CheckResult:
     """`lacking`: records of the ledger are missing."""
-    outcome: Outcome = "ok"
+    outcome: CheckOutcome = "ok"
     if not facts.has(*check.needs):
         outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not run"
     elif (check.id == "unborn" and facts.options.from_offset) or (check.tier is Tier.EVERY and not facts.in_full):

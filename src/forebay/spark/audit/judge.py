@@ -20,7 +20,7 @@ from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
 from forebay.spark.audit.proven import Past, Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import LedgerExtent, conflicts, distinct_events, gaps, log_gaps, survey
-from forebay.spark.audit.verdict import OFFENDERS, Offender, Verdict
+from forebay.spark.audit.verdict import OFFENDERS, AuditVerdict, Offender
 from forebay.spark.session import stage
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
@@ -64,7 +64,7 @@ class AuditCase:
         for frame in self._kept:
             frame.unpersist()
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         with self._stage("ledger"):
             parts = _collected(self._of_ledger())
         with self._stage("suspects"):

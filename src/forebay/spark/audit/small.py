@@ -80,7 +80,7 @@ class SmallCase:
             return None
         return cls(proven, new, past, extent, slots, options)
 
-    def verdict(self, doubts: Sequence[str], absent: Sequence[str], cut: bool = False) -> Verdict:
+    def verdict(self, doubts: Sequence[str], absent: Sequence[str], cut: bool = False) -> AuditVerdict:
         rows, options = self._all, self._options
         facts = AuditFacts(
             options,
