@@ -10,9 +10,16 @@ FILES = ("tests/stores/test_ledger_journal.py",)
 
 LEDGER_MUTANTS = [
     Mutant(
+        "a ledger that is off has records, in SQLite",
+        "src/forebay/store/sqlite/unit_of_work.py",
+        "self.builder.record() if self.recording else None",
+        "self.builder.record()",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-ledger_keeping"),
+    ),
+    Mutant(
         "acks are not recorded",
         f"{SQLITE}/leases.py",
-        "                unit.builder.leased(Change.ACKED, rows, 0)\n",
+        "            unit.builder.leased(Change.ACKED, rows, 0)\n",
         "",
         ON_SQLITE,
     ),

@@ -25,7 +25,6 @@ PAIRS = {
     "Job": "`core`, and the few fields of `forebay.queue`",
     "OperatorActor": "API and pages",
     "ViewerActor": "API and pages",
-    "Waiters": "of the engine, and of the stores",
 }
 
 

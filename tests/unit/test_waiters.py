@@ -7,13 +7,13 @@ from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.core.policy import Block, Bounded
 from forebay.core.spec import QueueSpec
-from forebay.engine.waiters import Waiters
+from forebay.engine.waiters import QueueWaiters
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Receipt, Want
 from forebay.testing.clock import ManualClock
 
 
-def asleep(waiters: Waiters, *needs: int) -> list[Event]:
+def asleep(waiters: QueueWaiters, *needs: int) -> list[Event]:
     sleepers = [Event() for _ in needs]
     for sleeper, need in zip(sleepers, needs, strict=True):
         waiters.add(sleeper, need)
@@ -25,7 +25,7 @@ def woken(sleepers: list[Event]) -> list[bool]:
 
 
 def test_news_wakes_as_many_as_it_is_enough_for_longest_asleep_first() -> None:
-    waiters = Waiters()
+    waiters = QueueWaiters()
     sleepers = asleep(waiters, 1, 1, 1)
     waiters.wake(0)
     assert woken(sleepers) == [False, False, False]
@@ -37,7 +37,7 @@ def test_news_wakes_as_many_as_it_is_enough_for_longest_asleep_first() -> None:
 
 
 def test_a_greedy_one_does_not_hold_up_those_behind_it() -> None:
-    waiters = Waiters()
+    waiters = QueueWaiters()
     sleepers = asleep(waiters, 5, 1, 2)
     waiters.wake(3)
     assert woken(sleepers) == [False, True, True]
@@ -46,7 +46,7 @@ def test_a_greedy_one_does_not_hold_up_those_behind_it() -> None:
 
 
 def test_a_waiter_that_left_is_not_woken_and_takes_no_notice_with_it() -> None:
-    waiters = Waiters()
+    waiters = QueueWaiters()
     first, second = asleep(waiters, 1, 1)
     waiters.drop(first)
     waiters.drop(first)
@@ -56,7 +56,7 @@ def test_a_waiter_that_left_is_not_woken_and_takes_no_notice_with_it() -> None:
 
 def test_a_notice_that_a_waiter_already_has_goes_to_the_next() -> None:
     """One sleeper at two queues: the second queue's news is not lost on it."""
-    here, there = Waiters(), Waiters()
+    here, there = QueueWaiters(), QueueWaiters()
     both, other = Event(), Event()
     here.add(both)
     there.add(both)
@@ -67,7 +67,7 @@ def test_a_notice_that_a_waiter_already_has_goes_to_the_next() -> None:
 
 
 def test_everybody_is_woken_at_the_end() -> None:
-    waiters = Waiters()
+    waiters = QueueWaiters()
     sleepers = asleep(waiters, 1, 50)
     waiters.wake_all()
     assert woken(sleepers) == [True, True]

@@ -7,7 +7,7 @@ those behind it.
 from threading import Event
 
 
-class Waiters:
+class QueueWaiters:
     """The waiters of one queue, and how much each needs. Guarded by the store's lock."""
 
     __slots__ = ("waiting",)

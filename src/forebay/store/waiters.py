@@ -8,14 +8,17 @@ be lost, so waiters poll once a second as well, and more often while notificatio
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Final, TypeVar
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Closed
 from forebay.core.instant import Duration, Instant
+from forebay.core.limits import MAX_INSTANT
 
 _POLL_EVERY: Final[Duration] = 1_000_000
 JOIN_SECONDS: Final = 2.0
+
+T = TypeVar("T")
 
 Ready = Callable[[], Instant]
 """Queries the server: when there may be something."""
@@ -73,9 +76,16 @@ class Waiters:
     def until_room(self, queue: str, end: Instant, ready: Ready) -> bool:
         return self._sleep(self._producers, [queue], end, ready, [queue])
 
-    def until_news_of(self, topics: Sequence[str], end: Instant, ready: Ready) -> bool:
-        """Topics are the ends of single jobs, and cancel requests to one owner."""
-        return self._sleep(self._watchers, topics, end, ready)
+    def until_found(self, topics: Sequence[str], end: Instant, find: Callable[[], list[T]]) -> list[T]:
+        """What `find` returns once it is not empty. Topics are the ends of single jobs, and cancel requests."""
+        found: list[T] = []
+
+        def ready() -> Instant:
+            found[:] = find()
+            return 0 if found else MAX_INSTANT
+
+        self._sleep(self._watchers, topics, end, ready)
+        return found
 
     @property
     def watched(self) -> bool:

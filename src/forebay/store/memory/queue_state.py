@@ -31,7 +31,7 @@ from forebay.engine.lanes import (
     start,
     starts_at,
 )
-from forebay.engine.waiters import Waiters
+from forebay.engine.waiters import QueueWaiters
 from forebay.store.memory.facts import Facts, JobRow
 from forebay.store.memory.heaps import LazyHeap
 from forebay.store.protocol import Hold
@@ -210,8 +210,8 @@ class QueueState:
 
     def __init__(self, spec: QueueSpec, lanes: MemoryLanes, running: Iterable[JobRow] = ()) -> None:
         self.counts = dict.fromkeys(State, 0)
-        self.claimers = Waiters()
-        self.producers = Waiters()
+        self.claimers = QueueWaiters()
+        self.producers = QueueWaiters()
         self.newest: dict[str, int] = {}
         self._lanes = lanes
         self._single = PlainRows()

@@ -192,30 +192,22 @@ class Observing:
         return min(known, default=MAX_INSTANT)
 
     def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
-        ended: list[int] = []
-
-        def ready() -> Instant:
+        def ended() -> list[int]:
             running = {job_id for (job_id,) in self._session.server.query(_UNFINISHED, (list(ids),) * 3)}
-            ended[:] = [job_id for job_id in ids if job_id not in running]
-            return 0 if ended else MAX_INSTANT
+            return [job_id for job_id in ids if job_id not in running]
 
         end = self._session.now() + span
-        self._session.waiters.until_news_of([ending_of(job_id) for job_id in ids], end, ready)
-        return ended
+        return self._session.waiters.until_found([ending_of(job_id) for job_id in ids], end, ended)
 
     def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
         holder = self._claims.holders.get(owner)
-        end = self._session.now() + span
-        found: list[Fence] = []
 
-        def ready() -> Instant:
-            if holder is not None:
-                found[:] = [fence for fence in self._cancel_requests(holder) if fence not in known]
-            return 0 if found else MAX_INSTANT
+        def requested() -> list[Fence]:
+            found = [] if holder is None else self._cancel_requests(holder)
+            return [fence for fence in found if fence not in known]
 
         topics = [] if holder is None else [requests_to(holder.id)]
-        self._session.waiters.until_news_of(topics, end, ready)
-        return found
+        return self._session.waiters.until_found(topics, self._session.now() + span, requested)
 
     def _cancel_requests(self, holder: Holder) -> list[Fence]:
         """Which of its jobs are to be cancelled. They are read only when another process has changed some of them."""

@@ -13,7 +13,6 @@ from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
 from forebay.core.instant import Duration, Instant
 from forebay.core.lease import Fence
-from forebay.core.limits import MAX_INSTANT
 from forebay.store.clock import SystemClock
 from forebay.store.redis.connect import DriverConnection, Server
 from forebay.store.redis.records import packed, sid, sids
@@ -135,25 +134,17 @@ class Waiting:
 
     def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
         names = sids(ids)
-        ended: list[int] = []
 
-        def ready() -> Instant:
+        def ended() -> list[int]:
             found = {each.decode() for each in self._session.call("ended", packed(names))} if names else set()
-            ended[:] = [job_id for job_id in ids if not sids([job_id]) or sid(job_id) in found]
-            return 0 if ended else MAX_INSTANT
+            return [job_id for job_id in ids if not sids([job_id]) or sid(job_id) in found]
 
-        end = self._session.now() + span
-        self._waiters.until_news_of([_ending_of(name) for name in names], end, ready)
-        return ended
+        return self._waiters.until_found([_ending_of(name) for name in names], self._session.now() + span, ended)
 
     def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
-        requested: list[Fence] = []
-
-        def ready() -> Instant:
+        def requested() -> list[Fence]:
             found = self._session.call("cancel_requests", owner)
             fences = [(int(job_id), int(delivery)) for job_id, delivery in zip(found[::2], found[1::2], strict=True)]
-            requested[:] = [fence for fence in fences if fence not in known]
-            return 0 if requested else MAX_INSTANT
+            return [fence for fence in fences if fence not in known]
 
-        self._waiters.until_news_of([_requests_to(owner)], self._session.now() + span, ready)
-        return requested
+        return self._waiters.until_found([_requests_to(owner)], self._session.now() + span, requested)

@@ -93,7 +93,7 @@ class Control:
         if Stamper(spec).sheds and not queue.known.stamper.sheds and any(queue.counts):
             unit.connection.execute(_MARK_ALL_SHEDS, (spec.name,))
         text = spec.to_json().decode()
-        if unit.builder is not None and text != queue.known.text:
+        if text != queue.known.text:
             unit.builder.set_verb("put_spec", name=spec.name)
         before = queue.known
         unit.queues.configure(spec.name, text)
@@ -109,8 +109,7 @@ class Control:
         counters = unit.queue(queue)
         if counters.paused_until != until:
             counters.paused_until, counters.changed = until, True
-            if unit.builder is not None:
-                unit.builder.set_verb("resume" if until is None else "pause", name=queue)
+            unit.builder.set_verb("resume" if until is None else "pause", name=queue)
         if until is None and counters.counts[READY]:
             unit.queues.with_work[queue] = counters.counts[READY]
 
@@ -139,12 +138,10 @@ class Control:
             unit.connection.execute(_REDRIVE, (row.id, unit.now))
             unit.queues.moved(row.queue, "", DEAD, None)
             unit.queues.moved(row.home, row.lane, None, WAITING)
-            if unit.builder is not None:
-                unit.builder.unheld(Change.REDRIVEN, row.id, row.home, row.kind, unit.now)
+            unit.builder.unheld(Change.REDRIVEN, row.id, row.home, row.kind, unit.now)
         unit.expose({row.line: None for row in dead.values() if row.line is not None}, vacant=False)
         if dead:
-            if unit.builder is not None:
-                unit.builder.set_verb("redrive")
+            unit.builder.set_verb("redrive")
             maintain(unit)
         return list(dead)
 
@@ -157,8 +154,7 @@ class Control:
         finished = rows_of(found)
         if finished:
             remove_finished(unit, finished)
-            if unit.builder is not None:
-                unit.builder.set_verb("purge")
+            unit.builder.set_verb("purge")
         return len(finished)
 
     @verb
@@ -166,8 +162,7 @@ class Control:
         dead = {row.id: row for row in rows_of(unit.connection.execute(_DEAD_OF, (id_list(ids),)))}
         if dead:
             remove_finished(unit, list(dead.values()))
-            if unit.builder is not None:
-                unit.builder.set_verb("purge")
+            unit.builder.set_verb("purge")
         return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]
 
     @verb
@@ -176,13 +171,13 @@ class Control:
         known = None if body is None else _decode_schedule(body)
         text = text_of(replace(edited(known, schedule, last_at), last_at=None))
         unit.connection.execute(_PUT_SCHEDULE, (schedule.name, text))
-        if unit.builder is not None and text != body:
+        if text != body:
             unit.builder.set_verb("put_schedule", name=schedule.name)
 
     @verb
     def drop_schedule(self, unit: UnitOfWork, name: str) -> bool:
         dropped = unit.connection.execute(_DROP_SCHEDULE, (name,)).rowcount > 0
-        if dropped and unit.builder is not None:
+        if dropped:
             unit.builder.set_verb("drop_schedule", name=name)
         return dropped
 
@@ -200,14 +195,13 @@ class Control:
             return False
         receipts = [] if draft is None else accept(unit, copies(unit.queue(draft.queue).spec, draft))
         unit.connection.execute(_TICK, (name, text_of(fired(schedule, next_at, receipts)), tick))
-        if unit.builder is not None:
-            unit.builder.set_verb("fire", name=name, tick=tick)
+        unit.builder.set_verb("fire", name=name, tick=tick)
         return True
 
     @verb
     def set_gate(self, unit: UnitOfWork, name: str, limit: int | None) -> None:
         state = unit.gates.state(name)
-        if unit.builder is not None and state.given != limit:
+        if state.given != limit:
             unit.builder.set_verb("set_gate", name=name)
         state.given = limit
         maintain(unit)
@@ -228,7 +222,7 @@ class Control:
             unit.queues.moved(queue, free, None, READY)
             unit.lanes.left(queue, lane)
             unit.lanes.arrived(queue, free, rank, job_id)
-        if passed and unit.builder is not None:
+        if passed:
             unit.builder.set_verb("release", name=name)
         return len(passed)
 
@@ -284,8 +278,6 @@ def _found(unit: UnitOfWork, ids: Sequence[int]) -> Mapping[int, JobRow]:
 def _record_cancelled(
     unit: UnitOfWork, found: Mapping[int, JobRow], ended: Mapping[int, Instant], requested: Iterable[int]
 ) -> None:
-    if unit.builder is None:
-        return
     unit.builder.set_verb("cancel")
     for job_id, kept_until in ended.items():
         row = found[job_id]

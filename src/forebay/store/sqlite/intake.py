@@ -88,7 +88,7 @@ class Intake:
         remove_finished(unit, dead)
         ids = [job_id for job_id in drafts if job_id in {row.id for row in dead}]
         receipts = dict(zip(ids, accept(unit, [drafts[job_id] for job_id in ids]), strict=True))
-        if ids and unit.builder is not None:
+        if ids:
             unit.builder.set_verb("replace_dead")
         return receipts
 
@@ -105,7 +105,7 @@ def accept(unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
         _merge(unit, merge)
     if plan.keys:
         unit.connection.executemany(_REMEMBER_KEY, [(*name, *fact) for name, fact in plan.keys.items()])
-    if unit.builder is not None and plan.is_new:
+    if plan.is_new:
         unit.builder.set_verb("enqueue")
         unit.builder.accepted(plan.entries)
         for merge in plan.merged:

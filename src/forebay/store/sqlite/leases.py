@@ -113,9 +113,8 @@ class Leases:
         unit.connection.execute(_EXTEND, (ids, until))
         found = {columns[0]: lease_of(columns) for columns in unit.connection.execute(_JOBS_BY_ID, (ids,))}
         survivors = [found[job_id] for job_id in held]
-        if unit.builder is not None:
-            unit.builder.set_verb("extend")
-            unit.builder.leased(Change.EXTENDED, [lease.job for lease in survivors], until)
+        unit.builder.set_verb("extend")
+        unit.builder.leased(Change.EXTENDED, [lease.job for lease in survivors], until)
         return survivors
 
     def overdue(self, limit: int) -> list[Lease]:
@@ -156,7 +155,7 @@ def _claim(unit: UnitOfWork, wants: Sequence[Want], owner: str, until: Instant, 
         if queue.counts[READY] and (queue.paused_until or 0) <= unit.now:
             leases += [Lease(job_of(columns), owner, until) for columns in claim.take(queue, want)]
     claim.write()
-    if leases and unit.builder is not None:
+    if leases:
         unit.builder.set_verb("claim", owner=owner)
         unit.builder.leased(Change.CLAIMED, [lease.job for lease in leases], until)
     return leases
@@ -243,9 +242,8 @@ def _acknowledge(unit: UnitOfWork, settlements: Sequence[Settlement]) -> set[Fen
             unit.queues.moved(queue, "", RUNNING, None, len(rows))
             unit.topics.update(gone)
             acked.update([(job_id, delivery) for job_id in gone])
-            if unit.builder is not None:
-                unit.builder.set_verb("settle")
-                unit.builder.leased(Change.ACKED, rows, 0)
+            unit.builder.set_verb("settle")
+            unit.builder.leased(Change.ACKED, rows, 0)
             _release_slots(unit, queue, rows, gated=stamper.gated)
     return acked
 
@@ -271,8 +269,7 @@ def _settle_each(unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Se
             marks[job_id] = max(marks.get(job_id, (0, "")), (delivery, code))
     plan = plan_settle(settlements, rows, marks)
     if plan.endings:
-        if unit.builder is not None:
-            unit.builder.set_verb("settle")
+        unit.builder.set_verb("settle")
         # Jobs that were settled together are mostly neighbours: the record is by ids.
         endings = [_end(unit, *ending) for ending in sorted(plan.endings, key=lambda ending: ending[0].id)]
         lines = {row.line: None for row, *_ in plan.endings if row.line is not None}
@@ -305,6 +302,5 @@ def _end(unit: UnitOfWork, row: JobRow, verdict: Verdict, mark: Mark) -> State |
     else:
         unit.queues.moved(row.queue, row.lane, RUNNING, None if state is None else STATES.index(state))
     unit.give_back(row.queue, row.lane, row.cost)
-    if unit.builder is not None:
-        unit.builder.held(change, row, until, error)
+    unit.builder.held(change, row, until, error)
     return state

@@ -13,7 +13,6 @@ from forebay.core.errors import OffsetGone
 from forebay.core.instant import Duration, Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
 from forebay.core.limits import MAX_BATCH
-from forebay.core.record_builder import RecordBuilder
 from forebay.store.log import Owned, Standing
 from forebay.store.sql_logs import SqlLogs
 from forebay.store.sqlite.session import Session, verb
@@ -53,7 +52,7 @@ class Ledger:
         """The switch itself is recorded: the last record before the ledger is off, and the first one after."""
         head = unit.head
         if rule.on != head.ledger_on:
-            unit.builder = unit.builder or RecordBuilder(unit.now)
+            unit.recording = True
             unit.builder.set_verb("put_ledger_rule", name="on" if rule.on else "off")
         head.ledger_on, head.ledger_keep, head.ledger_keep_bytes = int(rule.on), rule.keep, rule.keep_bytes
 

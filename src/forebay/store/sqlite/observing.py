@@ -167,25 +167,18 @@ class Observing:
         )
 
     def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
-        ended: list[int] = []
-
-        def ready(reader: sqlite3.Connection) -> Instant:
+        def ended(reader: sqlite3.Connection) -> list[int]:
             running = {job_id for (job_id,) in reader.execute(_UNFINISHED, (id_list(ids),))}
-            ended[:] = [job_id for job_id in ids if job_id not in running]
-            return 0 if ended else MAX_INSTANT
+            return [job_id for job_id in ids if job_id not in running]
 
-        self._session.waiters.until_news_of(ids, self._session.now() + span, ready)
-        return ended
+        return self._session.waiters.until_found(ids, self._session.now() + span, ended)
 
     def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
-        requested: list[Fence] = []
+        def requested(reader: sqlite3.Connection) -> list[Fence]:
+            return [fence for fence in reader.execute(_CANCEL_REQUESTED, (owner,)) if fence not in known]
 
-        def ready(reader: sqlite3.Connection) -> Instant:
-            requested[:] = [fence for fence in reader.execute(_CANCEL_REQUESTED, (owner,)) if fence not in known]
-            return 0 if requested else MAX_INSTANT
-
-        self._session.waiters.until_news_of([owner], self._session.now() + span, ready, _LOOK_FOR_REQUESTS)
-        return requested
+        end = self._session.now() + span
+        return self._session.waiters.until_found([owner], end, requested, _LOOK_FOR_REQUESTS)
 
 
 class Growth:

@@ -84,7 +84,7 @@ class Head(Struct):
 
 
 class UnitOfWork:
-    """What a verb works with. `builder`: writes down what becomes of jobs, unless the ledger is off.
+    """What a verb works with. `builder`: writes down what becomes of jobs; kept if the ledger is on (`recording`).
 
     `topics`: jobs that ended, and owners whose jobs are to end. `exposed`: jobs that became ready in it.
     """
@@ -95,7 +95,8 @@ class UnitOfWork:
         self.head = head
         self.queues = QueueTable(connection, specs)
         self.queue = self.queues.queue
-        self.builder = RecordBuilder(now) if head.ledger_on else None
+        self.builder = RecordBuilder(now)
+        self.recording = bool(head.ledger_on)
         self.topics: set[int | str] = set()
         self.exposed = 0
         self._gates: Gates | None = None
@@ -167,11 +168,10 @@ class UnitOfWork:
     def next_record(self) -> None:
         """What follows is another call, with a record of its own."""
         self._keep_record()
-        if self.builder is not None:
-            self.builder = RecordBuilder(self.now)
+        self.builder = RecordBuilder(self.now)
 
     def _keep_record(self) -> None:
-        record = None if self.builder is None else self.builder.record()
+        record = self.builder.record() if self.recording else None
         if record is not None:
             head, kept = self.head, encode_record(record)
             self.connection.execute(_KEEP_RECORD, (head.ledger_next, self.now, kept))
@@ -237,8 +237,7 @@ def dead_letter(unit: UnitOfWork, rows: Iterable[JobRow], failure: Failure, chan
             unit.lanes.left(row.queue, row.lane)
         if row.line is not None and not row.behind:
             lines[row.line] = None
-        if unit.builder is not None:
-            unit.builder.job(change, row.id, row.queue, row.kind)
+        unit.builder.job(change, row.id, row.queue, row.kind)
     if lines:
         unit.expose(lines)
 
@@ -290,8 +289,7 @@ def remove_finished(unit: UnitOfWork, finished: Sequence[JobRow]) -> None:
         if row.line is not None and row.blocks and row.state == DEAD:
             lines[row.line] = None
         unit.queues.moved(row.queue, row.lane, row.state, None)
-        if unit.builder is not None:
-            unit.builder.job(Change.PURGED, row.id, row.home, row.kind)
+        unit.builder.job(Change.PURGED, row.id, row.home, row.kind)
     settled = [(row.id, row.settled_delivery, row.settled_code) for row in finished if row.settled_delivery]
     unit.remove([row.id for row in finished], settled)
     if lines:

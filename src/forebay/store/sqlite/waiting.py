@@ -8,18 +8,21 @@ that come steadily are found at once and an idle file costs little. Only when it
 import sqlite3
 from collections.abc import Callable, Sequence
 from threading import Event, Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from forebay.core.clock import Clock
 from forebay.core.errors import QueueFull
 from forebay.core.instant import Duration, Instant
-from forebay.engine.waiters import Waiters
+from forebay.core.limits import MAX_INSTANT
+from forebay.engine.waiters import QueueWaiters
 from forebay.store.sqlite.database import Database, Time
 from forebay.store.sqlite.unit_of_work import UnitOfWork
 
 _MIN_POLL: Final[Duration] = 2_000
 _MAX_POLL: Final[Duration] = 40_000
 _POLL_FRACTION: Final = 8
+
+T = TypeVar("T")
 
 Topic = int | str
 """A job, by its id, or an owner."""
@@ -39,8 +42,8 @@ class StoreWaiters:
         self._guard = Lock()
         self._closed = False
         self.registered = 0
-        self._claimers: dict[str, Waiters] = {}
-        self._producers: dict[str, Waiters] = {}
+        self._claimers: dict[str, QueueWaiters] = {}
+        self._producers: dict[str, QueueWaiters] = {}
         self._watchers: dict[Topic, set[Event]] = {}
 
     def notify(self, unit: UnitOfWork) -> None:
@@ -72,14 +75,24 @@ class StoreWaiters:
     def until_room(self, full: QueueFull, end: Instant, ready: ReadReady) -> bool:
         return self._sleep(self._producers, [full.queue], full.requested, end, ready, hint=True)
 
-    def until_news_of(
-        self, topics: Sequence[Topic], end: Instant, ready: ReadReady, least: Duration = _MIN_POLL
-    ) -> None:
-        """Until `ready` has something, or the time passed. Topics: jobs that may end, owners of jobs to cancel.
+    def until_found(
+        self,
+        topics: Sequence[Topic],
+        end: Instant,
+        find: Callable[[sqlite3.Connection], list[T]],
+        least: Duration = _MIN_POLL,
+    ) -> list[T]:
+        """What `find` returns once it is not empty. Topics: jobs that may end, owners of jobs to cancel.
 
         `least`: the shortest interval between two polls of the file.
         """
         signal = Event()
+        found: list[T] = []
+
+        def ready(connection: sqlite3.Connection) -> Instant:
+            found[:] = find(connection)
+            return 0 if found else MAX_INSTANT
+
         with self._guard:
             self.registered += 1
             for topic in topics:
@@ -94,10 +107,11 @@ class StoreWaiters:
                     self._watchers[topic].discard(signal)
                     if not self._watchers[topic]:
                         del self._watchers[topic]
+        return found
 
     def _sleep(
         self,
-        waiters: dict[str, Waiters],
+        waiters: dict[str, QueueWaiters],
         queues: Sequence[str],
         need: int,
         end: Instant,
@@ -117,7 +131,7 @@ class StoreWaiters:
             signal.clear()
             with self._guard:
                 for queue in queues:
-                    waiters.setdefault(queue, Waiters()).add(signal, need)
+                    waiters.setdefault(queue, QueueWaiters()).add(signal, need)
             return False
 
         with self._guard:
