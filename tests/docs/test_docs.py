@@ -20,6 +20,7 @@ from forebay.cli.plugins import all_commands
 from forebay.core.outcome import Outcome, Verdict
 from forebay_proof.bench.lines import files_passed
 from forebay_proof.conformance import cases
+from forebay_proof.lab.chaos.plan import find, matrix
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -108,6 +109,14 @@ def test_every_case_that_the_page_of_queues_names_is_in_the_suite() -> None:
     named = set(re.findall(r"`([a-z_]+/[a-z_]+)`", QUEUES.read_text()))
     assert len(named) > 30
     assert named <= {f"{case.theme}/{case.name}" for case in cases()}
+
+
+def test_the_fault_matrix_has_every_plan_on_every_store() -> None:
+    table = (ROOT / "docs" / "internals" / "chaos.md").read_text().split("<!-- matrix: begin -->")[1]
+    rows = [line.split(" | ")[:3] for line in table.splitlines() if line.startswith("| f")]
+    shown = {(name.removeprefix("| "), title, store) for name, title, store in rows}
+    plans = {name: find(name) for name in matrix()}
+    assert shown == {(name, plan.title, store) for name, plan in plans.items() for store in plan.stores}
 
 
 def test_the_page_names_the_commands_that_create_a_store() -> None:
