@@ -12,6 +12,7 @@ from forebay.core.errors import Unsupported
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.limits import SETTLE_MEMORY
+from forebay.store.backend import BoundVerbs, LedgerVerbs
 from forebay.store.clock import SystemClock
 from forebay.store.memory.control import Control
 from forebay.store.memory.facts import Facts
@@ -23,14 +24,9 @@ from forebay.store.protocol import Capabilities, Promotion
 from forebay.store.shell import Shell
 
 
-class LedgerVerbs(Protocol):
+class SweptLedger(LedgerVerbs, Protocol):
     """The ledger of a store; `sweep` trims it in passing."""
 
-    def ledger(self, after: int, limit: int) -> list[LedgerEntry]: ...
-    def ledger_extent(self) -> tuple[int, int]: ...
-    def ledger_rule(self) -> LedgerRule: ...
-    def put_ledger_rule(self, rule: LedgerRule) -> None: ...
-    def trim_ledger(self, limit: int) -> int: ...
     def sweep(self) -> None: ...
 
 
@@ -65,7 +61,7 @@ class NoLedger:
         return
 
 
-class MemoryBackend:
+class MemoryBackend(BoundVerbs):
     """The verbs of all parts; these share one session."""
 
     def __init__(
@@ -74,34 +70,24 @@ class MemoryBackend:
         clock: Clock | None = None,
         facts: Facts | None = None,
         recorder: Recorder | None = None,
-        ledger: Callable[[Session], LedgerVerbs] = NoLedger,
+        ledger: Callable[[Session], SweptLedger] = NoLedger,
     ) -> None:
         self.session = session = Session(facts or Facts(), clock or SystemClock(), recorder)
         self.capabilities = Capabilities(name="memory", durable=recorder is not None, settle_memory=SETTLE_MEMORY)
         self._ledger = records = ledger(session)
         self._jobs, self._logs = jobs, logs = Jobs(session, intake := Intake(session)), Logs(session)
         observing = Observing(session, control := Control(session, intake))
+        super().__init__(observing, control, records, logs)
         self.now, self.close = session.now, session.close
         self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
         self.ingested, self.ingest, self.replace_dead = intake.ingested, intake.ingest, intake.replace_dead
         self.claim, self.extend, self.overdue = jobs.claim, jobs.extend, jobs.overdue
         self.settle, self.cancel, self.redrive = jobs.settle, jobs.cancel, jobs.redrive
         self.purge, self.purge_dead = jobs.purge, jobs.purge_dead
-        self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
-        self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
-        self.gates, self.wait, self.wait_ended = observing.gates, observing.wait, observing.wait_ended
+        self.wait, self.wait_ended = observing.wait, observing.wait_ended
         self.wait_cancel_requests = observing.wait_cancel_requests
-        self.put_spec, self.specs, self.pause = control.put_spec, control.specs, control.pause
-        self.set_gate, self.release = control.set_gate, control.release
-        self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule
-        self.schedules, self.fire = control.schedules, control.fire
-        self.announce, self.withdraw, self.workers = control.announce, control.withdraw, control.workers
+        self.specs = control.specs
         self.report_progress = control.report_progress
-        self.ledger, self.ledger_extent, self.ledger_rule = records.ledger, records.ledger_extent, records.ledger_rule
-        self.put_ledger_rule, self.trim_ledger = records.put_ledger_rule, records.trim_ledger
-        self.append, self.read, self.commit, self.position = logs.append, logs.read, logs.commit, logs.position
-        self.extent, self.offset_at, self.trim = logs.extent, logs.offset_at, logs.trim
-        self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
 
     def promote(self, limit: int) -> Promotion:
         """Also trims logs by their windows, and the ledger by its rule."""
@@ -121,6 +107,6 @@ class MemoryStore(Shell[MemoryBackend]):
         clock: Clock | None = None,
         facts: Facts | None = None,
         recorder: Recorder | None = None,
-        ledger: Callable[[Session], LedgerVerbs] = NoLedger,
+        ledger: Callable[[Session], SweptLedger] = NoLedger,
     ) -> None:
         super().__init__(MemoryBackend(clock=clock, facts=facts, recorder=recorder, ledger=ledger))

@@ -16,6 +16,7 @@ from forebay.core.job import Draft
 from forebay.core.lease import Heartbeat, Lease
 from forebay.core.limits import SETTLE_MEMORY
 from forebay.core.outcome import Verdict
+from forebay.store.backend import BoundVerbs
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.claims import Claims
 from forebay.store.postgres.control import Control
@@ -33,7 +34,7 @@ from forebay.store.shell import PipeliningShell, checked_lease
 _log: Final = logging.getLogger("forebay.store")
 
 
-class PostgresBackend:
+class PostgresBackend(BoundVerbs):
     """The verbs of all parts, which share one session."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -45,6 +46,7 @@ class PostgresBackend:
         self.transactions = transactions = Transactions(session, claims, settling := Settling(session, claims))
         observing, control, ledger = Observing(session, claims), Control(session), Ledger(session)
         bulk, export = Bulk(session, intake), Export(session)
+        super().__init__(observing, control, ledger, logs)
         self.now = session.now
         self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
         self.enqueue_stream, self.ingested, self.ingest, self.replace_dead = (
@@ -58,23 +60,11 @@ class PostgresBackend:
         self.redrive, self.purge, self.purge_dead = settling.redrive, settling.purge, settling.purge_dead
         self.transaction, self.atransaction = transactions.transaction, transactions.atransaction
         self.settle_in = transactions.settle_in
-        self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
-        self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
-        self.specs, self.gates = observing.specs, observing.gates
+        self.specs = observing.specs
         self.wait, self.wait_ended = observing.wait, observing.wait_ended
         self.wait_cancel_requests = observing.wait_cancel_requests
         self.id_extent, self.export = export.id_extent, export.export
-        self.put_spec, self.pause = control.put_spec, control.pause
-        self.set_gate, self.release = control.set_gate, control.release
-        self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule
-        self.schedules, self.fire = control.schedules, control.fire
-        self.announce, self.withdraw, self.workers = control.announce, control.withdraw, control.workers
         self.report_progress = control.report_progress
-        self.ledger, self.ledger_extent, self.ledger_rule = ledger.ledger, ledger.ledger_extent, ledger.ledger_rule
-        self.put_ledger_rule, self.trim_ledger = ledger.put_ledger_rule, ledger.trim_ledger
-        self.append, self.read, self.commit, self.position = logs.append, logs.read, logs.commit, logs.position
-        self.extent, self.offset_at, self.trim = logs.extent, logs.offset_at, logs.trim
-        self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
         if len(session.server.hosts) > 1:
             self.vitals()
 

@@ -7,6 +7,7 @@ one.
 
 from forebay.core.clock import Clock
 from forebay.core.limits import SETTLE_MEMORY
+from forebay.store.backend import BoundVerbs
 from forebay.store.protocol import Capabilities, Vitals
 from forebay.store.redis.control import Control
 from forebay.store.redis.health import delivery_of, read_health, vitals_of
@@ -19,7 +20,7 @@ from forebay.store.redis.waiting import Waiting
 from forebay.store.shell import PipeliningShell
 
 
-class RedisBackend:
+class RedisBackend(BoundVerbs):
     """The verbs of all parts; each is one script."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -27,27 +28,15 @@ class RedisBackend:
         self.waiting = waiting = Waiting(session)
         intake, leases, ledger, logs = Intake(session, waiting), Leases(session), Ledger(session), Logs(session)
         control, observing = Control(session), Observing(session)
+        super().__init__(observing, control, ledger, logs)
         self.now, self.specs = session.now, session.stored_specs
         self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
         self.ingested, self.ingest, self.replace_dead = intake.ingested, intake.ingest, intake.replace_dead
         self.promote, self.claim, self.settle_and_claim = leases.promote, leases.claim, leases.settle_and_claim
         self.extend, self.overdue, self.settle = leases.extend, leases.overdue, leases.settle
         self.report_progress = leases.report_progress
-        self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
-        self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
-        self.gates = observing.gates
         self.cancel, self.redrive = control.cancel, control.redrive
         self.purge, self.purge_dead = control.purge, control.purge_dead
-        self.put_spec, self.pause = control.put_spec, control.pause
-        self.set_gate, self.release = control.set_gate, control.release
-        self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule
-        self.schedules, self.fire = control.schedules, control.fire
-        self.announce, self.withdraw, self.workers = control.announce, control.withdraw, control.workers
-        self.ledger, self.ledger_extent, self.ledger_rule = ledger.ledger, ledger.ledger_extent, ledger.ledger_rule
-        self.put_ledger_rule, self.trim_ledger = ledger.put_ledger_rule, ledger.trim_ledger
-        self.append, self.read, self.commit, self.position = logs.append, logs.read, logs.commit, logs.position
-        self.extent, self.offset_at, self.trim = logs.extent, logs.offset_at, logs.trim
-        self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
         self.wait, self.wait_ended = waiting.wait, waiting.wait_ended
         self.wait_cancel_requests = waiting.wait_cancel_requests
 
