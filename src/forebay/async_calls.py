@@ -3,6 +3,7 @@
 A loop has at most one call under way for each group (drafts: each queue), in a thread; items that arrive meanwhile go
 with the next one. So a thousand coroutines need one thread and one commit, not a thousand. What the store refuses as a
 whole is repeated item by item, so that each error reaches the coroutine that caused it; a refusal has changed nothing.
+Where one of several cells fails, its items fail, and the others have their answers.
 A queue that was full once gets a call for each draft from then on, since a call may have to wait for room.
 
 A coroutine that is cancelled while its item waits takes it along. During the call it is too late: the job may be
@@ -13,10 +14,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from forebay.core.errors import Closed, ForebayError, QueueFull, StoreFailed
+from forebay.core.errors import Closed, ForebayError, PartlyDone, QueueFull, StoreFailed
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.store.protocol import Receipt
@@ -112,6 +113,8 @@ class AsyncCalls(Generic[A, B]):
         items = [item for item, _ in taken]
         try:
             answers = await asyncio.get_running_loop().run_in_executor(None, self._call, items)
+        except PartlyDone as partly:
+            await self._share_partly(taken, partly)
         except Exception as error:
             if isinstance(error, QueueFull) and len(self._full) < _MAX_FULL:
                 self._full.add(error.queue)
@@ -126,6 +129,16 @@ class AsyncCalls(Generic[A, B]):
             for (_, future), answer in zip(taken, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
+
+    async def _share_partly(self, taken: "list[tuple[A, asyncio.Future[B]]]", partly: PartlyDone) -> None:
+        """Some cells have done their part. What the others refused gets a call each; a failure is final."""
+        refused = []
+        for (item, future), answer, cause in zip(taken, partly.answers, partly.causes, strict=True):
+            if cause is not None and not isinstance(cause, StoreFailed):
+                refused.append((item, future))
+            elif not future.done():
+                future.set_result(cast(B, answer)) if cause is None else future.set_exception(cause)
+        await asyncio.gather(*[self._share([each]) for each in refused])
 
 
 class AsyncEnqueue(AsyncCalls[Draft, Receipt]):

@@ -11,6 +11,27 @@ _SOURCES = ("tests/stores/test_cells_sources.py",)
 
 CELL_MUTANTS = [
     Mutant(
+        "drafts of cells that are up are not enqueued behind those of a dead one",
+        f"{_HOME}/jobs.py",
+        "                if not (isinstance(error, StoreFailed) or any(receipts) or any(causes)):\n",
+        "                if not any(receipts):\n",
+        (*_TESTS, "-k", "beside_those_of_a_dead"),
+    ),
+    Mutant(
+        "an HTTP producer gets an error for a draft that was accepted",
+        "src/forebay/serve/enqueuer.py",
+        "        return _answer_partly(store, drafts, partly)\n",
+        "        return [partly] * len(drafts)\n",
+        ("tests/serve/test_cells.py", "-k", "own_answer"),
+    ),
+    Mutant(
+        "a dead cell fails the coroutines of all",
+        "src/forebay/async_calls.py",
+        "            await self._share_partly(taken, partly)\n",
+        "            for _, future in taken:\n                future.set_exception(partly)\n",
+        ("tests/unit/test_async_calls.py", "-k", "own_drafts_only"),
+    ),
+    Mutant(
         "what a cell accepted before a batch was interrupted is accepted again",
         f"{_HOME}/sources.py",
         "        batch.accepted |= places\n",

@@ -1,17 +1,21 @@
 """One server over several cells: jobs, timelines, rates, counters and events of all of them, also while one is down."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from forebay.core.errors import StoreFailed
 from forebay.core.instant import minutes
 from forebay.core.job import Draft
 from forebay.core.outcome import DeadLetter, Failure
+from forebay.core.policy import Bounded
+from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.serve.dashboard.views.rates import RateTracker
 from forebay.serve.dashboard.views.timeline import timeline_of, timeline_of_gone, was_given
@@ -56,6 +60,41 @@ def test_the_pages_and_the_api_show_jobs_of_all_cells(tmp_path: Path, serve_on: 
         for page in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/queues/mail", *(f"/ui/jobs/{job_id}" for job_id in ids)):
             assert admin.client.get(page).status_code == 200, page
     store.close()
+
+
+def test_each_draft_of_a_batch_has_its_own_answer_while_a_cell_is_down(fleet: Fleet, serve_on: Serving) -> None:
+    site = serve_on(fleet.store)
+    fleet.store.put_spec(QueueSpec(name="a-small", capacity=Bounded(1)))
+    fleet.stop("b")
+    lines = [{"kind": "work", "queue": queue} for queue in ("b-jobs", "a-jobs", "a-small", "a-small", "b-jobs")]
+    with site.client(Role.ADMIN) as client:
+        content = "\n".join(json.dumps(line) for line in lines)
+        answer = client.post("/jobs/batch", content=content, headers={"content-type": "application/x-ndjson"})
+        results = [json.loads(line) for line in answer.text.splitlines()]
+        refused = {each["line"]: each["problem"]["type"] for each in results if "problem" in each}
+        down = "urn:forebay:store-unavailable"
+        assert refused == {1: down, 4: "urn:forebay:queue-full", 5: down}, results
+        assert [each["accepted"] for each in results if "accepted" in each] == [2], results
+        assert client.post("/jobs", json=lines[0]).status_code == 503
+        assert client.post("/jobs", json=lines[1]).status_code == 202
+    assert [backlog.depth for backlog in fleet.store.backlog(["a-jobs", "a-small"])] == [2, 1]
+
+
+def test_single_drafts_that_share_a_call_have_their_own_answers_while_a_cell_is_down(
+    fleet: Fleet, serve_on: Serving
+) -> None:
+    site = serve_on(fleet.store)
+    fleet.stop("b")
+
+    async def post() -> list[int]:
+        async with httpx.AsyncClient(
+            base_url=site.url, headers={"authorization": f"Bearer {site.key(Role.ADMIN)}"}
+        ) as client:
+            posts = [client.post("/jobs", json={"kind": "work", "queue": QUEUES["ab"[n % 2]]}) for n in range(40)]
+            return [answer.status_code for answer in await asyncio.gather(*posts)]
+
+    assert asyncio.run(post()) == [202, 503] * 20
+    assert fleet.store.backlog(["a-jobs"])[0].depth == 20
 
 
 def test_rates_timelines_counters_and_runs_are_those_of_all_cells(fleet: Fleet) -> None:

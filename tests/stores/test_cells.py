@@ -425,6 +425,24 @@ def test_a_cell_that_fails_holds_up_no_other(homes: Homes) -> None:
         assert set(store.settle([(lease, Ack()) for lease in left])) == {Settled.APPLIED}
 
 
+def test_drafts_of_living_cells_are_accepted_beside_those_of_a_dead_one(homes: Homes) -> None:
+    with opened(homes, file('mail = "a"\nnews = "b"\nbills = "c"', cells="abc")) as store:
+        store.put_spec(QueueSpec(name="bills", capacity=Bounded(1)))
+        homes.failing.add("memory://b")
+        mixed = [Draft("work", queue=queue) for queue in ("news", "mail", "bills", "bills")]
+        with pytest.raises(PartlyDone, match="1 of 4 items are done") as caught:
+            store.enqueue(mixed)
+        assert [each is None for each in caught.value.answers] == [True, False, True, True]
+        assert [type(cause) for cause in caught.value.causes] == [CellDown, type(None), QueueFull, QueueFull]
+        with pytest.raises(PartlyDone, match="2 of 3 items are done"):
+            store.enqueue(mixed[:3])
+        with pytest.raises(CellDown):
+            store.enqueue([mixed[0], mixed[0]])
+        with pytest.raises(PartlyDone, match="0 of 3 items are done") as caught:
+            store.enqueue([mixed[0], mixed[2], mixed[3]])
+        assert [type(cause) for cause in caught.value.causes] == [CellDown, QueueFull, QueueFull]
+
+
 def test_where_all_cells_fail_the_claim_fails(homes: Homes) -> None:
     with opened(homes, file()) as store:
         homes.failing.update(["memory://a", "memory://b"])

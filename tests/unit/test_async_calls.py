@@ -8,7 +8,7 @@ import pytest
 
 from forebay.async_calls import MAX_WAITING, AsyncEnqueue
 from forebay.client import Forebay
-from forebay.core.errors import Invalid, QueueFull, StoreFailed
+from forebay.core.errors import ForebayError, Invalid, PartlyDone, QueueFull, StoreFailed
 from forebay.core.job import Draft
 from forebay.core.limits import MAX_BATCH
 from forebay.store.protocol import Receipt
@@ -106,6 +106,30 @@ def test_a_store_that_fails_fails_all_and_is_not_called_again(calls: Calls) -> N
     answers = asyncio.run(put_all(AsyncEnqueue(calls.enqueue), ["a", "b"]))
     assert [type(answer) for answer in answers] == [StoreFailed, StoreFailed]
     assert calls.kinds == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    "cause", [StoreFailed("cell b", "connection refused"), Invalid("key", "it is too long", "shorten it")]
+)
+def test_of_several_cells_one_that_fails_or_refuses_fails_its_own_drafts_only(
+    cause: ForebayError, calls: Calls
+) -> None:
+    def enqueue(drafts: Sequence[Draft]) -> list[Receipt]:
+        good = [draft for draft in drafts if not draft.kind.startswith("b")]
+        if len(good) == len(drafts):
+            return calls.enqueue(drafts)
+        if not good:
+            calls.kinds.append([draft.kind for draft in drafts])
+            raise cause
+        receipts = dict(zip([draft.kind for draft in good], calls.enqueue(good), strict=True))
+        raise PartlyDone([receipts.get(draft.kind) for draft in drafts], cause)
+
+    answers = asyncio.run(put_all(AsyncEnqueue(enqueue), ["a1", "b1", "a2", "b2"]))
+    assert [answer is cause or isinstance(answer, Receipt) for answer in answers] == [True] * 4
+    assert [isinstance(answer, Receipt) for answer in answers] == [True, False, True, False]
+    assert calls.stored == ["a1", "a2"]
+    again = [] if isinstance(cause, StoreFailed) else [["b1"], ["b2"]]
+    assert sorted(calls.kinds[1:]) == again
 
 
 def test_drafts_of_a_queue_that_was_full_are_enqueued_one_by_one(calls: Calls) -> None:

@@ -123,14 +123,18 @@ class PartlyDone(StoreFailed):
     """A call over several cells: some did their part, others did not.
 
     answers  one for each item of the call, in order; None: nothing is known to be done
+    causes   why, for each item without an answer; unless it is a `StoreFailed`, nothing is done
     """
 
-    def __init__(self, answers: Sequence[object], cause: ForebayError) -> None:
+    def __init__(
+        self, answers: Sequence[object], cause: ForebayError, causes: Sequence[ForebayError | None] = ()
+    ) -> None:
         done = sum(answer is not None for answer in answers)
         reason = f"{done} of {len(answers)} items are done, then: {cause}"
         super().__init__("a call over several cells", reason, "repeat it for the items without an answer")
         self.answers = answers
         self.cause = cause
+        self.causes = causes or [cause if answer is None else None for answer in answers]
 
 
 class HalfIngested(ForebayError):

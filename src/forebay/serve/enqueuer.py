@@ -2,7 +2,7 @@
 
 A call of the store is all or nothing, so one bad draft would fail the whole batch. A refused batch is therefore split
 until every draft has its own result. When the store fails, every draft of the batch fails with its error, because it is
-unknown what was written.
+unknown what was written. When one of several cells fails, that is so for its own drafts only.
 
 A queue with the capacity policy `Block` makes its producers wait. Its drafts are enqueued one per call on threads of
 their own, so that they do not delay other queues. The set of such queues is refreshed every `_SPECS_SECONDS`.
@@ -12,9 +12,9 @@ import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from forebay.core.errors import Closed, ForebayError, QueueFull, StoreFailed
+from forebay.core.errors import Closed, ForebayError, PartlyDone, QueueFull, StoreFailed
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.core.policy import Block, Bounded
@@ -138,6 +138,8 @@ def enqueue_each(store: Store, drafts: list[Draft]) -> list[IntakeResult]:
         return []
     try:
         return list(store.enqueue(drafts))
+    except PartlyDone as partly:
+        return _answer_partly(store, drafts, partly)
     except (StoreFailed, Closed) as error:
         return [error] * len(drafts)
     except QueueFull as full:
@@ -149,6 +151,18 @@ def enqueue_each(store: Store, drafts: list[Draft]) -> list[IntakeResult]:
             return [error]
         half = len(drafts) // 2
         return enqueue_each(store, drafts[:half]) + enqueue_each(store, drafts[half:])
+
+
+def _answer_partly(store: Store, drafts: list[Draft], partly: PartlyDone) -> list[IntakeResult]:
+    """Receipts of cells that have accepted their part; what the others refused is enqueued again by itself."""
+    answers = [
+        answer if isinstance(answer, Receipt) else cast(Exception, cause)
+        for answer, cause in zip(partly.answers, partly.causes, strict=True)
+    ]
+    refused = [place for place, answer in enumerate(answers) if not isinstance(answer, Receipt | StoreFailed)]
+    for place, answer in zip(refused, enqueue_each(store, [drafts[place] for place in refused]), strict=True):
+        answers[place] = answer
+    return answers
 
 
 def _enqueue_around_full(store: Store, drafts: list[Draft], full: QueueFull) -> list[IntakeResult]:

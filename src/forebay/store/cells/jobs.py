@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
@@ -25,11 +25,15 @@ class Jobs:
     # -- intake
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """All or nothing where the drafts live in one cell; else each cell takes its part whole, or `PartlyDone`."""
+        """All or nothing where the drafts live in one cell; else each cell takes its part whole, or `PartlyDone`.
+
+        A part that fails holds up no other. A part that is refused before anything else was done refuses the call.
+        """
         self._group.check_open()
         receipts: list[Receipt | None] = [None] * len(drafts)
         parts = deque(self._parts(drafts).items())
         closed: set[Cell] = set()
+        causes: list[ForebayError | None] = [None] * len(drafts)
         while parts:
             cell, places = parts.popleft()
             part = [drafts[place] for place in places]
@@ -40,11 +44,15 @@ class Jobs:
                     self._group.refresh()
                     parts.extendleft(self._parts(drafts, left, moving=False).items())
             except ForebayError as error:
-                if not any(receipts):
+                if not (isinstance(error, StoreFailed) or any(receipts) or any(causes)):
                     raise
-                raise PartlyDone(receipts, error) from error
+                for place in places:
+                    causes[place] = error
+                continue
             for place, receipt in zip(places, found, strict=True):
                 receipts[place] = receipt
+        if failures := [cause for cause in causes if cause is not None]:
+            _raise(receipts, causes, failures)
         return [receipt for receipt in receipts if receipt is not None]
 
     def _parts(
@@ -192,3 +200,13 @@ class Jobs:
             if gone < limit:
                 gone += cell.purge(state, before, limit - gone, queue)
         return gone
+
+
+def _raise(
+    receipts: list[Receipt | None], causes: list[ForebayError | None], failures: Sequence[ForebayError]
+) -> NoReturn:
+    """The failure of a store alone, if nothing else happened."""
+    refused = [failure for failure in failures if not isinstance(failure, StoreFailed)]
+    if any(receipts) or refused:
+        raise PartlyDone(receipts, failures[0], causes) from failures[0]
+    raise failures[0]
