@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from forebay.core.gate import lane_gates, whole_gates
+from forebay.core.gate import whole_gates
 from forebay.core.instant import days, seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import Change, JobRange, LedgerEntry, Record
@@ -16,6 +16,7 @@ from forebay.core.outcome import Ack, DeadLetter, Failure
 from forebay.core.policy import AtMost, Bounded, Rate, Retained, Shed, Until
 from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics import gates
 from forebay.serve.metrics.poller import Stalls
@@ -182,12 +183,12 @@ def test_every_name_of_a_gate_has_its_sort() -> None:
     capped = AtMost(3) & AtMost(3, per="subject") & Until("go", per="tenant") & Until("up")
     spec = QueueSpec(name="q", eligibility=capped)
     names = [gate.name for gate in whole_gates(spec)]
-    names += lane_gates(spec, Draft("k", None, "q", tenant="a", subject="x/y/../z"))
+    names += Stamper(spec).lane_gates(Draft("k", None, "q", tenant="a", subject="x/y/../z"))
     paced = (
         AtMost(3, per="tenant", shared="gpu") & Rate(3, seconds(1)) & Rate(3, seconds(1), per="tenant", shared="api")
     )
     spec = QueueSpec(name="p", eligibility=paced)
-    names += [*(gate.name for gate in whole_gates(spec)), *lane_gates(spec, Draft("k", tenant="a.b"))]
+    names += [*(gate.name for gate in whole_gates(spec)), *Stamper(spec).lane_gates(Draft("k", tenant="a.b"))]
     assert sorted(map(gates.gate_label, names)) == [
         ("", "cap/@gpu/tenant"),
         ("", "rate/@api/tenant"),

@@ -17,15 +17,14 @@ from forebay.core.gate import (
     gate_of,
     has_gate,
     is_open,
-    lane_gates,
     lane_key,
-    line_of,
     whole_gates,
 )
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.policy import All, AtMost, Eligibility, Immediate, InOrder, LatestWins, Rate, Until
 from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
 from tests.unit.values import NOW, SECOND
 
 FULL = Draft("email", tenant="acme", subject="order 42")
@@ -34,6 +33,14 @@ BARE = Draft("email")
 
 def spec(eligibility: Eligibility, name: str = "q") -> QueueSpec:
     return QueueSpec(name=name, eligibility=eligibility)
+
+
+def lane_gates(of: QueueSpec, draft: Draft) -> tuple[str, ...]:
+    return Stamper(of).lane_gates(draft)
+
+
+def line_of(of: QueueSpec, draft: Draft) -> Line | None:
+    return Stamper(of).line(draft)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from forebay.core.instant import minutes
 from forebay.core.job import Draft
 from forebay.core.policy import Fair, KeepFor, Priority
 from forebay.core.spec import QueueSpec
+from forebay.store.connection_pool import masked
 from forebay.store.postgres.claims import ClaimCursor, LeaseCursor
-from forebay.store.postgres.connect import masked, without_password
+from forebay.store.postgres.connect import without_password
 from forebay.store.postgres.health import Health, IdleSlot, Open, Standby, TableHealth
 from forebay.store.postgres.runs import DraftRun, facts_json, group
 from forebay.store.postgres.session import KnownSpec

@@ -98,15 +98,11 @@ def whole_gates(spec: QueueSpec) -> tuple[Gate, ...]:
     return tuple(_gate(_prefix(spec.name, term), term) for term in terms)
 
 
-def lane_gates(spec: QueueSpec, draft: Draft) -> tuple[str, ...]:
+def gates_among(terms: Iterable[LaneTerm], draft: Draft) -> tuple[str, ...]:
     """The names of the gates of the draft's lane; an `Until` counts with and without a field.
 
     A job without the field that a term names is not held by that term.
     """
-    return gates_among(lane_terms(spec), draft)
-
-
-def gates_among(terms: Iterable[LaneTerm], draft: Draft) -> tuple[str, ...]:
     return tuple(sorted([name for term in terms if (name := term.gate_name(draft)) is not None]))
 
 
@@ -135,10 +131,6 @@ def lane_terms(spec: QueueSpec) -> tuple[LaneTerm, ...]:
             prefix = _prefix(spec.name, term)
             found.append(LaneTerm(prefix, term.per, _gate(prefix, term)))
     return tuple(found)
-
-
-def line_of(spec: QueueSpec, draft: Draft) -> Line | None:
-    return line_among(line_terms(spec), draft)
 
 
 def line_among(terms: Iterable[LineTerm], draft: Draft) -> Line | None:

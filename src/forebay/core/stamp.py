@@ -21,7 +21,17 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from forebay.core.entries import LEADING, TIMED, UNTIMED, DeadLetterRule, Entry, Replaced
-from forebay.core.gate import Gate, check_cost, gate_among, gates_among, lane_terms, line_among, line_terms, whole_gates
+from forebay.core.gate import (
+    Gate,
+    Line,
+    check_cost,
+    gate_among,
+    gates_among,
+    lane_terms,
+    line_among,
+    line_terms,
+    whole_gates,
+)
 from forebay.core.instant import Duration, Instant, micros
 from forebay.core.job import Draft, State
 from forebay.core.limits import MAX_INSTANT
@@ -165,8 +175,8 @@ class Stamper:
         base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
         if self.gated and draft.cost > 1:
             check_cost(spec, draft)
-        gates = gates_among(self._terms, draft) if self._terms else ()
-        line, blocks = (self._line_terms and line_among(self._line_terms, draft)) or _NO_LINE
+        gates = self.lane_gates(draft) if self._terms else ()
+        line, blocks = self.line(draft) or _NO_LINE if self._line_terms else _NO_LINE
         return Entry(
             job_id,
             draft.queue,
@@ -193,6 +203,14 @@ class Stamper:
             line,
             blocks,
         )
+
+    def lane_gates(self, draft: Draft) -> tuple[str, ...]:
+        """The gates of the draft's lane."""
+        return gates_among(self._terms, draft)
+
+    def line(self, draft: Draft) -> Line | None:
+        """The line that the draft joins."""
+        return line_among(self._line_terms, draft)
 
     def gate(self, name: str) -> Gate | None:
         """A gate that jobs were stamped with, by the current spec; None: it no longer holds jobs."""

@@ -14,6 +14,7 @@ from math import nan
 from threading import BoundedSemaphore, Event, Lock
 from time import monotonic
 from typing import Final, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from forebay.core.errors import Closed, Invalid, StoreFailed
 
@@ -36,6 +37,14 @@ _FIRST_PAUSE: Final = 0.02
 _MAX_PAUSE: Final = 1.0
 
 L = TypeVar("L")
+
+
+def masked(url: str) -> str:
+    """The URL of a server for display: without its password and its options."""
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    user = login.partition(":")[0]
+    return f"{parts.scheme}://{user}{'@' if user else ''}{hosts}{parts.path}"
 
 
 def split_call_timeout(url: str) -> tuple[str, float]:

@@ -20,6 +20,7 @@ import msgspec
 
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError, Invalid
+from forebay.store.connection_pool import masked
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay_proof.conformance import Case, CaseResult, Status, cases, run
@@ -90,7 +91,6 @@ class Databases(Location):
     """The same on a Postgres server: a scratch database for each case."""
 
     def __init__(self, url: str) -> None:
-        from forebay.store.postgres.connect import masked
         from forebay_proof.servers.scratch import Scratch
 
         super().__init__("memory://")

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from math import ceil
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import psycopg
@@ -30,7 +30,14 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.types import TypeInfo
 
 from forebay.core.errors import Invalid, StoreFailed
-from forebay.store.connection_pool import CALL_SECONDS, REMEDY, ConnectionPool, RetryDeadline, split_call_timeout
+from forebay.store.connection_pool import (
+    CALL_SECONDS,
+    REMEDY,
+    ConnectionPool,
+    RetryDeadline,
+    masked,
+    split_call_timeout,
+)
 
 _log = logging.getLogger("forebay.store")
 
@@ -464,14 +471,6 @@ def _fetch(statement: str, parameters: Sequence[Any], pooled: PooledConnection) 
 def is_read_only(session: pq.abc.PGconn) -> bool:
     """Whether the server has reported to this session that it is a standby, or read-only."""
     return any(session.parameter_status(name) == b"on" for name in _READ_ONLY)
-
-
-def masked(url: str) -> str:
-    """The URL for display: without its password."""
-    parts = urlsplit(url)
-    login, _, places = parts.netloc.rpartition("@")
-    user = login.partition(":")[0]
-    return f"{parts.scheme}://{user}{'@' if user else ''}{places}{parts.path}"
 
 
 def without_password(text: str, url: str) -> str:

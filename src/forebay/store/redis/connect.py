@@ -36,7 +36,7 @@ from redis.crc import key_slot
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.names import is_name
-from forebay.store.connection_pool import REMEDY, ConnectionPool, RetryDeadline, split_call_timeout
+from forebay.store.connection_pool import REMEDY, ConnectionPool, RetryDeadline, masked, split_call_timeout
 from forebay.store.redis.scripts import Script, script
 
 Durability = Literal["always", "everysec", "none", "trusted"]
@@ -74,7 +74,7 @@ class Address(Struct, frozen=True):
         url, call_timeout = split_call_timeout(url)
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        name = _masked(url)
+        name = masked(url)
         nodes: tuple[Node, ...] = ()
         if parts.scheme.endswith(_CLUSTER):
             nodes, parts = _split_nodes(parts)
@@ -143,14 +143,6 @@ def _replicas(given: str | None, durable: bool) -> int:
     if not given.isascii() or not given.isdigit() or int(given) > _MAX_REPLICAS:
         raise Invalid("replicas", f"{given!r} is not an integer in 0 … {_MAX_REPLICAS}", "write ?replicas=1")
     return int(given)
-
-
-def _masked(url: str) -> str:
-    """The URL without its password."""
-    parts = urlsplit(url)
-    login, _, place = parts.netloc.rpartition("@")
-    user = login.partition(":")[0]
-    return f"{parts.scheme}://{user}{'@' if user else ''}{place}{parts.path}"
 
 
 _log = logging.getLogger("forebay.store")

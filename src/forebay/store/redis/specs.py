@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import Invalid, WrongQueueKind
-from forebay.core.gate import Gate, check_cost, lane_gates, lane_terms, line_of, whole_gates
+from forebay.core.gate import Gate, check_cost, lane_terms, whole_gates
 from forebay.core.instant import micros
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo, KeepFor, Retained, Shed
@@ -61,7 +61,7 @@ class KnownSpec:
             except Invalid as error:
                 shape["wrong"] = (error.field, error.reason, error.remedy)
         if self.stamper.stamped:
-            more |= _stamps(spec, draft)
+            more |= self._stamps(draft)
         if draft.key is not None:
             digest, window = self.stamper.key(draft, 0)
             shape["digest"] = digest.hex()
@@ -90,17 +90,11 @@ class KnownSpec:
         }
         return {name: value for name, value in more.items() if value is not None}
 
-
-def _stamps(spec: QueueSpec, draft: Draft) -> dict[str, Any]:
-    """The gates of the draft's lane, and its line."""
-    stamps: dict[str, Any] = {}
-    if gates := lane_gates(spec, draft):
-        stamps["gates"] = gates
-    if line := line_of(spec, draft):
-        stamps["line"] = line.name
-        if line.blocks:
-            stamps["blocks"] = True
-    return stamps
+    def _stamps(self, draft: Draft) -> dict[str, Any]:
+        """The gates of the draft's lane, and its line."""
+        gates, (line, blocks) = self.stamper.lane_gates(draft), self.stamper.line(draft) or (None, False)
+        stamps = {"gates": gates or None, "line": line, "blocks": blocks or None}
+        return {name: value for name, value in stamps.items() if value is not None}
 
 
 class EncodedDrafts(Struct, frozen=True, omit_defaults=True):
