@@ -101,11 +101,11 @@ class EventFilter(Struct, frozen=True):
             raise Invalid("changes", f"{unknown[0]!r} is not a change", f"use {', '.join(Change)}")
         return cls(_names("queue", queue), _names("kinds", kinds), wanted)
 
-    def takes(self, span: JobRange) -> bool:
+    def takes(self, job_range: JobRange) -> bool:
         """Whether jobs of this range may match. The kind is compared job by job."""
-        if self.queues and span.queue not in self.queues:
+        if self.queues and job_range.queue not in self.queues:
             return False
-        return span.change in self.changes if self.changes else span.change not in _QUIET
+        return job_range.change in self.changes if self.changes else job_range.change not in _QUIET
 
 
 class Position(Struct, frozen=True):
@@ -172,35 +172,35 @@ class LedgerEvents:
     def _of_entry(self, entry: LedgerEntry, first: int) -> Iterator[Event]:
         """The events of one record from its job `first` on."""
         index = 0
-        for span in entry.record.spans:
-            if index + span.n > first and self._wanted.takes(span):
-                for place in range(max(0, first - index), span.n):
+        for job_range in entry.record.ranges:
+            if index + job_range.n > first and self._wanted.takes(job_range):
+                for place in range(max(0, first - index), job_range.n):
                     at = Position(entry.offset, index + place)
-                    if (event := self._event(entry.record, span, place, at)) is not None:
+                    if (event := self._event(entry.record, job_range, place, at)) is not None:
                         self.position = at
                         yield event
-            index += span.n
+            index += job_range.n
         self.position = Position(entry.offset, max(index, first) - 1)
 
-    def _event(self, record: Record, span: JobRange, place: int, at: Position) -> Event | None:
-        trait = (span.traits[place] if span.traits else None) or _PLAIN
-        kind = trait.kind or span.kind
+    def _event(self, record: Record, job_range: JobRange, place: int, at: Position) -> Event | None:
+        trait = (job_range.traits[place] if job_range.traits else None) or _PLAIN
+        kind = trait.kind or job_range.kind
         if self._wanted.kinds and kind not in self._wanted.kinds:
             return None
         return Event(
             str(at),
             record.at,
-            span.change,
-            span.first + place,
-            span.queue,
+            job_range.change,
+            job_range.first + place,
+            job_range.queue,
             kind,
-            span.delivery,
-            span.attempt,
-            span.max_attempts,
-            span.enqueued_at,
-            span.due_at,
-            span.claimed_at,
-            span.until,
+            job_range.delivery,
+            job_range.attempt,
+            job_range.max_attempts,
+            job_range.enqueued_at,
+            job_range.due_at,
+            job_range.claimed_at,
+            job_range.until,
             record.owner,
             trait.tenant,
             trait.subject,

@@ -64,7 +64,7 @@ Statement = Callable[[str], tuple[str, tuple[str, ...]]]
 
 
 class _Put(Struct, omit_defaults=True):
-    """A draft as `forebay.enqueue_draft` takes it. Instants and spans are microseconds."""
+    """A draft as `forebay.enqueue_draft` takes it. Instants and durations are microseconds."""
 
     kind: str
     body: msgspec.Raw

@@ -265,8 +265,9 @@ CELL_MUTANTS = [
     Mutant(
         "records of a cell have the ids of its own store",
         f"{_HOME}/ids.py",
-        "        spans = [replace(span, first=self.outside(span.first)) for span in entry.record.spans]\n",
-        "        spans = entry.record.spans\n",
+        "        ranges = [replace(job_range, first=self.outside(job_range.first)) "
+        "for job_range in entry.record.ranges]\n",
+        "        ranges = entry.record.ranges\n",
         (*_EVENTS, "-k", "from_any"),
     ),
     Mutant(

@@ -11,10 +11,10 @@ TRACES = ("tests/serve/test_tracing.py",)
 
 METRICS_MUTANTS = [
     Mutant(
-        "jobs with a trait are counted as the span's kind",
+        "jobs with a trait are counted as the range's kind",
         f"{METRICS}/tally.py",
-        "            kind = span.kind if trait is None or trait.kind is None else trait.kind\n",
-        "            kind = span.kind\n",
+        "            kind = job_range.kind if trait is None or trait.kind is None else trait.kind\n",
+        "            kind = job_range.kind\n",
         TALLY,
     ),
     Mutant(
@@ -25,13 +25,13 @@ METRICS_MUTANTS = [
         TALLY,
     ),
     Mutant(
-        "a span counts as one job", f"{METRICS}/tally.py", "row.counts[change] += n", "row.counts[change] += 1", TALLY
+        "a range counts as one job", f"{METRICS}/tally.py", "row.counts[change] += n", "row.counts[change] += 1", TALLY
     ),
     Mutant(
         "lateness counts every claim",
         f"{METRICS}/tally.py",
-        "if span.delivery == 1 and span.due_at > span.enqueued_at:",
-        "if span.due_at > span.enqueued_at:",
+        "if job_range.delivery == 1 and job_range.due_at > job_range.enqueued_at:",
+        "if job_range.due_at > job_range.enqueued_at:",
         TALLY,
     ),
     Mutant(

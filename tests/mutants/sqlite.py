@@ -29,7 +29,7 @@ SQLITE_MUTANTS = [
         "sqlite: a settle and the claim behind it are two commits",
         f"{_SQLITE}/leases.py",
         "        return self.session.write(work)\n",
-        "        return self.settle(settlements), self.claim(wants, owner, span)\n",
+        "        return self.settle(settlements), self.claim(wants, owner, lease_for)\n",
         ("tests/stores/test_sqlite.py", "-k", "share_one_commit"),
     ),
     Mutant(

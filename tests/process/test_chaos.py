@@ -87,8 +87,8 @@ def test_a_held_transaction_is_measured(tmp_path: Path) -> None:
     """No machine does twice as much beside it: that is found, and nothing else. Times are for quiet machines."""
     plan = find("held")
     (fault,) = plan.faults
-    spans = msgspec.to_builtins({"lasts": Scaled(2, 0, 0), "before": Scaled(1, 0, 0)})
-    hasty = msgspec.structs.replace(fault, args={**spans, "completed": 2.0, "slower": 1_000.0, "normal": 0.0})
+    durations = msgspec.to_builtins({"lasts": Scaled(2, 0, 0), "before": Scaled(1, 0, 0)})
+    hasty = msgspec.structs.replace(fault, args={**durations, "completed": 2.0, "slower": 1_000.0, "normal": 0.0})
     proof = msgspec.structs.replace(plan.proof, acks=100)
     outcome = Runner(
         msgspec.structs.replace(plan, faults=(hasty,), proof=proof), "postgres", "postgres", tmp_path

@@ -242,12 +242,12 @@ def test_a_claim_in_another_name_is_in_the_ledger(postgres_url: str, serve_on: S
     [lease] = claimed(client, owner="w9")
     settled(client, {"lease": lease["lease"], "outcome": "fail", "error": {"kind": "E"}})
     records = [entry.record for entry in store.ledger(-1, 1000)]
-    claim = next(record for record in records if record.verb == "claim" and record.spans)
+    claim = next(record for record in records if record.verb == "claim" and record.ranges)
     assert claim.owner is not None
     assert claim.owner.startswith("w9@key:")
-    [span] = next(record.spans for record in records if record.verb == "settle" and record.spans)
-    assert (span.change, span.delivery, span.attempt) == ("retried", 1, 1)
-    assert min(span.enqueued_at, span.due_at, span.claimed_at) > micros(days(1))
+    [job_range] = next(record.ranges for record in records if record.verb == "settle" and record.ranges)
+    assert (job_range.change, job_range.delivery, job_range.attempt) == ("retried", 1, 1)
+    assert min(job_range.enqueued_at, job_range.due_at, job_range.claimed_at) > micros(days(1))
     store.close()
 
 

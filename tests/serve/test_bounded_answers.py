@@ -116,7 +116,7 @@ def test_what_happened_lately_is_read_up_to_a_bound(tmp_path: Path, monkeypatch:
     for _ in range(120):
         store.enqueue([Draft("k")])
     assert RecentRuns().refresh(store).source == "the last 1000 records of the ledger"
-    monkeypatch.setattr(recent_runs, "MAX_SPANS", 60)
+    monkeypatch.setattr(recent_runs, "MAX_RANGES", 60)
     assert RecentRuns().refresh(store).source == "the last 100 records of the ledger"
     store.close()
 

@@ -217,8 +217,8 @@ def test_a_history_is_written_in_full(store: SqliteStore, clock: ManualClock) ->
 
 def test_birth_and_death_in_one_record_are_both_written() -> None:
     """A draft by SQL that no queue can take."""
-    spans = [JobRange(change, 7, 1, "mail", "k") for change in (Change.ACCEPTED, Change.DIED)]
-    moments = timeline._of_job([LedgerEntry(3, Record(5, "enqueue", spans))], 7)
+    ranges = [JobRange(change, 7, 1, "mail", "k") for change in (Change.ACCEPTED, Change.DIED)]
+    moments = timeline._of_job([LedgerEntry(3, Record(5, "enqueue", ranges))], 7)
     assert [moment.change for moment in moments] == ["accepted", "died"]
 
 

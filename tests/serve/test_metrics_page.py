@@ -239,10 +239,10 @@ def test_a_key_for_some_queues_sees_the_series_of_those_alone(durable: Store, se
 
 def test_a_hundred_thousand_names_make_no_more_series_than_the_cap(store: Store) -> None:
     metrics = Metrics(store)
-    spans = [JobRange(Change.ACCEPTED, n, 1, f"q{n % 50_000}", f"k{n}") for n in range(100_000)]
+    ranges = [JobRange(Change.ACCEPTED, n, 1, f"q{n % 50_000}", f"k{n}") for n in range(100_000)]
     ends = (Change.CLAIMED, Change.ACKED)
-    spans += [JobRange(change, n, 1, f"q{n}", f"k{n}", 1, 1, 1, 1, 1, 1) for n in range(1_000) for change in ends]
-    metrics.tally.take([LedgerEntry(0, Record(1_000_000, "enqueue", spans))])
+    ranges += [JobRange(change, n, 1, f"q{n}", f"k{n}", 1, 1, 1, 1, 1, 1) for n in range(1_000) for change in ends]
+    metrics.tally.take([LedgerEntry(0, Record(1_000_000, "enqueue", ranges))])
     for n in range(1_000):
         metrics.meters.requested(f"M{n}", "/jobs/{job_id}", 200, 0.1)
     text = exposition("", metrics.families(), process=False)[0].decode()

@@ -38,9 +38,9 @@ def plainly(entries: list[LedgerEntry]) -> Counts:
     counts: Counter[tuple[str, str, str]] = Counter()
     for entry in entries:
         for job in job_changes(entry.record):
-            counts[job.span.queue, job.kind, job.change] += 1
+            counts[job.job_range.queue, job.kind, job.change] += 1
             if job.trait.error_kind == ABANDONED and job.change in (Change.RETRIED, Change.DIED):
-                counts[job.span.queue, job.kind, RECLAIMED] += 1
+                counts[job.job_range.queue, job.kind, RECLAIMED] += 1
     found: Counts = {}
     for (queue, kind, change), count in counts.items():
         found.setdefault((queue, kind), dict.fromkeys(COUNTED, 0))[change] = count
@@ -53,15 +53,15 @@ def lengths(entries: list[LedgerEntry]) -> dict[str, list[int]]:
     for entry in entries:
         at = entry.record.at
         for job in job_changes(entry.record):
-            span = job.span
+            job_range = job.job_range
             if job.change == Change.CLAIMED:
-                found["wait"].append(at - span.due_at)
-                if span.delivery == 1 and span.due_at > span.enqueued_at:
-                    found["lateness"].append(at - span.due_at)
+                found["wait"].append(at - job_range.due_at)
+                if job_range.delivery == 1 and job_range.due_at > job_range.enqueued_at:
+                    found["lateness"].append(at - job_range.due_at)
             if job.change in LEASED:
-                found["run"].append(at - span.claimed_at)
-            if job.change in ENDS and span.enqueued_at:
-                found["total"].append(at - span.enqueued_at)
+                found["run"].append(at - job_range.claimed_at)
+            if job.change in ENDS and job_range.enqueued_at:
+                found["total"].append(at - job_range.enqueued_at)
     return found
 
 
@@ -198,9 +198,9 @@ def test_names_beyond_the_cap_are_counted_together() -> None:
 
 def test_kinds_that_share_a_range_are_told_apart() -> None:
     traits = [None, Trait(kind="b"), Trait(kind="b", error_kind=ABANDONED), Trait(error_kind="Oops")]
-    span = JobRange(Change.RETRIED, 1, 4, "q", "a", 1, 1, 0, 1, 1, 1, 5, traits)
+    job_range = JobRange(Change.RETRIED, 1, 4, "q", "a", 1, 1, 0, 1, 1, 1, 5, traits)
     tally = EventTally(LabelNames())
-    tally.take([LedgerEntry(0, Record(3_000_001, "settle", [span]))])
+    tally.take([LedgerEntry(0, Record(3_000_001, "settle", [job_range]))])
     counts = tally.counts()
     assert {pair: (row[Change.RETRIED], row[RECLAIMED]) for pair, row in counts.items()} == {
         ("q", "a"): (2, 0),

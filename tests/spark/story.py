@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from forebay.core.ledger import Change, JobRange, LedgerEntry, Record, Trait
 from forebay.spark.arrow import arrow_schema, flatten
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
-from tests.spans import joined
+from tests.ranges import joined
 
 START = 1_900_000_000_000_000
 SECOND = 1_000_000
@@ -28,7 +28,7 @@ LEASE = 30 * SECOND
 class Step:
     at: int
     verb: str
-    span: JobRange | None = None
+    job_range: JobRange | None = None
     owner: str | None = None
     name: str | None = None
     tick: int | None = None
@@ -66,13 +66,18 @@ class Story:
         """Steps of one verb, moment and owner are one record."""
         batches: dict[tuple[object, ...], list[Step]] = {}
         for step in sorted(self.steps, key=lambda step: step.at):
-            alone = len(batches) if step.span is None or step.name else 0
+            alone = len(batches) if step.job_range is None or step.name else 0
             batches.setdefault((step.at, step.verb, step.owner, step.name, step.tick, alone), []).append(step)
         entries = []
         for offset, (key, steps) in enumerate(batches.items()):
-            spans = joined(sorted((step.span for step in steps if step.span is not None), key=lambda span: span.first))
+            ranges = joined(
+                sorted(
+                    (step.job_range for step in steps if step.job_range is not None),
+                    key=lambda duration: duration.first,
+                )
+            )
             first = steps[0]
-            record = Record(first.at, first.verb, spans, first.owner, first.name, first.tick)
+            record = Record(first.at, first.verb, ranges, first.owner, first.name, first.tick)
             assert key[0] == record.at
             entries.append(LedgerEntry(offset, record))
         return entries
@@ -129,9 +134,9 @@ class Life:
 
     def accept(self, *, receipt: bool = True, traits: list[Trait | None] | None = None, **fire: Any) -> "Life":
         """`fire`: name and tick of the schedule that fires it."""
-        span = JobRange(Change.ACCEPTED, self.first, self.n, self.queue, self.kind, max_attempts=self.lives)
-        span = replace(span, enqueued_at=self.born, due_at=self.due, traits=traits)
-        self.story.steps.append(Step(self.at, "fire" if fire else "enqueue", span, **fire))
+        job_range = JobRange(Change.ACCEPTED, self.first, self.n, self.queue, self.kind, max_attempts=self.lives)
+        job_range = replace(job_range, enqueued_at=self.born, due_at=self.due, traits=traits)
+        self.story.steps.append(Step(self.at, "fire" if fire else "enqueue", job_range, **fire))
         if receipt and not fire:
             for job_id in self.ids:
                 self.seqs.append(self.story.seq())
@@ -200,12 +205,12 @@ class Life:
 
     def _leased(self, change: Change, verb: str, *, owner: str | None = None, **other: Any) -> "Life":
         """A change of a running job carries what its lease said."""
-        span = JobRange(change, self.first, self.n, self.queue, self.kind, self.delivery, self.attempt)
-        span = replace(span, enqueued_at=self.born, due_at=self.due, claimed_at=self.claimed, **other)
-        self.story.steps.append(Step(self.at, verb, span, owner))
+        job_range = JobRange(change, self.first, self.n, self.queue, self.kind, self.delivery, self.attempt)
+        job_range = replace(job_range, enqueued_at=self.born, due_at=self.due, claimed_at=self.claimed, **other)
+        self.story.steps.append(Step(self.at, verb, job_range, owner))
         return self
 
     def _bare(self, change: Change, verb: str, **other: Any) -> "Life":
-        span = replace(JobRange(change, self.first, self.n, self.queue, self.kind), **other)
-        self.story.steps.append(Step(self.at, verb, span))
+        job_range = replace(JobRange(change, self.first, self.n, self.queue, self.kind), **other)
+        self.story.steps.append(Step(self.at, verb, job_range))
         return self

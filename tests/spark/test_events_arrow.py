@@ -27,32 +27,32 @@ def naive(entries: list[LedgerEntry]) -> list[dict[str, Any]]:
         common |= {"offset": entry.offset, "event_at": instant(record.at), "verb": record.verb}
         common |= {"owner": record.owner, "name": record.name, "tick": instant(record.tick or 0)}
         common["day"] = date(1970, 1, 1) + timedelta(days=record.at // 86_400_000_000)
-        jobs = [(span, number) for span in record.spans for number in range(span.n)]
+        jobs = [(job_range, number) for job_range in record.ranges for number in range(job_range.n)]
         common["places"] = max(1, len(jobs))
         if not jobs:
             rows.append(common | {"place": 0})
-        for place, (span, number) in enumerate(jobs):
-            trait = (span.traits[number] if span.traits else None) or Trait()
-            born = span.change == Change.ACCEPTED
-            until = instant(span.until)
+        for place, (job_range, number) in enumerate(jobs):
+            trait = (job_range.traits[number] if job_range.traits else None) or Trait()
+            born = job_range.change == Change.ACCEPTED
+            until = instant(job_range.until)
             rows.append(
                 common
                 | {
                     "place": place,
-                    "change": span.change,
-                    "job_id": span.first + number,
-                    "queue": span.queue,
-                    "kind": trait.kind or span.kind,
-                    "delivery": span.delivery or None,
-                    "attempt": span.attempt or None,
-                    "max_attempts": span.max_attempts or None,
+                    "change": job_range.change,
+                    "job_id": job_range.first + number,
+                    "queue": job_range.queue,
+                    "kind": trait.kind or job_range.kind,
+                    "delivery": job_range.delivery or None,
+                    "attempt": job_range.attempt or None,
+                    "max_attempts": job_range.max_attempts or None,
                     "priority": trait.priority if born else None,
-                    "enqueued_at": instant(span.enqueued_at or (record.at if born else 0)),
-                    "due_at": instant(span.due_at),
-                    "claimed_at": instant(span.claimed_at),
-                    "lease_until": until if span.change in ("claimed", "extended") else None,
-                    "next_at": until if span.change in ("retried", "released", "redriven") else None,
-                    "kept_until": until if span.change in ("acked", "discarded", "cancelled") else None,
+                    "enqueued_at": instant(job_range.enqueued_at or (record.at if born else 0)),
+                    "due_at": instant(job_range.due_at),
+                    "claimed_at": instant(job_range.claimed_at),
+                    "lease_until": until if job_range.change in ("claimed", "extended") else None,
+                    "next_at": until if job_range.change in ("retried", "released", "redriven") else None,
+                    "kept_until": until if job_range.change in ("acked", "discarded", "cancelled") else None,
                     "tenant": trait.tenant,
                     "subject": trait.subject,
                     "key": trait.key,
@@ -74,7 +74,7 @@ def random_entries(seed: int, count: int) -> list[LedgerEntry]:
         own = Trait(some("other"), some("t1"), some("s"), some("k"), draw.choice([0, 7, -3]), some("E"), some("it é"))
         return own if draw.random() < 0.5 else None
 
-    def span() -> JobRange:
+    def job_range() -> JobRange:
         n = draw.choice([1, 1, 2, 5])
         times: list[Any] = [draw.choice([0, 1_700_000_000_000_000 + draw.randrange(10**9)]) for _ in range(4)]
         counts: list[Any] = [draw.choice([0, 1, 2]) for _ in range(3)]
@@ -84,9 +84,9 @@ def random_entries(seed: int, count: int) -> list[LedgerEntry]:
         return JobRange(*fields)
 
     def record() -> Record:
-        spans = [span() for _ in range(draw.choice([0, 1, 1, 3]))]
+        ranges = [job_range() for _ in range(draw.choice([0, 1, 1, 3]))]
         tick = some(1_700_000_000_000_000)
-        return Record(1_700_000_000_000_000 + draw.randrange(10**12), "verb", spans, some("w"), some("name"), tick)
+        return Record(1_700_000_000_000_000 + draw.randrange(10**12), "verb", ranges, some("w"), some("name"), tick)
 
     return [LedgerEntry(offset, record()) for offset in range(count)]
 

@@ -35,7 +35,9 @@ def drafts(count: int, **fields: Any) -> list[Draft]:
 
 def changes(store: Any) -> list[tuple[str, str, int]]:
     entries = store.ledger(-1, 1_000)
-    return [(entry.record.verb, span.change, span.n) for entry in entries for span in entry.record.spans]
+    return [
+        (entry.record.verb, job_range.change, job_range.n) for entry in entries for job_range in entry.record.ranges
+    ]
 
 
 def test_a_source_that_repeats_itself_adds_nothing(store: Any) -> None:

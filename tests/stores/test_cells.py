@@ -289,8 +289,13 @@ def test_each_cell_has_its_own_ledger_with_the_ids_of_all(tmp_path: Path) -> Non
     store = open_store(f"cells:{path}")
     assert isinstance(store, CellsStore)
     ids = {receipt.id for receipt in store.enqueue(drafts())}
-    spans = [span for cell in store.cells().values() for entry in cell.ledger(-1, 100) for span in entry.record.spans]
-    assert {span.first + place for span in spans for place in range(span.n)} == ids
+    ranges = [
+        job_range
+        for cell in store.cells().values()
+        for entry in cell.ledger(-1, 100)
+        for job_range in entry.record.ranges
+    ]
+    assert {job_range.first + place for job_range in ranges for place in range(job_range.n)} == ids
     assert (store.ledger_rule().on, store.ledger_extent(), store.ledger(-1, 1)) == (False, (0, 0), [])
     store.close()
     with pytest.raises(Unsupported, match="give the URL of one cell"):

@@ -153,7 +153,7 @@ def test_the_ledger_command_reads_and_sets_the_ledgers_of_all_cells(
     records = run("read")
     ends = {name: cell.ledger_extent()[1] for name, cell in fleet.store.cells().items()}
     assert [(each["cell"], each["offset"]) for each in records] == [(c, n) for c in QUEUES for n in range(ends[c])]
-    assert {span["first"] >> 43 for each in records if each["cell"] == "b" for span in each["spans"]} == {1}
+    assert {job_range["first"] >> 43 for each in records if each["cell"] == "b" for job_range in each["ranges"]} == {1}
     assert [each["offset"] for each in run("read", "--cell", "b", "--after", "0", "--limit", "1")] == [1]
     assert len(run("read", "--limit", "5")) == 5
     assert run("read", "--after", "0", code=2) == run("read", "--cell", "x", code=2) == []

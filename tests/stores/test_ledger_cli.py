@@ -46,13 +46,13 @@ def test_records_are_lines_of_json(run: Run) -> None:
     store.close()
     accepted, claimed, settled = records(run("ledger", "read"))
     assert accepted["verb"] == "enqueue"
-    (span,) = accepted["spans"]
-    assert (span["change"], span["first"], span["n"]) == ("accepted", 1, 2)
-    assert span["traits"] == [{"tenant": "acme"}, None]
+    (job_range,) = accepted["ranges"]
+    assert (job_range["change"], job_range["first"], job_range["n"]) == ("accepted", 1, 2)
+    assert job_range["traits"] == [{"tenant": "acme"}, None]
     assert claimed["owner"] == "ada"
-    (span,) = settled["spans"]
-    assert span["traits"] == [{"error_kind": "Boom", "error": "it broke"}]
-    assert span["claimed_at"] == claimed["at"]
+    (job_range,) = settled["ranges"]
+    assert job_range["traits"] == [{"error_kind": "Boom", "error": "it broke"}]
+    assert job_range["claimed_at"] == claimed["at"]
     assert [record["offset"] for record in records(run("ledger", "read", "--after", "0", "--limit", "1"))] == [1]
     assert records(run("ledger", "read", "--after", "2")) == []
 

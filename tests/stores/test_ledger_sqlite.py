@@ -115,7 +115,7 @@ def test_another_process_sees_a_new_rule_at_its_next_call(store: SqliteStore, pa
             assert child.stdout.readline() == "done\n"
     finally:
         child.communicate(timeout=30)
-    reported = [span.kind for entry in store.ledger(-1, 10) for span in entry.record.spans]
+    reported = [job_range.kind for entry in store.ledger(-1, 10) for job_range in entry.record.ranges]
     assert reported == ["one", "three"]
     assert offsets(store) == [0, 1, 2, 3]
 
@@ -137,7 +137,9 @@ def test_processes_share_one_row_of_offsets(store: SqliteStore, path: Path) -> N
     entries = store.ledger(-1, 1_000)
     assert [entry.offset for entry in entries] == list(range(len(entries)))
     assert violations(entries, drained=True) == []
-    assert sum(span.n for entry in entries for span in entry.record.spans if span.change == "acked") == 120
+    assert (
+        sum(job_range.n for entry in entries for job_range in entry.record.ranges if job_range.change == "acked") == 120
+    )
 
 
 def test_a_busy_ledger_trims_itself_without_a_promote(path: Path) -> None:

@@ -317,7 +317,7 @@ def test_records_of_a_stream_are_small_unless_all_is_alike(store: PostgresStore)
     def records(drafts: list[Draft]) -> list[tuple[int, int]]:
         _, after = store.ledger_extent()
         store.enqueue_stream(iter(drafts), lambda tally: None)
-        return [(entry.record.jobs, len(entry.record.spans)) for entry in store.ledger(after - 1, 100)]
+        return [(entry.record.jobs, len(entry.record.ranges)) for entry in store.ledger(after - 1, 100)]
 
     alike = [Draft("k", number) for number in range(3_000)]
     assert records(alike) == [(3_000, 3)]

@@ -43,7 +43,9 @@ def test_a_record_that_commits_late_is_never_behind_one_that_was_read(store: Pos
         assert store.claim([Want("default", 100)], "me", TIME), "and nothing else does"
     seen = store.ledger(0, 100)
     assert [entry.offset for entry in seen] == list(range(1, len(seen) + 1))
-    kinds = [span.kind for entry in seen for span in entry.record.spans if span.change == Change.ACCEPTED]
+    kinds = [
+        job_range.kind for entry in seen for job_range in entry.record.ranges if job_range.change == Change.ACCEPTED
+    ]
     assert sorted(kinds) == ["k", "k", "late", "late", "late"]
 
 
@@ -82,9 +84,9 @@ def test_a_claim_comes_after_what_it_claimed_though_its_transaction_is_older(sto
         _, leases = store.settle_and_claim([(lease, Ack()) for lease in leases], [Want("default", 10)], "me", TIME)
     born: set[int] = set()
     for entry in store.ledger(-1, 1_000):
-        for span in entry.record.spans:
-            ids = set(range(span.first, span.first + span.n))
-            if span.change == Change.ACCEPTED:
+        for job_range in entry.record.ranges:
+            ids = set(range(job_range.first, job_range.first + job_range.n))
+            if job_range.change == Change.ACCEPTED:
                 born |= ids
             assert ids <= born
 
@@ -117,11 +119,11 @@ def test_what_is_due_later_is_reported_as_an_instant(store: PostgresStore) -> No
     (lease,) = store.claim([Want("default", 1)], "me", TIME)
     store.settle([(lease, Retry(5_000_000, Failure("Boom", "it broke")))])
     record = store.ledger(-1, 10)[-1].record
-    (span,) = record.spans
-    assert (span.change, span.until) == (Change.RETRIED, record.at + 5_000_000)
+    (job_range,) = record.ranges
+    assert (job_range.change, job_range.until) == (Change.RETRIED, record.at + 5_000_000)
     (job,) = store.get([lease.job.id])
     assert job is not None
-    assert job.due_at == span.until
+    assert job.due_at == job_range.until
 
 
 def test_a_restored_dump_goes_on_where_it_was(store: PostgresStore, tables: Tables) -> None:
@@ -139,7 +141,7 @@ def test_a_restored_dump_goes_on_where_it_was(store: PostgresStore, tables: Tabl
     tables.execute(f"UPDATE forebay.ledger_mark SET upto = (upto::text::bigint + {far})::text::xid8")
     store.enqueue([Draft("restored")])
     assert store.ledger_extent()[1] >= 4
-    assert [entry.record.spans[0].kind for entry in store.ledger(-1, 10)] == [
+    assert [entry.record.ranges[0].kind for entry in store.ledger(-1, 10)] == [
         *["k"] * 3,
         "unnumbered",
         "restored",

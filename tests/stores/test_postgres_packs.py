@@ -104,8 +104,13 @@ def test_a_pack_that_is_settled_whole_is_recorded_and_remembered_job_by_job(stor
     verdicts[1] = verdicts[5] = Retry(10**9, Failure("Again"))
     settlements = list(zip(leases, verdicts, strict=True))
     assert store.settle(settlements) == [Settled.APPLIED] * 7
-    spans = [span for entry in store.ledger(-1, 100) for span in entry.record.spans if entry.record.verb == "settle"]
-    recorded = sorted((span.first + at, span.change) for span in spans for at in range(span.n))
+    ranges = [
+        job_range
+        for entry in store.ledger(-1, 100)
+        for job_range in entry.record.ranges
+        if entry.record.verb == "settle"
+    ]
+    recorded = sorted((job_range.first + at, job_range.change) for job_range in ranges for at in range(job_range.n))
     assert recorded == [(lease.job.id, "retried" if at in (1, 5) else "acked") for at, lease in enumerate(leases)]
     assert store.settle(settlements) == [Settled.APPLIED] * 7
     assert store.settle([(lease, Cancel()) for lease in leases]) == [Settled.STALE] * 7

@@ -339,22 +339,22 @@ def test_waiting_notices_other_processes(path: Path) -> None:
 
 
 def test_a_waiter_polls_the_file_often_while_jobs_come_and_seldom_when_none_do(path: Path) -> None:
-    spans: list[int] = []
+    ranges: list[int] = []
 
     class Passing(ManualClock):
-        def wait(self, signal: Signal, span: int) -> None:
-            spans.append(span)
-            self.advance(span)
+        def wait(self, signal: Signal, duration: int) -> None:
+            ranges.append(duration)
+            self.advance(duration)
 
     store = SqliteStore(str(path), clock=Passing())
     assert not store.wait(["default"], timedelta(seconds=1))
-    elapsed = list(accumulate(spans))
-    assert max(span for span, at in zip(spans, elapsed, strict=True) if at <= 20_000) <= 2_500
-    assert max(spans) == 40_000
-    assert len(spans) < 100
-    spans.clear()
+    elapsed = list(accumulate(ranges))
+    assert max(job_range for job_range, at in zip(ranges, elapsed, strict=True) if at <= 20_000) <= 2_500
+    assert max(ranges) == 40_000
+    assert len(ranges) < 100
+    ranges.clear()
     assert not store.wait(["default"], timedelta(seconds=1))
-    assert min(spans[:-1]) == 40_000, "nothing has changed since"
+    assert min(ranges[:-1]) == 40_000, "nothing has changed since"
     store.close()
 
 

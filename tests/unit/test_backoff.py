@@ -141,10 +141,10 @@ def test_an_absurd_spread_is_refused(spread: float) -> None:
         Exponential(spread=spread)
 
 
-@pytest.mark.parametrize("span", [seconds(-1), MAX_DURATION + ms(1)])
-def test_an_absurd_fixed_delay_is_refused(span: timedelta) -> None:
+@pytest.mark.parametrize("duration", [seconds(-1), MAX_DURATION + ms(1)])
+def test_an_absurd_fixed_delay_is_refused(duration: timedelta) -> None:
     with pytest.raises(Invalid, match="Fixed"):
-        Fixed(span)
+        Fixed(duration)
 
 
 def test_a_number_is_not_a_length_of_time() -> None:

@@ -58,10 +58,12 @@ class Spec(NamedTuple):
 def numbers(text: str, least: int, most: int, names: list[str] | None = None) -> set[int]:
     found: set[int] = set()
     for term in text.split(","):
-        span, _, step = term.partition("/")
-        first, _, last = span.partition("-")
-        low, high = (least, most) if span == "*" else (number(first, names, least), number(last or first, names, least))
-        if step and not last and span != "*":
+        field_range, _, step = term.partition("/")
+        first, _, last = field_range.partition("-")
+        low, high = (
+            (least, most) if field_range == "*" else (number(first, names, least), number(last or first, names, least))
+        )
+        if step and not last and field_range != "*":
             high = most
         found |= set(range(low, high + 1, int(step or 1)))
     return found

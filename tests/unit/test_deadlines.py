@@ -102,13 +102,13 @@ def test_a_bucket_that_empties_and_fills_stands_in_the_heap_once() -> None:
 
 
 @given(st.integers(0, 2**52), st.integers(1_000, micros(MAX_LEASE)))
-def test_a_lease_is_rounded_up_by_little_and_never_down(now: int, span: int) -> None:
-    until = rounded_up(now + span, span)
-    assert now + span <= until <= now + span + max(1_000, span // 256)
+def test_a_lease_is_rounded_up_by_little_and_never_down(now: int, duration: int) -> None:
+    until = rounded_up(now + duration, duration)
+    assert now + duration <= until <= now + duration + max(1_000, duration // 256)
 
 
-@pytest.mark.parametrize("span", [1_000, 30_000_000, micros(MAX_LEASE)])
-def test_many_leases_of_one_length_share_few_buckets(span: int) -> None:
+@pytest.mark.parametrize("duration", [1_000, 30_000_000, micros(MAX_LEASE)])
+def test_many_leases_of_one_length_share_few_buckets(duration: int) -> None:
     """Whatever the length, at most 258 instants are in use at a time: a store with a million leases has few timers."""
-    starts = range(0, span, max(1, span // 5_000))
-    assert len({rounded_up(start + span, span) for start in starts}) <= 258
+    starts = range(0, duration, max(1, duration // 5_000))
+    assert len({rounded_up(start + duration, duration) for start in starts}) <= 258

@@ -171,8 +171,8 @@ def _cap(routing: Routing) -> timedelta:
     match routing.backoff:
         case FullJitter(_, cap) | Exponential(_, cap):
             return cap
-        case Fixed(span):
-            return span
+        case Fixed(duration):
+            return duration
 
 
 @pytest.mark.parametrize("after", [-1, micros(MAX_DURATION) + 1])

@@ -9,8 +9,8 @@ OWNER = "host:77:abcd"
 
 
 def entry(at: float, change: Change, first: int = 1, n: int = 1, delivery: int = 1, attempt: int = 1) -> LedgerEntry:
-    span = JobRange(change.value, first, n, "lab", "fast", delivery=delivery, attempt=attempt)
-    return LedgerEntry(0, Record(round(at * SECOND), "verb", [span], owner=OWNER))
+    job_range = JobRange(change.value, first, n, "lab", "fast", delivery=delivery, attempt=attempt)
+    return LedgerEntry(0, Record(round(at * SECOND), "verb", [job_range], owner=OWNER))
 
 
 def start(job: int, delivery: int = 1) -> HandlerRecord:

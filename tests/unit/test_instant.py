@@ -51,7 +51,7 @@ def test_lengths_of_time_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("span", "words"),
+    ("duration", "words"),
     [
         (days(7), "7 days"),
         (hours(25), "25 h"),
@@ -62,13 +62,13 @@ def test_lengths_of_time_are_what_they_say() -> None:
         (timedelta(0), "0 µs"),
     ],
 )
-def test_a_length_in_words_uses_the_largest_unit_that_fits(span: timedelta, words: str) -> None:
-    assert in_words(span) == words
+def test_a_length_in_words_uses_the_largest_unit_that_fits(duration: timedelta, words: str) -> None:
+    assert in_words(duration) == words
 
 
-@pytest.mark.parametrize(("count", "span"), [(0, 0), (1, 10**6), (0.1, 10**5), (1e-6, 1), (0.5, 5 * 10**5)])
-def test_seconds_become_microseconds(count: float, span: int) -> None:
-    assert from_seconds("delay", count) == span
+@pytest.mark.parametrize(("count", "duration"), [(0, 0), (1, 10**6), (0.1, 10**5), (1e-6, 1), (0.5, 5 * 10**5)])
+def test_seconds_become_microseconds(count: float, duration: int) -> None:
+    assert from_seconds("delay", count) == duration
 
 
 @pytest.mark.parametrize("count", [-1, -1e-9, float("nan"), float("inf"), 1e12, "1", None, True, [], 10**400])
@@ -92,8 +92,8 @@ def test_what_is_no_instant_is_refused(instant: Any) -> None:
 
 def test_the_bounds_of_a_length_are_exact() -> None:
     tick = timedelta(microseconds=1)
-    assert checked_micros("span", seconds(1), seconds(1), MAX_DURATION) == 10**6
-    assert checked_micros("span", MAX_DURATION, seconds(1), MAX_DURATION) == micros(MAX_DURATION)
-    for span in (seconds(1) - tick, MAX_DURATION + tick):
+    assert checked_micros("duration", seconds(1), seconds(1), MAX_DURATION) == 10**6
+    assert checked_micros("duration", MAX_DURATION, seconds(1), MAX_DURATION) == micros(MAX_DURATION)
+    for duration in (seconds(1) - tick, MAX_DURATION + tick):
         with pytest.raises(Invalid, match=r"is not in 1 s … "):
-            checked_micros("span", span, seconds(1), MAX_DURATION)
+            checked_micros("duration", duration, seconds(1), MAX_DURATION)

@@ -1,4 +1,4 @@
-"""Records and spans as values: what is joined, what is refused, and what the checker of ledgers finds."""
+"""Records and ranges as values: what is joined, what is refused, and what the checker of ledgers finds."""
 
 import re
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from forebay.core.ledger import (
 )
 from forebay.core.record_builder import RecordBuilder
 from forebay_proof.checkers import ledger
-from tests.spans import expanded, joined
+from tests.ranges import expanded, joined
 
 TRAITS = st.one_of(st.none(), st.builds(Trait, tenant=st.sampled_from(["a", "b"])))
 JOBS = st.lists(
@@ -38,20 +38,20 @@ JOBS = st.lists(
 Move = tuple[Change, int, str, str, Trait | None]
 
 
-def span(change: Change, first: int, n: int = 1, **facts: int) -> JobRange:
+def job_range(change: Change, first: int, n: int = 1, **facts: int) -> JobRange:
     return replace(JobRange(change, first, n, "q", "k"), **facts)
 
 
 def turn(change: Change, job_id: int, delivery: int = 1, **facts: int) -> JobRange:
-    return span(change, job_id, delivery=delivery, attempt=delivery, **facts)
+    return job_range(change, job_id, delivery=delivery, attempt=delivery, **facts)
 
 
-def reported(*spans: JobRange) -> list[LedgerEntry]:
-    """One record a span."""
-    return [LedgerEntry(offset, Record(offset, "verb", [one])) for offset, one in enumerate(spans)]
+def reported(*ranges: JobRange) -> list[LedgerEntry]:
+    """One record a range."""
+    return [LedgerEntry(offset, Record(offset, "verb", [one])) for offset, one in enumerate(ranges)]
 
 
-BORN = span(Change.ACCEPTED, 1, max_attempts=3)
+BORN = job_range(Change.ACCEPTED, 1, max_attempts=3)
 LIFE = (
     BORN,
     turn(Change.CLAIMED, 1),
@@ -59,14 +59,14 @@ LIFE = (
     turn(Change.RETRIED, 1),
     turn(Change.CLAIMED, 1, 2),
     turn(Change.DIED, 1, 2),
-    span(Change.REDRIVEN, 1),
+    job_range(Change.REDRIVEN, 1),
     replace(turn(Change.CLAIMED, 1, 3), attempt=1),
     replace(turn(Change.ACKED, 1, 3), attempt=1),
 )
 
 
 def singly(jobs: list[Move]) -> list[JobRange]:
-    """A span a job."""
+    """A range a job."""
     return [
         JobRange(change, job_id, 1, queue, kind, 1, traits=None if trait is None else [trait])
         for change, job_id, queue, kind, trait in jobs
@@ -81,10 +81,10 @@ def test_a_record_builder_writes_what_joining_gives(jobs: list[Move]) -> None:
     builder.set_verb("verb")
     record = builder.record()
     assert record == Record(7, "verb", joined(singly(jobs)))
-    assert expanded(record.spans) == singly(jobs), "sharing a span takes nothing from a job and adds nothing to it"
+    assert expanded(record.ranges) == singly(jobs), "sharing a range takes nothing from a job and adds nothing to it"
 
 
-def test_neighbours_of_several_kinds_share_one_span() -> None:
+def test_neighbours_of_several_kinds_share_one_range() -> None:
     builder = RecordBuilder(0)
     builder.jobs(Change.ACKED, [1, 2], "q", "k", 1)
     builder.jobs(Change.ACKED, [3, 4], "q", "m", 1)
@@ -92,7 +92,7 @@ def test_neighbours_of_several_kinds_share_one_span() -> None:
     builder.job(Change.ACKED, 6, "q", "l", 1, trait=Trait(tenant="t"))
     builder.job(Change.ACKED, 7, "q", "l", 2)
     own = [None, None, Trait("m"), Trait("m"), None, Trait("l", "t")]
-    assert builder.spans() == [
+    assert builder.ranges() == [
         JobRange(Change.ACKED, 1, 6, "q", "k", 1, traits=own),
         JobRange(Change.ACKED, 7, 1, "q", "l", 2),
     ]
@@ -195,7 +195,7 @@ def test_a_legal_life_is_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spans", "output"),
+    ("ranges", "output"),
     [
         (LIFE[:1] + LIFE[3:4], "retried finds it|the holder is None"),
         ((*LIFE, LIFE[-1]), "gone"),
@@ -204,13 +204,16 @@ def test_a_legal_life_is_silent() -> None:
         ((BORN, turn(Change.CLAIMED, 1, 2)), "delivery 2 after 0"),
         ((BORN, turn(Change.CLAIMED, 1), turn(Change.ACKED, 1, claimed_at=5)), "its claim said"),
         ((BORN, turn(Change.CLAIMED, 1), turn(Change.ACKED, 1, 2)), "the holder is 1"),
-        ((span(Change.ACCEPTED, 1, max_attempts=3, due_at=9), turn(Change.CLAIMED, 1, due_at=9)), "before it is due"),
-        ((BORN, span(Change.PURGED, 1)), "finds it"),
+        (
+            (job_range(Change.ACCEPTED, 1, max_attempts=3, due_at=9), turn(Change.CLAIMED, 1, due_at=9)),
+            "before it is due",
+        ),
+        ((BORN, job_range(Change.PURGED, 1)), "finds it"),
         ((BORN,), "still"),
     ],
 )
-def test_an_illegal_life_is_found(spans: tuple[JobRange, ...], output: str) -> None:
-    found = ledger(reported(*spans), drained=True)
+def test_an_illegal_life_is_found(ranges: tuple[JobRange, ...], output: str) -> None:
+    found = ledger(reported(*ranges), drained=True)
     assert found
     assert any(re.search(output, violation.message) for violation in found), found
 

@@ -29,7 +29,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.protocol import CancelAnswer, GateUse, Hold, Promotion, Want
 from forebay_proof.model.model import Model
 
-SPAN = micros(seconds(5))
+LEASE_LENGTHS = micros(seconds(5))
 BOOM = Failure("Boom")
 
 
@@ -43,7 +43,7 @@ def show(model: Model, **changes: object) -> dict[int, Job | None]:
 
 def lease_of(model: Model, job_id: int, now: int, until: int | None = None) -> Lease:
     """What a store hands out if it hands out this job."""
-    job, end = model.jobs.items[job_id].job, until or now + SPAN
+    job, end = model.jobs.items[job_id].job, until or now + LEASE_LENGTHS
     held = {"owner": "w", "claimed_at": now, "lease_until": end, "state": State.RUNNING}
     return Lease(replace(job, attempt=job.attempt + 1, delivery=job.delivery + 1, **held), "w", end)
 
@@ -52,14 +52,14 @@ def claim(
     model: Model, job_id: int, now: int, until: int | None = None, count: int = 1, cls: str | None = None
 ) -> Lease:
     lease = lease_of(model, job_id, now, until)
-    model.check_claim(now, [Want(model.jobs.items[job_id].job.queue, count, cls)], "w", SPAN, [lease])
+    model.check_claim(now, [Want(model.jobs.items[job_id].job.queue, count, cls)], "w", LEASE_LENGTHS, [lease])
     model.observe(now, show(model))
     return lease
 
 
 def nothing(model: Model, now: int, queue: str = "q") -> None:
     """A claim that comes back empty."""
-    model.check_claim(now, [Want(queue, 1)], "w", SPAN, [])
+    model.check_claim(now, [Want(queue, 1)], "w", LEASE_LENGTHS, [])
 
 
 def ready(model: Model, *ids: int) -> dict[int, Job | None]:
@@ -140,8 +140,8 @@ def test_a_redrive_gives_lives_back_and_keeps_the_fence() -> None:
     [
         (Draft("k", delay=5), 4, None, "before it was due"),
         (Draft("k", expires_at=4), 4, None, "after it had expired"),
-        (Draft("k"), 4, 4 + SPAN - 1, "as long as asked"),
-        (Draft("k"), 4, 4 + SPAN + SPAN // 50, "as long as asked"),
+        (Draft("k"), 4, 4 + LEASE_LENGTHS - 1, "as long as asked"),
+        (Draft("k"), 4, 4 + LEASE_LENGTHS + LEASE_LENGTHS // 50, "as long as asked"),
     ],
 )
 def test_a_claim_that_may_not_be_is_refused(draft: Draft, now: int, until: int | None, complaint: str) -> None:
@@ -163,7 +163,7 @@ def test_claims_follow_the_rank_and_leave_nothing_behind() -> None:
     with pytest.raises(AssertionError, match="left jobs that had to be handed out"):
         nothing(model, 0)
     with pytest.raises(AssertionError, match="more was handed out"):
-        model.check_claim(0, [Want("other", 1)], "w", SPAN, [lease_of(model, 1, 0)])
+        model.check_claim(0, [Want("other", 1)], "w", LEASE_LENGTHS, [lease_of(model, 1, 0)])
     model.pause("q", 5)
     nothing(model, 4)
     with pytest.raises(AssertionError, match="paused"):

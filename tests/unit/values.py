@@ -90,7 +90,7 @@ def a_job(attempt: int = 1, max_attempts: int = 3) -> Job:
     )
 
 
-def spans(least: timedelta = TICK, most: timedelta = MAX_DURATION) -> st.SearchStrategy[timedelta]:
+def durations(least: timedelta = TICK, most: timedelta = MAX_DURATION) -> st.SearchStrategy[timedelta]:
     return st.timedeltas(min_value=least, max_value=most)
 
 
@@ -100,7 +100,7 @@ DEAD_HEADS: st.SearchStrategy[Literal["skip", "block"]] = st.sampled_from(["skip
 CLASSES: st.SearchStrategy[Literal["tenant", "kind"]] = st.sampled_from(["tenant", "kind"])
 
 SELECTIONS: st.SearchStrategy[Selection] = st.one_of(
-    st.builds(Fifo), st.builds(Priority), st.builds(Aging, spans(TICK, MAX_AGING_STEP)), st.builds(Deadline)
+    st.builds(Fifo), st.builds(Priority), st.builds(Aging, durations(TICK, MAX_AGING_STEP)), st.builds(Deadline)
 )
 FAIR = st.builds(
     Fair, CLASSES, st.dictionaries(NAMES, st.integers(1, MAX_WEIGHT), max_size=5), st.integers(1, MAX_WEIGHT)
@@ -108,7 +108,7 @@ FAIR = st.builds(
 RATES = st.builds(
     Rate,
     st.integers(1, 10_000),
-    spans(timedelta(seconds=1), timedelta(days=1)),
+    durations(timedelta(seconds=1), timedelta(days=1)),
     st.none() | FIELDS,
     st.none() | st.integers(1, 1_000),
     st.none() | NAMES,
@@ -137,19 +137,19 @@ ELIGIBILITIES: st.SearchStrategy[Eligibility] = st.one_of(
 
 @st.composite
 def jitters(draw: st.DrawFn) -> FullJitter | Exponential:
-    base = draw(spans())
-    cap = draw(spans(base))
+    base = draw(durations())
+    cap = draw(durations(base))
     spread = draw(st.none() | st.floats(0, 1))
     return FullJitter(base, cap) if spread is None else Exponential(base, cap, spread)
 
 
 DEAD_LETTERS = st.builds(DeadLetters, NAMES) | st.builds(
-    DeadLetters, st.none(), st.none() | spans(), st.none() | st.integers(1, MAX_DEPTH)
+    DeadLetters, st.none(), st.none() | durations(), st.none() | st.integers(1, MAX_DEPTH)
 )
 ROUTINGS = st.builds(
     Routing,
     st.integers(1, MAX_ATTEMPTS),
-    jitters() | st.builds(Fixed, spans(timedelta(0))),
+    jitters() | st.builds(Fixed, durations(timedelta(0))),
     st.none() | DEAD_LETTERS,
 )
 CAPACITIES: st.SearchStrategy[Capacity] = st.one_of(
@@ -158,24 +158,24 @@ CAPACITIES: st.SearchStrategy[Capacity] = st.one_of(
         Bounded,
         st.integers(1, MAX_DEPTH),
         st.builds(Reject)
-        | st.builds(Block, spans(TICK, timedelta(hours=1)))
+        | st.builds(Block, durations(TICK, timedelta(hours=1)))
         | st.builds(Shed, st.sampled_from(["oldest", "lowest"])),
     ),
 )
-KEY_WINDOWS = spans(timedelta(seconds=1))
+KEY_WINDOWS = durations(timedelta(seconds=1))
 OPEN = [State.WAITING, State.READY, State.RUNNING, State.DEAD]
 
 
 @st.composite
 def merges(draw: st.DrawFn) -> LatestWins:
-    quiet = draw(st.none() | spans())
-    return LatestWins(quiet=quiet, at_most=None if quiet is None else draw(st.none() | spans(quiet)))
+    quiet = draw(st.none() | durations())
+    return LatestWins(quiet=quiet, at_most=None if quiet is None else draw(st.none() | durations(quiet)))
 
 
 @st.composite
 def queue_specs(draw: st.DrawFn) -> QueueSpec:
     """A queue with every axis at random, but for contradictions: the few that are left are drawn again."""
-    retention = draw(st.builds(RemoveOnAck) | st.builds(KeepFor, spans()))
+    retention = draw(st.builds(RemoveOnAck) | st.builds(KeepFor, durations()))
     eligibility = draw(ELIGIBILITIES)
     states = st.lists(st.sampled_from(OPEN if isinstance(retention, RemoveOnAck) else list(State)), min_size=1)
     try:
@@ -200,8 +200,8 @@ def queue_specs(draw: st.DrawFn) -> QueueSpec:
 LOG_SPECS = st.builds(
     QueueSpec,
     name=NAMES,
-    retention=st.builds(Retained, st.integers(1, MAX_PARTITIONS), st.none() | spans())
-    | st.builds(Retained, st.integers(1, MAX_PARTITIONS), spans(), st.just("block")),
+    retention=st.builds(Retained, st.integers(1, MAX_PARTITIONS), st.none() | durations())
+    | st.builds(Retained, st.integers(1, MAX_PARTITIONS), durations(), st.just("block")),
     key_window=KEY_WINDOWS,
 )
 PATTERNS = st.lists(st.sampled_from(["orders", "paid", "*"]), min_size=1, max_size=3).map(".".join) | st.just("a.**")

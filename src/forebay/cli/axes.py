@@ -97,8 +97,8 @@ def _retention(text: str) -> Fields:
     match _parts(text):
         case [["remove"]]:
             return {"retention": RemoveOnAck()}
-        case [["keep", span]]:
-            return {"retention": KeepFor(_time(span))}
+        case [["keep", duration]]:
+            return {"retention": KeepFor(_time(duration))}
         case [["log"]]:
             return {"retention": Retained()}
         case [["log", partitions]]:
@@ -184,8 +184,8 @@ def _routing(text: str) -> Fields:
         match term:
             case ["dead", queue]:
                 dead["queue"] = queue
-            case ["dead-keep", span]:
-                dead["keep"] = _time(span)
+            case ["dead-keep", duration]:
+                dead["keep"] = _time(duration)
             case ["dead-max", number]:
                 dead["limit"] = _number(number)
             case ["fan-out", pairs]:
@@ -202,8 +202,8 @@ def _routing(text: str) -> Fields:
                 backoff = Exponential()
             case ["exponential", base, cap] if backoff is None:
                 backoff = Exponential(_time(base), _time(cap))
-            case ["fixed", span] if backoff is None:
-                backoff = Fixed(_time(span))
+            case ["fixed", duration] if backoff is None:
+                backoff = Fixed(_time(duration))
             case _:
                 raise _unknown("routing", text)
     if routes and "routes" not in routes:

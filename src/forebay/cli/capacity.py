@@ -160,14 +160,14 @@ class CapacityPlan:
             "ledger of a cell",
             each * bill.ledger_bytes.value * kept,
             "B",
-            f"{each:,.6g} jobs/s × {bill.ledger_bytes.value:g} B × {_span(demand.retention)}",
+            f"{each:,.6g} jobs/s × {bill.ledger_bytes.value:g} B × {_in_words(demand.retention)}",
         )
         waiting, shown = self._with_payload(bill.waiting_bytes, bill.waiting_factor)
         return ledger, PlanLine(
             "backlog of a cell",
             each * waiting * piled,
             "B",
-            f"{each:,.6g} jobs/s × {shown} × {_span(demand.backlog)}",
+            f"{each:,.6g} jobs/s × {shown} × {_in_words(demand.backlog)}",
         )
 
     def _with_payload(self, base: BillFigure, factor: BillFigure) -> tuple[float, str]:
@@ -206,9 +206,9 @@ class CapacityPlan:
             ("--replication", f"{demand.copies} copies of each cell, all on servers of the same size"),
             (
                 "--retention",
-                f"the ledger is kept for {_span(demand.retention)}; let `forebay ledger keep --bytes` allow it",
+                f"the ledger is kept for {_in_words(demand.retention)}; let `forebay ledger keep --bytes` allow it",
             ),
-            ("--backlog", f"{_span(demand.backlog)} of jobs may wait at once"),
+            ("--backlog", f"{_in_words(demand.backlog)} of jobs may wait at once"),
             ("--payload", f"{payload:g} B a job, which do not compress"),
             ("--connections", f"{demand.connections} sessions of one server"),
             ("handlers", "cost no CPU of their own: add yours to the workers"),
@@ -221,8 +221,8 @@ def _whole(value: float) -> int:
     return max(1, ceil(round(value, 9)))
 
 
-def _span(span: timedelta) -> str:
-    return format_duration(micros(span))
+def _in_words(duration: timedelta) -> str:
+    return format_duration(micros(duration))
 
 
 def _shown(value: float, unit: str) -> str:

@@ -33,11 +33,11 @@ def entry_json(entry: LedgerEntry) -> dict[str, Any]:
     """A record as JSON: absent fields are left out, instants are ISO times."""
     record = entry.record
     shown: dict[str, Any] = {"offset": entry.offset, "at": iso(record.at), "verb": record.verb, "owner": record.owner}
-    shown |= {"name": record.name, "tick": iso(record.tick), "spans": [_span_json(one) for one in record.spans]}
+    shown |= {"name": record.name, "tick": iso(record.tick), "ranges": [_range_json(one) for one in record.ranges]}
     return {field: value for field, value in shown.items() if value is not None}
 
 
-def _span_json(one: JobRange) -> dict[str, Any]:
+def _range_json(one: JobRange) -> dict[str, Any]:
     shown = {field: value for field, value in asdict(one).items() if value}
     shown |= {field: iso(shown[field]) for field in _INSTANTS if field in shown}
     if one.traits is not None:

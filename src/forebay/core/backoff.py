@@ -49,13 +49,13 @@ class Exponential(Struct, frozen=True, forbid_unknown_fields=True, tag="exponent
 class Fixed(Struct, frozen=True, forbid_unknown_fields=True, tag="fixed"):
     """Always the same delay, without jitter: for tests and for callers that add their own."""
 
-    span: timedelta = _NEVER
+    duration: timedelta = _NEVER
 
     def __post_init__(self) -> None:
-        checked_micros("Fixed", self.span, _NEVER, MAX_DURATION)
+        checked_micros("Fixed", self.duration, _NEVER, MAX_DURATION)
 
     def delay(self, attempt: int, draw: float) -> Duration:
-        return micros(self.span)
+        return micros(self.duration)
 
 
 Backoff: TypeAlias = FullJitter | Exponential | Fixed

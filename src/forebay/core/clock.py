@@ -21,5 +21,5 @@ class Clock(Protocol):
     def now(self) -> Instant:
         """Microseconds since 1970; never runs backwards."""
 
-    def wait(self, signal: Signal, span: Duration) -> None:
+    def wait(self, signal: Signal, duration: Duration) -> None:
         """Sleep until the signal is set or this much time has passed on this clock."""

@@ -42,18 +42,20 @@ def days(count: float) -> timedelta:
     return timedelta(days=count)
 
 
-def micros(span: timedelta) -> Duration:
-    return span // _MICROSECOND
+def micros(duration: timedelta) -> Duration:
+    return duration // _MICROSECOND
 
 
-def checked_micros(field: str, span: timedelta, least: timedelta, most: timedelta) -> Duration:
+def checked_micros(field: str, duration: timedelta, least: timedelta, most: timedelta) -> Duration:
     """The duration in microseconds; `Invalid` if it is not a timedelta within the bounds."""
-    if not isinstance(span, timedelta):
-        raise Invalid(field, f"{type(span).__name__} is not a length of time", "give a timedelta, such as seconds(30)")
-    if not least <= span <= most:
+    if not isinstance(duration, timedelta):
+        raise Invalid(
+            field, f"{type(duration).__name__} is not a length of time", "give a timedelta, such as seconds(30)"
+        )
+    if not least <= duration <= most:
         bounds = f"{in_words(least)} … {in_words(most)}"
-        raise Invalid(field, f"{in_words(span)} is not in {bounds}", "choose a length in that range")
-    return micros(span)
+        raise Invalid(field, f"{in_words(duration)} is not in {bounds}", "choose a length in that range")
+    return micros(duration)
 
 
 def checked_instant(field: str, instant: Instant) -> Instant:
@@ -87,9 +89,9 @@ def from_seconds(field: str, count: float, most: timedelta = MAX_DURATION) -> Du
     return round(count * 1_000_000)
 
 
-def in_words(span: timedelta) -> str:
+def in_words(duration: timedelta) -> str:
     """A length of time in the largest unit that fits it evenly: "7 days", "90 s"."""
     for unit, size in (("days", days(1)), ("h", hours(1)), ("min", minutes(1)), ("s", seconds(1)), ("ms", ms(1))):
-        if span and not span % size:
-            return "1 day" if span == days(1) else f"{span // size} {unit}"
-    return f"{micros(span)} µs"
+        if duration and not duration % size:
+            return "1 day" if duration == days(1) else f"{duration // size} {unit}"
+    return f"{micros(duration)} µs"

@@ -26,8 +26,8 @@ What a range says beyond its jobs depends on the change:
 Changes of a running job carry what its lease said (`delivery`, `attempt`, `enqueued_at`, `due_at`, `claimed_at`), so
 that waiting, running and lateness follow from one record. A merge without a `due_at` leaves the job its time. A dead
 letter that is in another queue is recorded under the queue that it died in. Copies of a broker are jobs like others,
-each in its own queue. A record without spans is of a verb that moves no job.
-New versions add fields at the end of a span or a record, or new changes; `VERSION` is kept beside the records.
+each in its own queue. A record without ranges is of a verb that moves no job.
+New versions add fields at the end of a range or a record, or new changes; `VERSION` is kept beside the records.
 """
 
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ class Change(StrEnum):
 
 
 class Trait(Struct, frozen=True, omit_defaults=True):
-    """What most jobs do not have, or what differs from their neighbours in the span."""
+    """What most jobs do not have, or what differs from their neighbours in the range."""
 
     kind: str | None = None
     tenant: str | None = None
@@ -101,14 +101,14 @@ class Record(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     at: Instant
     verb: str
-    spans: list[JobRange] = []
+    ranges: list[JobRange] = []
     owner: str | None = None
     name: str | None = None
     tick: Instant | None = None
 
     @property
     def jobs(self) -> int:
-        return sum(span.n for span in self.spans)
+        return sum(job_range.n for job_range in self.ranges)
 
 
 class LedgerEntry(Struct, frozen=True):

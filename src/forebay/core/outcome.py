@@ -205,11 +205,11 @@ def _check_error(error: Failure) -> None:
         raise Invalid("error", f"{type(error).__name__} is not a Failure", "build a Failure(kind, message)")
 
 
-def is_span(after: object) -> bool:
+def is_duration(after: object) -> bool:
     """Whether a verdict may have this duration."""
     return type(after) is int and 0 <= after <= _MAX_AFTER
 
 
 def _check_after(after: Duration, field: str = "after") -> None:
-    if not is_span(after):
+    if not is_duration(after):
         raise Invalid(field, f"{after!r} µs is not in 0 … {_MAX_AFTER}", "give a length of time in microseconds")

@@ -52,10 +52,10 @@ class RemoveOnAck(Struct, frozen=True, forbid_unknown_fields=True, tag="remove-o
 class KeepFor(Struct, frozen=True, forbid_unknown_fields=True, tag="keep-for"):
     """Done and cancelled jobs stay readable, with their result, for this long."""
 
-    span: timedelta
+    duration: timedelta
 
     def __post_init__(self) -> None:
-        checked_micros("KeepFor", self.span, _TICK, MAX_DURATION)
+        checked_micros("KeepFor", self.duration, _TICK, MAX_DURATION)
 
 
 class Retained(Struct, frozen=True, forbid_unknown_fields=True, tag="retained"):

@@ -55,7 +55,7 @@ class LeasedJob(Protocol):
 class RecordBuilder:
     """The record of one call, at this instant."""
 
-    __slots__ = ("_at", "_change", "_facts", "_first", "_n", "_name", "_owner", "_spans", "_tick", "_traits", "_verb")
+    __slots__ = ("_at", "_change", "_facts", "_first", "_n", "_name", "_owner", "_ranges", "_tick", "_traits", "_verb")
 
     def __init__(self, at: Instant) -> None:
         self._at = at
@@ -63,7 +63,7 @@ class RecordBuilder:
         self._owner: str | None = None
         self._name: str | None = None
         self._tick: Instant | None = None
-        self._spans: list[JobRange] = []
+        self._ranges: list[JobRange] = []
         self._change: Change | None = None
         self._first = self._n = 0
         self._facts: tuple[Any, ...] = ()
@@ -141,17 +141,17 @@ class RecordBuilder:
         facts = (0, 0, 0, 0, due_at) if due_at else ()
         self.job(Change.MERGED, job_id, draft.queue, draft.kind, *facts, trait=own)
 
-    def spans(self) -> list[JobRange]:
+    def ranges(self) -> list[JobRange]:
         """The ranges of jobs so far."""
         self._end()
-        return self._spans
+        return self._ranges
 
     def record(self) -> Record | None:
         """The record, if there is anything to record."""
-        spans = self.spans()
-        if not spans and self._verb == MAINTAIN:
+        ranges = self.ranges()
+        if not ranges and self._verb == MAINTAIN:
             return None
-        return Record(self._at, self._verb, spans, self._owner, self._name, self._tick)
+        return Record(self._at, self._verb, ranges, self._owner, self._name, self._tick)
 
     def _take(
         self, change: Change, first: int, n: int, facts: tuple[Any, ...], traits: Sequence[Trait | None] | None
@@ -177,8 +177,8 @@ class RecordBuilder:
     def _end(self) -> None:
         if self._change is not None:
             facts: Any = self._facts
-            span = JobRange(self._change, self._first, self._n, *facts)
-            self._spans.append(span if self._traits is None else replace(span, traits=self._traits))
+            job_range = JobRange(self._change, self._first, self._n, *facts)
+            self._ranges.append(job_range if self._traits is None else replace(job_range, traits=self._traits))
         self._change, self._traits = None, None
 
 

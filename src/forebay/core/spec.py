@@ -58,8 +58,8 @@ _AXES: dict[str, Any] = {
 
 def _backoff(backoff: Backoff) -> str:
     match backoff:
-        case Fixed(span):
-            return f"fixed {in_words(span)}"
+        case Fixed(duration):
+            return f"fixed {in_words(duration)}"
         case FullJitter(base, cap):
             return f"full jitter {in_words(base)} … {in_words(cap)}"
         case Exponential(base, cap, _):
@@ -171,8 +171,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         match self.retention:
             case RemoveOnAck():
                 return "remove-on-ack"
-            case KeepFor(span):
-                return f"keep {in_words(span)}"
+            case KeepFor(duration):
+                return f"keep {in_words(duration)}"
             case Retained(partitions, window, lagging):
                 words = f"retained log × {partitions}, window {in_words(window) if window else 'unlimited'}"
                 return words if lagging == "count" else f"{words}, longer for lagging groups"

@@ -132,7 +132,7 @@ class Stamper:
         self.max_dead = None if spec.routing.dead is None else spec.routing.dead.limit
         """How many dead letters the queue keeps at most."""
         self._key_window = micros(spec.key_window)
-        self._keep_for: Duration = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
+        self._keep_for: Duration = micros(spec.retention.duration) if isinstance(spec.retention, KeepFor) else 0
 
     def kept_until(self, finished_at: Instant, keep_for: Duration = 0) -> Instant:
         """Until when a done or cancelled job stays readable, by its queue or its verdict; 0: it is deleted at once."""

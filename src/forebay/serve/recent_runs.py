@@ -1,6 +1,6 @@
 """Attempts and run times of recently ended jobs, by queue.
 
-They come from the tail of each ledger, its last `TAIL` records or `MAX_SPANS` job ranges, read at most every few
+They come from the tail of each ledger, its last `TAIL` records or `MAX_RANGES` job ranges, read at most every few
 seconds. Where the ledger is off, they come from a bounded sample of the stored jobs; `source` names it.
 """
 
@@ -17,7 +17,7 @@ from forebay.ledger_reader import of_each_ledger
 from forebay.store.protocol import Query, Store
 
 TAIL: Final = MAX_BATCH
-MAX_SPANS: Final = 20_000
+MAX_RANGES: Final = 20_000
 """One record may hold a thousand ranges; reading ends at the page that reaches this."""
 
 _PAGE: Final = 50
@@ -51,18 +51,18 @@ class RecentRuns:
     def _from_ledger(self, store: Store) -> int:
         """How many records were read; `TAIL` if there are no more."""
         first, end = store.ledger_extent()
-        read = spans = 0
-        while end > first and read < TAIL and spans < MAX_SPANS:
+        read = ranges = 0
+        while end > first and read < TAIL and ranges < MAX_RANGES:
             begin = max(first, end - _PAGE)
             for entry in store.ledger(begin - 1, end - begin):
-                spans += len(entry.record.spans)
-                for span in entry.record.spans:
-                    if span.change in _ENDED:
-                        self._ended(span.queue, span.attempt, span.n)
-                        if span.claimed_at:
-                            count, total = self.ran.get(span.queue, (0, 0))
-                            took = (entry.record.at - span.claimed_at) * span.n
-                            self.ran[span.queue] = (count + span.n, total + took)
+                ranges += len(entry.record.ranges)
+                for job_range in entry.record.ranges:
+                    if job_range.change in _ENDED:
+                        self._ended(job_range.queue, job_range.attempt, job_range.n)
+                        if job_range.claimed_at:
+                            count, total = self.ran.get(job_range.queue, (0, 0))
+                            took = (entry.record.at - job_range.claimed_at) * job_range.n
+                            self.ran[job_range.queue] = (count + job_range.n, total + took)
             read, end = read + end - begin, begin
         return TAIL if end <= first else read
 

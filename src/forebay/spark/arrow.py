@@ -24,7 +24,7 @@ _DAY: Final = 86_400_000_000
 _LEASED: Final = frozenset({Change.CLAIMED, Change.EXTENDED})
 _AGAIN: Final = frozenset({Change.RETRIED, Change.RELEASED, Change.REDRIVEN})
 _ENDED: Final = frozenset({Change.ACKED, Change.DISCARDED, Change.CANCELLED})
-_NO_SPAN: Final = JobRange("", 0, 1, "", "")
+_NO_RANGE: Final = JobRange("", 0, 1, "", "")
 _TRAITS: Final = ("kind", "tenant", "subject", "key", "error_kind", "error", "priority")
 
 
@@ -80,18 +80,18 @@ class _Events:
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
         self._entries = entries
-        ranges = [entry.record.spans or (_NO_SPAN,) for entry in entries]
-        self._spans: list[JobRange] = list(chain.from_iterable(ranges))
-        sizes = np.fromiter((span.n for span in self._spans), np.int64, len(self._spans))
+        ranges = [entry.record.ranges or (_NO_RANGE,) for entry in entries]
+        self._ranges: list[JobRange] = list(chain.from_iterable(ranges))
+        sizes = np.fromiter((job_range.n for job_range in self._ranges), np.int64, len(self._ranges))
         self._owner = np.repeat(np.arange(len(ranges)), list(map(len, ranges)))
-        self._span_of = np.repeat(np.arange(len(sizes)), sizes)
-        self._entry_of = self._owner[self._span_of]
+        self._range_of = np.repeat(np.arange(len(sizes)), sizes)
+        self._entry_of = self._owner[self._range_of]
         self._starts = np.cumsum(sizes) - sizes
         self._rows = int(sizes.sum())
         self._own: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in _TRAITS}
-        for start, span in zip(self._starts.tolist(), self._spans, strict=True):
-            if span.traits is not None:
-                self._note(start, span.traits)
+        for start, job_range in zip(self._starts.tolist(), self._ranges, strict=True):
+            if job_range.traits is not None:
+                self._note(start, job_range.traits)
 
     def batch(self, schema: StructType) -> pa.RecordBatch:
         target = arrow_schema(schema)
@@ -123,10 +123,10 @@ class _Events:
 
     def _repeated(self, name: str) -> pa.Array:
         """A value of the ranges, repeated for each of their jobs; 0 and "" are null."""
-        values = list(map(attrgetter(name), self._spans))
+        values = list(map(attrgetter(name), self._ranges))
         if name in _TEXTS:
-            return pa.array([value or None for value in values], pa.string()).take(pa.array(self._span_of))
-        column = np.array(values, np.int64)[self._span_of]
+            return pa.array([value or None for value in values], pa.string()).take(pa.array(self._range_of))
+        column = np.array(values, np.int64)[self._range_of]
         return instants(column) if name.endswith("_at") else pa.array(column, mask=column == 0)
 
     def _of_record(self, value: Callable[[Any], str | None]) -> pa.Array:
@@ -134,8 +134,8 @@ class _Events:
         return values.take(pa.array(self._entry_of))
 
     def _until(self, changes: frozenset[Change]) -> pa.Array:
-        values = [span.until if span.change in changes else 0 for span in self._spans]
-        return instants(np.array(values, np.int64)[self._span_of])
+        values = [job_range.until if job_range.change in changes else 0 for job_range in self._ranges]
+        return instants(np.array(values, np.int64)[self._range_of])
 
     def _trait(self, name: str) -> pa.Array:
         """A column that is null except for jobs with a value of their own."""
@@ -163,22 +163,22 @@ class _Events:
         return np.array([entry.record.at for entry in self._entries], np.int64)[self._entry_of]
 
     def _job_ids(self) -> pa.Array:
-        firsts = np.array([span.first for span in self._spans], np.int64)[self._span_of]
-        none = np.array([span is _NO_SPAN for span in self._spans], bool)[self._span_of]
-        return pa.array(firsts + np.arange(self._rows) - self._starts[self._span_of], mask=none)
+        firsts = np.array([job_range.first for job_range in self._ranges], np.int64)[self._range_of]
+        none = np.array([job_range is _NO_RANGE for job_range in self._ranges], bool)[self._range_of]
+        return pa.array(firsts + np.arange(self._rows) - self._starts[self._range_of], mask=none)
 
     def _kinds(self) -> pa.Array:
         """The kind of the range, except for jobs with their own. Kinds are few: rows are indices until the end."""
         rows, values = self._own["kind"]
-        common = pa.array([span.kind or None for span in self._spans], pa.string())
+        common = pa.array([job_range.kind or None for job_range in self._ranges], pa.string())
         own = pa.array(values, pa.string()).dictionary_encode()
-        numbers = self._span_of.copy()
+        numbers = self._range_of.copy()
         numbers[rows] = own.indices.to_numpy() + len(common)
         return pa.concat_arrays([common, own.dictionary]).take(pa.array(numbers))
 
     def _priorities(self) -> pa.Array:
         """Recorded for new jobs only."""
-        born = np.array([span.change == Change.ACCEPTED for span in self._spans], bool)[self._span_of]
+        born = np.array([job_range.change == Change.ACCEPTED for job_range in self._ranges], bool)[self._range_of]
         column = np.zeros(self._rows, np.int64)
         rows, values = self._own["priority"]
         column[rows] = values
@@ -186,8 +186,8 @@ class _Events:
 
     def _enqueued(self) -> pa.Array:
         """A job is enqueued when it is accepted, whether or not its range repeats it."""
-        column = np.array([span.enqueued_at for span in self._spans], np.int64)[self._span_of]
-        born = np.array([span.change == Change.ACCEPTED for span in self._spans], bool)[self._span_of]
+        column = np.array([job_range.enqueued_at for job_range in self._ranges], np.int64)[self._range_of]
+        born = np.array([job_range.change == Change.ACCEPTED for job_range in self._ranges], bool)[self._range_of]
         return instants(np.where(born & (column == 0), self._ats(), column))
 
     def _ticks(self) -> pa.Array:

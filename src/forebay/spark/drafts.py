@@ -113,7 +113,7 @@ def _counts(column: pa.Array) -> list[Any]:
     return list(column.cast(pa.int64()).to_pylist())
 
 
-def _spans(column: pa.Array) -> list[Any]:
+def _durations(column: pa.Array) -> list[Any]:
     seconds = column.cast(pa.float64()).to_pylist()
     return [None if value is None else from_seconds("delay", value) for value in seconds]
 
@@ -123,7 +123,7 @@ _VALUES: Final[dict[str, Callable[[pa.Array], list[Any]]]] = {
     "run_at": _instants,
     "deadline": _instants,
     "expires_at": _instants,
-    "delay": _spans,
+    "delay": _durations,
     "priority": _counts,
     "max_attempts": _counts,
     "cost": _counts,

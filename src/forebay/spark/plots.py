@@ -62,7 +62,7 @@ class SweepPoint(Struct, frozen=True):
 def sweep(
     title: str, sentence: str, places: Sequence[str], series: Sequence[tuple[str, Sequence[SweepPoint]]], unit: str
 ) -> str:
-    """Values over settings, side by side however far apart they are; a stroke spans minimum to maximum."""
+    """Values over settings, side by side however far apart they are; a stroke is from minimum to maximum."""
     shown = [(name, spreads) for name, spreads in series[:MAX_SERIES] if spreads]
     if not shown:
         return nothing(title)

@@ -173,8 +173,8 @@ def checked_member(
     log: str, group: str, member: str, lease_for: timedelta | None = None
 ) -> tuple[str, str, str, Duration]:
     """The log, group and member of a reader, and for how long; 0 if not given."""
-    span = 0 if lease_for is None else checked_micros("lease_for", lease_for, MIN_LEASE, MAX_LEASE)
-    return check_name("log", log), check_name("group", group), checked_owner(member), span
+    duration = 0 if lease_for is None else checked_micros("lease_for", lease_for, MIN_LEASE, MAX_LEASE)
+    return check_name("log", log), check_name("group", group), checked_owner(member), duration
 
 
 def checked_presence(presence: Presence, keep_for: timedelta) -> Duration:

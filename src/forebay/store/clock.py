@@ -19,5 +19,5 @@ class SystemClock:
     def now(self) -> Instant:
         return (self._offset + time.monotonic_ns()) // 1_000
 
-    def wait(self, signal: Signal, span: Duration) -> None:
-        signal.wait(span / 1_000_000)
+    def wait(self, signal: Signal, duration: Duration) -> None:
+        signal.wait(duration / 1_000_000)

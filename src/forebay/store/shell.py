@@ -123,9 +123,9 @@ class Shell(Generic[B]):
         return self.backend.promote(limit)
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        owner, span = checked_owner(owner), checked_lease(lease_for)
+        owner, duration = checked_owner(owner), checked_lease(lease_for)
         checked_total(wants)
-        return self.backend.claim(wants, owner, span)
+        return self.backend.claim(wants, owner, duration)
 
     def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
         check_batch("extend", len(leases))

@@ -119,13 +119,13 @@ class SqlLogs:
             if window is not None and limit > 0:
                 limit -= self._drop(log, now - window + 1, self._floors(log, now - window) if blocks else {}, limit)
 
-    def own(self, log: str, group: str, member: str, span: Duration, now: Instant) -> list[Owned]:
+    def own(self, log: str, group: str, member: str, lease_for: Duration, now: Instant) -> list[Owned]:
         partitions = self._partitions("partitions", log)
         if self._run("lock_group", log, group).fetchone() is None:
             self._run("add_group", log, group, now)
             self._run("lock_group", log, group)
         self._run("see_group", log, group, now)
-        until = now + span
+        until = now + lease_for
         self._run("put_member", log, group, member, until)
         members = dict(self._run("members", log, group).fetchall())
         living = sum(end > now for end in members.values())

@@ -22,19 +22,19 @@ class ManualClock:
         """The instant that it shows."""
         return self._now
 
-    def advance(self, span: Duration) -> Instant:
+    def advance(self, duration: Duration) -> Instant:
         """Move on by microseconds; a clock never runs backwards."""
-        if span < 0:
+        if duration < 0:
             raise ValueError("a clock never runs backwards")
         with self._changed:
-            self._now += span
+            self._now += duration
             self._changed.notify_all()
         return self._now
 
-    def wait(self, signal: Signal, span: Duration) -> None:
-        """Sleep until the signal is set by another thread, or the clock was moved past the span."""
+    def wait(self, signal: Signal, duration: Duration) -> None:
+        """Sleep until the signal is set by another thread, or the clock was moved past it."""
         with self._changed:
-            until = self._now + span
+            until = self._now + duration
             self._sleeping[id(signal)] = signal
             self._changed.notify_all()
         try:

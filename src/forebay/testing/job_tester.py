@@ -70,8 +70,8 @@ class _PassingClock:
     def now(self) -> Instant:
         return self._tester.clock.now()
 
-    def wait(self, signal: Signal, span: Duration) -> None:
-        self._tester._wait(signal, span)
+    def wait(self, signal: Signal, duration: Duration) -> None:
+        self._tester._wait(signal, duration)
 
 
 class _RecordingStore(MemoryStore):
@@ -172,9 +172,9 @@ class JobTester:
         with self._running:
             return self._pass(self.clock.now() + micros(timedelta(**duration)), Event())
 
-    def _wait(self, signal: Signal, span: Duration) -> None:
+    def _wait(self, signal: Signal, duration: Duration) -> None:
         """A caller of the store waits: jobs run and time passes until its signal is set, or its time is over."""
-        until = self.clock.now() + span
+        until = self.clock.now() + duration
         if self._loop.running or not self._running.acquire(timeout=_PATIENCE):
             what = "a handler on the event loop, or in a thread of its own, waits for another job"
             raise Invalid("JobTester", what, "enqueue the next job instead of waiting (docs/guides/next-job.md)")

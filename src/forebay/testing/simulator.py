@@ -81,11 +81,11 @@ class JobSimulator(JobTester):
     def _draw(self) -> float:
         return self._random.random()
 
-    def _wait(self, signal: Signal, span: Duration) -> None:
+    def _wait(self, signal: Signal, duration: Duration) -> None:
         """What runs while a handler waits crashes by faults of its own."""
         points, self._points_left = self._points_left, None
         try:
-            super()._wait(signal, span)
+            super()._wait(signal, duration)
         finally:
             self._points_left = points
 

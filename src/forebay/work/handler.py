@@ -13,7 +13,7 @@ from forebay.core.breaker import Breaker
 from forebay.core.errors import BlobDamaged, BlobFailed, BlobMissing, Invalid, SealBroken
 from forebay.core.instant import Duration, from_seconds, micros
 from forebay.core.job import Job
-from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded, is_span
+from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded, is_duration
 from forebay.core.payload import is_reference
 from forebay.tracing import Spans
 from forebay.work.context import Context
@@ -103,9 +103,9 @@ class Handler(Struct, frozen=True):
 
     def outcome_of(self, error: BaseException, body: bytes = b"null") -> Outcome:
         """The outcome of a handler that raised; never raises itself."""
-        if isinstance(error, Snooze) and is_span(getattr(error, "after", None)):
+        if isinstance(error, Snooze) and is_duration(getattr(error, "after", None)):
             return Snoozed(error.after)
-        if isinstance(error, RetryAfter) and is_span(getattr(error, "after", None)):
+        if isinstance(error, RetryAfter) and is_duration(getattr(error, "after", None)):
             return Failed(self._described(error, body), error.after)
         if isinstance(error, (Drop, PayloadMismatch, BlobDamaged, ResultInvalid, *self.drop_on)) or (
             self.retry_on is not None and not isinstance(error, (SealBroken, BlobMissing, BlobFailed, *self.retry_on))

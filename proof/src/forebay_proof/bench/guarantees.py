@@ -177,13 +177,13 @@ def lanes_latency(store: Store, lanes: int, rounds: Rounds) -> tuple[float, floa
     for start in range(0, lanes, MAX_BATCH):
         subjects = range(start, min(start + MAX_BATCH, lanes))
         store.enqueue([Draft("bench", queue=queue, subject=f"s{subject}") for subject in subjects])
-    spans: list[float] = []
+    ranges: list[float] = []
     for _ in range(rounds.pairs * 40):
         began = perf_counter()
         leases = store.claim([Want(queue, rounds.batch)], "bench", _LEASE)
-        spans.append((perf_counter() - began) * 1_000)
+        ranges.append((perf_counter() - began) * 1_000)
         store.settle([(lease, Ack()) for lease in leases])
-    return percentile(spans, 50), percentile(spans, 99)
+    return percentile(ranges, 50), percentile(ranges, 99)
 
 
 def parked_price(store: Store, parked: int, rounds: Rounds) -> Price:

@@ -97,12 +97,12 @@ def scrape() -> float:
     """Milliseconds, with as many series as there can be."""
     store = open_store("memory://")
     metrics = Metrics(store)
-    spans_ = [
+    ranges = [
         JobRange(change, n, 1, f"q{n % (2 * MAX_QUEUES)}", f"k{n}", 1, 1, 1, 1, 1, 1)
         for n in range(4 * MAX_PAIRS)
         for change in (Change.ACCEPTED, Change.CLAIMED, Change.ACKED)
     ]
-    metrics.tally.take([LedgerEntry(0, Record(1_000_000, "enqueue", spans_))])
+    metrics.tally.take([LedgerEntry(0, Record(1_000_000, "enqueue", ranges))])
     from forebay.serve.metrics.families import fleet
 
     began = time.perf_counter()

@@ -4,7 +4,7 @@
 
     assert ledger(store.ledger(-1, 1_000)) == []
 
-Spans are read as the changes that the other checkers judge, so conservation, owners, attempts and early judge them too.
+Ranges are read as the changes that the other checkers judge: conservation, owners, attempts and early judge them too.
 Checked here besides: deliveries grow by one, time does not run backwards along a life, and what ends a turn says of it
 what its claim said. (Instants of different jobs need not follow the offsets: a call may begin before another and be
 committed after it. So may a holder's last word about a job before an extension of its lease.) Jobs that were accepted
@@ -52,7 +52,7 @@ def ledger(
 
 
 class _ChangeSets:
-    """Entries as change sets, one a span, each with the offset that it comes from."""
+    """Entries as change sets, one a range, each with the offset that it comes from."""
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
         self.changes: list[ChangeSet] = []
@@ -72,69 +72,84 @@ class _ChangeSets:
         if record.verb == "put_ledger_rule":
             self._deliveries.clear()
             self._turns.clear()
-        for span in record.spans:
-            places = [place for place in range(span.n) if self._knows(offset, record, span, place)]
+        for job_range in record.ranges:
+            places = [place for place in range(job_range.n) if self._knows(offset, record, job_range, place)]
             if places:
-                self.changes.append(_change(record, span, places))
+                self.changes.append(_change(record, job_range, places))
                 self.offsets.append(offset)
 
-    def _knows(self, offset: int, record: Record, span: JobRange, place: int) -> bool:
-        """Whether the job is to be checked; what only the ledger's spans show is checked here."""
-        job_id = span.first + place
-        if span.change == Change.ACCEPTED:
+    def _knows(self, offset: int, record: Record, job_range: JobRange, place: int) -> bool:
+        """Whether the job is to be checked; what only the ledger's ranges show is checked here."""
+        job_id = job_range.first + place
+        if job_range.change == Change.ACCEPTED:
             self._deliveries[job_id] = 0
         if job_id not in self._deliveries:
             return False
         if record.at < self._last.get(job_id, 0):
             self._report(
-                offset, job_id, f"{span.change} {self._last[job_id] - record.at} µs before what came before it"
+                offset, job_id, f"{job_range.change} {self._last[job_id] - record.at} µs before what came before it"
             )
-        if span.change != Change.EXTENDED:
+        if job_range.change != Change.EXTENDED:
             self._last[job_id] = record.at
-        if span.change == Change.CLAIMED:
-            if span.delivery != self._deliveries[job_id] + 1:
-                self._report(offset, job_id, f"delivery {span.delivery} after {self._deliveries[job_id]}")
-            self._deliveries[job_id] = span.delivery
-            self._turns[job_id] = _turn_of(span, place)
-        elif span.change in _OF_A_TURN:
-            output = _turn_of(span, place)
+        if job_range.change == Change.CLAIMED:
+            if job_range.delivery != self._deliveries[job_id] + 1:
+                self._report(offset, job_id, f"delivery {job_range.delivery} after {self._deliveries[job_id]}")
+            self._deliveries[job_id] = job_range.delivery
+            self._turns[job_id] = _turn_of(job_range, place)
+        elif job_range.change in _OF_A_TURN:
+            output = _turn_of(job_range, place)
             claimed = self._turns.get(job_id, output)
             if output != claimed:
-                self._report(offset, job_id, f"{span.change} says {output}, its claim said {claimed}")
+                self._report(offset, job_id, f"{job_range.change} says {output}, its claim said {claimed}")
         return True
 
     def _report(self, offset: int, job_id: int | None, message: str) -> None:
         self.found.append(Violation("ledger", offset, job_id, message))
 
 
-def kind_of(span: JobRange, place: int) -> str:
-    """The kind of one of the jobs of a span, which may be another than its neighbours'."""
-    trait = _trait(span, place)
-    return span.kind if trait is None or trait.kind is None else trait.kind
+def kind_of(job_range: JobRange, place: int) -> str:
+    """The kind of one of the jobs of a range, which may be another than its neighbours'."""
+    trait = _trait(job_range, place)
+    return job_range.kind if trait is None or trait.kind is None else trait.kind
 
 
-def _turn_of(span: JobRange, place: int) -> tuple[object, ...]:
-    return span.queue, kind_of(span, place), span.delivery, span.attempt, span.enqueued_at, span.due_at, span.claimed_at
+def _turn_of(job_range: JobRange, place: int) -> tuple[object, ...]:
+    return (
+        job_range.queue,
+        kind_of(job_range, place),
+        job_range.delivery,
+        job_range.attempt,
+        job_range.enqueued_at,
+        job_range.due_at,
+        job_range.claimed_at,
+    )
 
 
-def _change(record: Record, span: JobRange, places: list[int]) -> ChangeSet:
-    at, ids = record.at, [span.first + place for place in places]
-    match span.change:
+def _change(record: Record, job_range: JobRange, places: list[int]) -> ChangeSet:
+    at, ids = record.at, [job_range.first + place for place in places]
+    match job_range.change:
         case Change.ACCEPTED:
-            born = (span.queue, span.kind, b"", span.due_at, span.due_at <= at, span.max_attempts)
+            born = (
+                job_range.queue,
+                job_range.kind,
+                b"",
+                job_range.due_at,
+                job_range.due_at <= at,
+                job_range.max_attempts,
+            )
             return ChangeSet(at, entries=[Entry(job_id, *born) for job_id in ids])
         case Change.MERGED:
-            newer = Replaced(due_at=span.due_at) if span.due_at else None
-            return ChangeSet(at, merges=[Merge(job_id, span.kind, b"", newer=newer) for job_id in ids])
+            newer = Replaced(due_at=job_range.due_at) if job_range.due_at else None
+            return ChangeSet(at, merges=[Merge(job_id, job_range.kind, b"", newer=newer) for job_id in ids])
         case _:
             jobs = JobChanges()
             for job_id, place in zip(ids, places, strict=True):
-                trait = _trait(span, place)
-                dies = span.change == Change.DIED
+                trait = _trait(job_range, place)
+                dies = job_range.change == Change.DIED
                 error = Failure("" if trait is None else trait.error_kind or "") if dies else None
-                jobs.add(job_id, span.delivery, Change(span.change), span.until, error)
+                jobs.add(job_id, job_range.delivery, Change(job_range.change), job_range.until, error)
             return ChangeSet(at, jobs=jobs.jobs, owner=record.owner)
 
 
-def _trait(span: JobRange, place: int) -> Trait | None:
-    return None if span.traits is None else span.traits[place]
+def _trait(job_range: JobRange, place: int) -> Trait | None:
+    return None if job_range.traits is None else job_range.traits[place]

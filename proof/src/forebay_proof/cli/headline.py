@@ -35,7 +35,9 @@ _MB = 1 << 20
 def _headline_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--on", default="postgres", metavar="STORE", help="postgres, redis, sqlite (default: postgres)")
     parser.add_argument("--rate", type=rate, default=10_000.0, metavar="N/s", help="jobs a second (default: 10000)")
-    parser.add_argument("--for", type=duration, dest="span", default="20m", metavar="DURATION", help="(default: 20m)")
+    parser.add_argument(
+        "--for", type=duration, dest="duration", default="20m", metavar="DURATION", help="(default: 20m)"
+    )
     parser.add_argument(
         "--kill-every",
         type=duration,
@@ -84,7 +86,7 @@ def trial_of(args: Namespace, processes: int, *, keys: bool = False) -> "Trial":
     return Trial(
         store=args.on,
         rate=args.rate,
-        seconds=args.span.total_seconds(),
+        seconds=args.duration.total_seconds(),
         mix=parse_mix(args.mix),
         seed=args.seed,
         batch=args.batch,
@@ -218,7 +220,9 @@ def _job_cost(call: Invocation) -> int:
 def _bill_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--on", default="postgres", choices=("postgres", "redis"), help="(default: postgres)")
     parser.add_argument("--rate", type=rate, default=2_000.0, metavar="N/s", help="jobs a second (default: 2000)")
-    parser.add_argument("--for", type=duration, dest="span", default="20s", metavar="DURATION", help="(default: 20s)")
+    parser.add_argument(
+        "--for", type=duration, dest="duration", default="20s", metavar="DURATION", help="(default: 20s)"
+    )
     parser.add_argument("--mix", default="s1", help="as of `lab load` (default: s1)")
     parser.add_argument("--batch", type=count, default=500, metavar="N", help="jobs in a call (default: 500)")
     parser.add_argument("--processes", type=count, default=2, metavar="M", help="worker processes (default: 2)")
@@ -244,7 +248,7 @@ def _bill_of(args: Namespace, found: dict[str, list[float]]) -> JobBill:
     from forebay_proof.lab.job_bill import UNITS
     from forebay_proof.lab.results import machine
 
-    options = f"--on {args.on} --mix {args.mix} --rate {args.rate:g} --for {args.span.total_seconds():g}s"
+    options = f"--on {args.on} --mix {args.mix} --rate {args.rate:g} --for {args.duration.total_seconds():g}s"
     options += f" --batch {args.batch} --processes {args.processes} --concurrency {args.concurrency}"
     command = f"forebay lab bill {options} --claim-batch {args.claim_batch} --rounds {args.rounds}"
     facts = machine()

@@ -29,7 +29,7 @@ def _load_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--rate", type=rate, default=1_000.0, metavar="N/s", help="jobs a second (default: 1000)")
     parser.add_argument(
-        "--for", type=duration, dest="span", default="60s", metavar="DURATION", help="so long (default: 60s)"
+        "--for", type=duration, dest="duration", default="60s", metavar="DURATION", help="so long (default: 60s)"
     )
     parser.add_argument(
         "--mix", default="s1", help="s1, fast, idle, slow, long, poison, dependent; fast=95,poison=5; s1@0.1 is shorter"

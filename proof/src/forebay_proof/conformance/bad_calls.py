@@ -20,7 +20,7 @@ from forebay_proof.conformance.case import case, refused
 from forebay_proof.conformance.harness import LONG, Harness
 
 BAD_LIMITS: list[Any] = [0, -1, MAX_BATCH + 1, 1.0, "1", True, None]
-BAD_SPANS: list[Any] = [timedelta(0), -timedelta(1), timedelta(microseconds=1), days(8), 30, 1.5, "30s", None]
+BAD_DURATIONS: list[Any] = [timedelta(0), -timedelta(1), timedelta(microseconds=1), days(8), 30, 1.5, "30s", None]
 
 
 def _all_refused(
@@ -70,8 +70,8 @@ def a_claim_with_a_bad_owner_is_refused(h: Harness) -> None:
 def a_bad_lease_time_is_refused(h: Harness) -> None:
     h.enqueue(2)
     lease = h.take()
-    _all_refused(h, lambda span: h.claim(lease_for=span), BAD_SPANS)
-    _all_refused(h, lambda span: h.store.extend([lease], span), BAD_SPANS)
+    _all_refused(h, lambda duration: h.claim(lease_for=duration), BAD_DURATIONS)
+    _all_refused(h, lambda duration: h.store.extend([lease], duration), BAD_DURATIONS)
 
 
 @case
@@ -238,7 +238,7 @@ def a_bad_query_or_configuration_is_refused(h: Harness) -> None:
 @case
 def a_bad_time_to_wait_is_refused(h: Harness) -> None:
     values: list[Any] = [-timedelta(1), days(2), 5, None]
-    _all_refused(h, lambda span: h.store.wait(["q"], span), values)
+    _all_refused(h, lambda duration: h.store.wait(["q"], duration), values)
 
 
 @case

@@ -272,10 +272,10 @@ def bad_lengths_of_time_of_a_queue_are_refused(h: Harness) -> None:
         KeepFor,
         Aging,
         Block,
-        lambda span: Retained(1, span),
-        lambda span: FullJitter(base=span),
-        lambda span: Exponential(base=span),
-        lambda span: QueueSpec(name="q", key_window=span),
+        lambda duration: Retained(1, duration),
+        lambda duration: FullJitter(base=duration),
+        lambda duration: Exponential(base=duration),
+        lambda duration: QueueSpec(name="q", key_window=duration),
     ]
     values: list[Any] = [timedelta(0), -ms(1), timedelta(days=40_000), 5, 1.5, "1s"]
     with h.unchanged():
@@ -359,10 +359,10 @@ def bad_schedules_are_refused(h: Harness) -> None:
 
 @case
 def bad_verdicts_are_refused(h: Harness) -> None:
-    spans: list[Any] = [-1, 10**18, 1.5, True, timedelta(1)]
+    durations: list[Any] = [-1, 10**18, 1.5, True, timedelta(1)]
     with h.unchanged():
-        for span in spans:
-            refused(Invalid, partial(Release, span))
-            refused(Invalid, partial(Retry, span, ERROR))
+        for duration in durations:
+            refused(Invalid, partial(Release, duration))
+            refused(Invalid, partial(Retry, duration, ERROR))
         for result in (b"{", b"NaN", b'"' + b"x" * PAYLOAD_BYTES + b'"'):
             refused(PayloadInvalid, partial(Ack, result))

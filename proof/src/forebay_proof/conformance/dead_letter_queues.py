@@ -312,9 +312,9 @@ def the_ledger_records_dead_letters_under_the_queue_they_died_in(h: Harness) -> 
     h.store.redrive([second])
     h.dead_letter(h.take())
     h.store.promote(MAX_BATCH)
-    spans = [span for entry in h.store.ledger(-1, MAX_BATCH) for span in entry.record.spans]
-    assert {span.queue for span in spans} == {QUEUE}
-    changes = {job_id: [s.change for s in spans if s.first <= job_id < s.first + s.n] for job_id in (first, second)}
+    ranges = [job_range for entry in h.store.ledger(-1, MAX_BATCH) for job_range in entry.record.ranges]
+    assert {job_range.queue for job_range in ranges} == {QUEUE}
+    changes = {job_id: [s.change for s in ranges if s.first <= job_id < s.first + s.n] for job_id in (first, second)}
     assert Change.REDRIVEN in changes[second]
     assert [Change.PURGED in each for each in changes.values()].count(True) == 1
 

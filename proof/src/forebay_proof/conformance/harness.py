@@ -2,7 +2,7 @@
 
 The store comes from an `Opener`, so any author can plug one in. With virtual time the opener is given a `ManualClock`
 and `advance` moves it; a store that owns its clock is opened with None and `advance` really waits, which is why cases
-count in `short` spans. Every helper works on the queue `q` unless another one is given.
+count in units of `short`. Every helper works on the queue `q` unless another one is given.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -78,12 +78,12 @@ class Harness:
     def now(self) -> Instant:
         return self.store.now()
 
-    def advance(self, span: Duration) -> None:
+    def advance(self, duration: Duration) -> None:
         """Let so much time pass on the store's clock."""
         if self.clock is not None:
-            self.clock.advance(span)
+            self.clock.advance(duration)
             return
-        end = self.store.now() + span
+        end = self.store.now() + duration
         while (left := end - self.store.now()) > 0:
             Event().wait(left / SECOND)
 

@@ -218,11 +218,11 @@ def _racing_claims(h: Harness, queue: str, total: int) -> list[list[Lease]]:
     with h.handles(CLAIMERS) as handles:
         answers(race(CLAIMERS, lambda number: act(number, handles[number])))
     recorded = {
-        span.first + i: entry.offset
+        job_range.first + i: entry.offset
         for entry in entries(h)
-        for span in entry.record.spans
-        if span.change == Change.CLAIMED
-        for i in range(span.n)
+        for job_range in entry.record.ranges
+        if job_range.change == Change.CLAIMED
+        for i in range(job_range.n)
     }
     return sorted(claims, key=lambda leases: recorded.get(leases[0].job.id, 0))
 

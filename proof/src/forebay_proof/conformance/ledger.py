@@ -23,12 +23,12 @@ HOUR = 3_600 * SECOND
 
 
 class JobEntry(NamedTuple):
-    """What a span says of one of its jobs."""
+    """What a range says of one of its jobs."""
 
     id: int
     change: str
     kind: str
-    span: JobRange
+    job_range: JobRange
     trait: Trait
 
 
@@ -42,10 +42,14 @@ def entries(h: Harness, after: int = -1) -> list[LedgerEntry]:
 
 def job_changes(record: Record) -> list[JobEntry]:
     jobs = []
-    for span in record.spans:
-        for place in range(span.n):
-            trait = None if span.traits is None else span.traits[place]
-            jobs.append(JobEntry(span.first + place, span.change, kind_of(span, place), span, trait or Trait()))
+    for job_range in record.ranges:
+        for place in range(job_range.n):
+            trait = None if job_range.traits is None else job_range.traits[place]
+            jobs.append(
+                JobEntry(
+                    job_range.first + place, job_range.change, kind_of(job_range, place), job_range, trait or Trait()
+                )
+            )
     return jobs
 
 
@@ -65,7 +69,7 @@ def record(h: Harness, verb: str, action: Callable[[], object]) -> Record:
 
 def is_heartbeat(record: Record) -> bool:
     """A store may extend all that an owner holds at once: no job is named, `tick` is the new end of the leases."""
-    return record.verb == "extend" and record.owner is not None and record.tick is not None and not record.spans
+    return record.verb == "extend" and record.owner is not None and record.tick is not None and not record.ranges
 
 
 def only(h: Harness, verb: str, action: Callable[[], object]) -> JobEntry:
@@ -75,10 +79,16 @@ def only(h: Harness, verb: str, action: Callable[[], object]) -> JobEntry:
 
 def matches(change: JobEntry, lease: Lease) -> bool:
     """Whether it is what the lease said."""
-    job, span = lease.job, change.span
-    return (span.queue, change.kind, span.delivery, span.attempt, span.enqueued_at, span.due_at, span.claimed_at) == (
-        *(job.queue, job.kind, job.delivery, job.attempt, job.enqueued_at, job.due_at, job.claimed_at),
-    )
+    job, job_range = lease.job, change.job_range
+    return (
+        job_range.queue,
+        change.kind,
+        job_range.delivery,
+        job_range.attempt,
+        job_range.enqueued_at,
+        job_range.due_at,
+        job_range.claimed_at,
+    ) == (*(job.queue, job.kind, job.delivery, job.attempt, job.enqueued_at, job.due_at, job.claimed_at),)
 
 
 @case_if(Need.DURABLE)
@@ -92,16 +102,16 @@ def a_batch_of_drafts_is_one_record(h: Harness) -> None:
     assert {job.change for job in jobs} == {Change.ACCEPTED}
     for job in jobs:
         stored = h.get(job.id)
-        assert (job.span.queue, job.kind) == (stored.queue, stored.kind)
-        assert (job.span.enqueued_at, job.span.due_at) == (stored.enqueued_at, stored.due_at)
-        assert job.span.max_attempts == stored.max_attempts
+        assert (job.job_range.queue, job.kind) == (stored.queue, stored.kind)
+        assert (job.job_range.enqueued_at, job.job_range.due_at) == (stored.enqueued_at, stored.due_at)
+        assert job.job_range.max_attempts == stored.max_attempts
         own = (job.trait.tenant, job.trait.subject, job.trait.key, job.trait.priority)
         assert own == (stored.tenant, stored.subject, stored.key, stored.priority)
     assert batch.at == h.get(ids[0]).enqueued_at
 
 
 @case_if(Need.DURABLE)
-def a_hundred_alike_jobs_share_one_span(h: Harness) -> None:
+def a_hundred_alike_jobs_share_one_range(h: Harness) -> None:
     leases: list[Lease] = []
     for verb, action in (
         ("enqueue", lambda: h.enqueue(100)),
@@ -110,18 +120,18 @@ def a_hundred_alike_jobs_share_one_span(h: Harness) -> None:
         ("settle", lambda: h.store.settle([(lease, Ack()) for lease in leases])),
     ):
         reported_of = record(h, verb, action)
-        assert [span.n for span in reported_of.spans] == [100] or is_heartbeat(reported_of), (
-            f"{verb}: {reported_of.spans}"
+        assert [job_range.n for job_range in reported_of.ranges] == [100] or is_heartbeat(reported_of), (
+            f"{verb}: {reported_of.ranges}"
         )
 
 
 @case_if(Need.DURABLE)
-def neighbours_that_differ_in_kind_alone_share_a_span_and_keep_their_kinds(h: Harness) -> None:
+def neighbours_that_differ_in_kind_alone_share_a_range_and_keep_their_kinds(h: Harness) -> None:
     kinds = ["plain", "odd", "plain", "rare"]
     h.send(*(h.draft(kind=kind) for kind in kinds))
     leases = h.claim(4)
     settled = record(h, "settle", lambda: h.store.settle([(lease, Ack()) for lease in leases]))
-    assert [span.n for span in settled.spans] == [4], settled.spans
+    assert [job_range.n for job_range in settled.ranges] == [4], settled.ranges
     assert [job.kind for job in job_changes(settled)] == kinds
 
 
@@ -133,7 +143,7 @@ def a_claim_records_owner_jobs_and_lease_end(h: Harness) -> None:
     claim = record(h, "claim", lambda: leases.extend(h.claim(2, owner="ada")))
     assert claim.owner == "ada"
     for job, lease in zip(job_changes(claim), leases, strict=True):
-        assert (job.change, job.id, job.span.until) == (Change.CLAIMED, lease.job.id, lease.until)
+        assert (job.change, job.id, job.job_range.until) == (Change.CLAIMED, lease.job.id, lease.until)
         assert matches(job, lease)
 
 
@@ -145,7 +155,7 @@ def an_extension_records_the_new_end_of_surviving_leases(h: Harness) -> None:
     survivors: list[Lease] = []
     job = only(h, "extend", lambda: survivors.extend(h.store.extend([lost, held], LONG)))
     (survivor,) = survivors
-    assert (job.change, job.id, job.span.until) == (Change.EXTENDED, held.job.id, survivor.until)
+    assert (job.change, job.id, job.job_range.until) == (Change.EXTENDED, held.job.id, survivor.until)
     assert matches(job, survivor)
 
 
@@ -183,7 +193,7 @@ def every_verdict_is_recorded_with_the_delivery_that_it_ends(h: Harness) -> None
                 end = [0]
             case Ack(_, keep_for) | Cancel(keep_for):
                 end = [settled.at + HOUR if queue == "kept" or keep_for else 0]
-        assert [job.span.until] == end
+        assert [job.job_range.until] == end
         error = ("Boom", "it broke") if isinstance(verdict, Retry | DeadLetter) else (None, None)
         assert (job.trait.error_kind, job.trait.error) == error
 
@@ -196,7 +206,7 @@ def a_later_attempt_records_its_own_due_time(h: Harness) -> None:
     due_at = h.get(job_id).due_at
     second = h.take()
     job = only(h, "settle", lambda: h.ack(second))
-    assert (job.span.delivery, job.span.attempt, job.span.due_at) == (2, 2, due_at)
+    assert (job.job_range.delivery, job.job_range.attempt, job.job_range.due_at) == (2, 2, due_at)
 
 
 @case_if(Need.DURABLE)
@@ -223,7 +233,7 @@ def a_cancel_records_ended_jobs_and_requests_once(h: Harness) -> None:
         kept: Change.CANCELLED,
         running: Change.CANCEL_REQUESTED,
     }
-    assert (jobs[waiting].span.until, jobs[kept].span.until) == (0, cancel.at + HOUR)
+    assert (jobs[waiting].job_range.until, jobs[kept].job_range.until) == (0, cancel.at + HOUR)
     assert matches(jobs[running], lease)
     assert written(h, lambda: h.store.cancel([waiting, running, kept])) == []
 
@@ -232,14 +242,14 @@ def a_cancel_records_ended_jobs_and_requests_once(h: Harness) -> None:
 def a_redrive_and_a_purge_record_their_jobs(h: Harness) -> None:
     first, second, third = h.dead(), h.dead(), h.dead()
     job = only(h, "purge", lambda: h.store.purge_dead([third, third + 10**12]))
-    assert (job.id, job.change, job.span.queue, job.kind) == (third, Change.PURGED, "q", "work")
+    assert (job.id, job.change, job.job_range.queue, job.kind) == (third, Change.PURGED, "q", "work")
     redrive = record(h, "redrive", lambda: h.store.redrive([first, first + 10**12]))
-    assert [(job.id, job.change, job.span.until) for job in job_changes(redrive)] == [
+    assert [(job.id, job.change, job.job_range.until) for job in job_changes(redrive)] == [
         (first, Change.REDRIVEN, redrive.at)
     ]
     h.advance(1)
     job = only(h, "purge", lambda: h.store.purge(State.DEAD, h.now(), 10))
-    assert (job.id, job.change, job.span.queue, job.kind) == (second, Change.PURGED, "q", "work")
+    assert (job.id, job.change, job.job_range.queue, job.kind) == (second, Change.PURGED, "q", "work")
 
 
 @case_if(Need.DURABLE)
@@ -253,7 +263,7 @@ def jobs_that_fell_due_are_recorded_by_the_call_that_finds_them(h: Harness) -> N
     records = written(h, lambda: [h.claim(), h.store.promote(1_000)])
     assert {record.verb for record in records} == {"maintain"}
     jobs = [job for record in records for job in job_changes(record)]
-    assert sorted((job.id, job.change, job.span.queue) for job in jobs) == [
+    assert sorted((job.id, job.change, job.job_range.queue) for job in jobs) == [
         (kept.job.id, Change.PURGED, "kept"),
         (late, Change.EXPIRED, "q"),
     ]
@@ -269,7 +279,7 @@ def a_taken_slot_is_recorded_with_its_job(h: Harness) -> None:
     assert (job.change, job.id) == (Change.ACCEPTED, h.jobs()[0].id)
     assert written(h, lambda: h.store.fire("nightly", start, start + HOUR, h.draft())) == []
     given_up = record(h, "fire", lambda: h.store.fire("nightly", start + HOUR, start + 2 * HOUR, None))
-    assert (given_up.name, given_up.tick, given_up.spans) == ("nightly", start + HOUR, [])
+    assert (given_up.name, given_up.tick, given_up.ranges) == ("nightly", start + HOUR, [])
 
 
 @case_if(Need.DURABLE)
@@ -285,7 +295,7 @@ def configuration_is_recorded_by_name(h: Harness) -> None:
     ]
     for verb, name, action in verbs:
         reported_of = record(h, verb, action)
-        assert (reported_of.name, reported_of.spans) == (name, [])
+        assert (reported_of.name, reported_of.ranges) == (name, [])
 
 
 @case_if(Need.DURABLE)
@@ -330,7 +340,7 @@ def a_duplicate_writes_no_record_and_a_merge_names_its_job(h: Harness) -> None:
     jobs = {job.id: job for job in job_changes(batch)}
     assert first not in jobs
     assert sorted((job.change, job.id) for job in jobs.values())[1] == (Change.MERGED, waiting)
-    assert (len(jobs), jobs[waiting].span.queue, jobs[waiting].kind) == (2, "merging", "newer")
+    assert (len(jobs), jobs[waiting].job_range.queue, jobs[waiting].kind) == (2, "merging", "newer")
 
 
 @case_if(Need.DURABLE)
@@ -344,7 +354,7 @@ def a_refused_call_writes_no_record(h: Harness) -> None:
     ):
         assert written(h, lambda kind=kind, drafts=drafts: refused(kind, lambda: h.send(*drafts))) == []  # type: ignore[misc]
     batch = record(h, "enqueue", lambda: h.enqueue(2))
-    assert sum(span.n for span in batch.spans) == 2
+    assert sum(job_range.n for job_range in batch.ranges) == 2
 
 
 @case_if(Need.DURABLE)

@@ -171,6 +171,11 @@ def threads_that_mix_all_verbs_leave_lives_that_replay(h: Harness) -> None:
     assert [entry.offset for entry in every] == list(range(len(every)))
     found = violations(every)
     assert found == [], found[:5]
-    jobs = [(span.change, span.first + place) for one in every for span in one.record.spans for place in range(span.n)]
+    jobs = [
+        (job_range.change, job_range.first + place)
+        for one in every
+        for job_range in one.record.ranges
+        for place in range(job_range.n)
+    ]
     assert sorted(job_id for change, job_id in jobs if change == "accepted") == sorted(accepted)
     assert sorted(job_id for change, job_id in jobs if change == "acked") == sorted(acked)

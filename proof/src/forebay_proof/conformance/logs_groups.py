@@ -45,8 +45,8 @@ def a_single_member_owns_every_partition(h: Harness) -> None:
     now = h.now()
     owned = _own(h, "a")
     assert [(one.partition, one.epoch, one.position) for one in owned] == [(0, 1, -1), (1, 1, 1), (2, 1, -1)]
-    span = int(LONG.total_seconds() * 1_000_000)
-    assert all(now + span <= one.until <= h.now() + span for one in owned)
+    duration = int(LONG.total_seconds() * 1_000_000)
+    assert all(now + duration <= one.until <= h.now() + duration for one in owned)
 
 
 @case

@@ -10,13 +10,13 @@ from forebay_proof.conformance.case import case
 from forebay_proof.conformance.harness import SECOND, Harness
 
 
-def _quiet(h: Harness, spans: int = 2, at_most: int | None = None, **axes: Any) -> None:
+def _quiet(h: Harness, ranges: int = 2, at_most: int | None = None, **axes: Any) -> None:
     limit = None if at_most is None else at_most * h.short_delta
-    h.spec(merge=LatestWins(quiet=spans * h.short_delta, at_most=limit), **axes)
+    h.spec(merge=LatestWins(quiet=ranges * h.short_delta, at_most=limit), **axes)
 
 
 def _due_in(h: Harness, job_id: int) -> float:
-    """In spans, from now on."""
+    """In units of `short`, from now on."""
     return (h.get(job_id).due_at - h.now()) / h.short
 
 

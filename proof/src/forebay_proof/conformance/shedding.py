@@ -237,8 +237,10 @@ def the_ledger_records_shed_jobs(h: Harness) -> None:
     _shedding(h, 1)
     first = h.one()
     h.one()
-    spans = [span for entry in h.store.ledger(-1, 100) for span in entry.record.spans]
-    assert [(span.first, span.n, span.queue) for span in spans if span.change == Change.SHED] == [(first, 1, "q")]
+    ranges = [job_range for entry in h.store.ledger(-1, 100) for job_range in entry.record.ranges]
+    assert [
+        (job_range.first, job_range.n, job_range.queue) for job_range in ranges if job_range.change == Change.SHED
+    ] == [(first, 1, "q")]
 
 
 @case

@@ -159,8 +159,8 @@ def a_promotion_drops_no_more_than_its_limit(h: Harness) -> None:
     h.advance(h.short + SECOND // 50)
     for number in range(1, 6):
         h.store.promote(1)
-        spans = [span for entry in h.store.ledger(-1, 100) for span in entry.record.spans]
-        assert sum(span.n for span in spans if span.change == Change.PURGED) == number
+        ranges = [job_range for entry in h.store.ledger(-1, 100) for job_range in entry.record.ranges]
+        assert sum(job_range.n for job_range in ranges if job_range.change == Change.PURGED) == number
 
 
 @case

@@ -67,9 +67,9 @@ class LogRules(RuleBasedStateMachine):
         self._begin().commit(LOG, group, partition, offset, rewind=rewind, epoch=epoch)
 
     @plays(LOG)
-    @rule(group=_GROUP, member=_MEMBER, span=st.sampled_from([1, 1, 90]))
-    def own(self, group: str, member: str, span: int) -> None:
-        self._begin().own(LOG, group, member, seconds(span))
+    @rule(group=_GROUP, member=_MEMBER, lease_for=st.sampled_from([1, 1, 90]))
+    def own(self, group: str, member: str, lease_for: int) -> None:
+        self._begin().own(LOG, group, member, seconds(lease_for))
 
     @plays(LOG)
     @rule(group=_GROUP, members=st.permutations("abc"))

@@ -105,10 +105,10 @@ class LogModel:
         held = self._partitions(log)[partition][self.first[log][partition] :]
         return self.first[log][partition] - 1 + sum(entry.at < instant for entry in held)
 
-    def own(self, now: Instant, log: str, group: str, member: str, span: Duration) -> list[Owned]:
+    def own(self, now: Instant, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
         known, count = self._group(log, group), len(self._partitions(log))
         known.seen_at = now
-        known.members[member] = now + span
+        known.members[member] = now + lease_for
         share = -(-count // sum(until > now for until in known.members.values()))
         mine = [number for number in range(count) if known.owner(number)[0] == member]
         for number in mine[share:]:
@@ -121,7 +121,9 @@ class LogModel:
                 room -= 1
         self._drop_members(known, now)
         owned = [(number, *known.owner(number)) for number in range(count) if known.owner(number)[0] == member]
-        return [Owned(number, epoch, self.position(log, group, number), now + span) for number, _, epoch, _ in owned]
+        return [
+            Owned(number, epoch, self.position(log, group, number), now + lease_for) for number, _, epoch, _ in owned
+        ]
 
     def disown(self, now: Instant, log: str, group: str, member: str) -> int:
         self._partitions(log)

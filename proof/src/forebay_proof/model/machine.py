@@ -44,6 +44,7 @@ from forebay_proof.model.strategies import (
     JOBS,
     KEY,
     LASTS,
+    LEASE_LENGTHS,
     LOG,
     NAME,
     OUTCOME,
@@ -53,7 +54,6 @@ from forebay_proof.model.strategies import (
     QUEUES,
     SCHEDULES,
     SECOND,
-    SPAN,
     SPECS,
     START,
     SUBJECT,
@@ -140,10 +140,10 @@ class StoreMachine(LogRules):
         if first:
             return
         last = {
-            span.first + place: span.change
+            job_range.first + place: job_range.change
             for entry in entries
-            for span in entry.record.spans
-            for place in range(span.n)
+            for job_range in entry.record.ranges
+            for place in range(job_range.n)
         }
         accepted = self.lockstep.model.intake.accepted
         assert sorted(last) == accepted, f"the ledger has {sorted(last)}, accepted were {accepted}"
@@ -155,9 +155,9 @@ class StoreMachine(LogRules):
         held = {item.job.id for item in self.lockstep.model.jobs.in_state(State.RUNNING)}
         assert running == held, f"by the ledger {sorted(running)} run, by the model {sorted(held)}"
 
-    def _advance(self, span: int) -> None:
+    def _advance(self, duration: int) -> None:
         self._begin()
-        self.clock.advance(span)
+        self.clock.advance(duration)
         self.lockstep.overdue(1000)
         self._untended = True
 
@@ -274,9 +274,9 @@ class StoreMachine(LogRules):
         self._begin().promote(limit)
 
     @plays(JOBS)
-    @rule(pick=PICK, span=SPAN)
-    def claim_one(self, pick: int, span: timedelta) -> None:
-        self._begin().claim([Want(self._queue(pick), 1)], "one", span)
+    @rule(pick=PICK, lease_for=LEASE_LENGTHS)
+    def claim_one(self, pick: int, lease_for: timedelta) -> None:
+        self._begin().claim([Want(self._queue(pick), 1)], "one", lease_for)
 
     @plays(JOBS)
     @rule(count=st.integers(1, 9))
@@ -368,19 +368,19 @@ class StoreMachine(LogRules):
         self._begin().settle(self.last)
 
     @precondition(lambda self: self.lockstep.leases)
-    @rule(pick=PICK, count=FEW, span=SPAN)
-    def extend(self, pick: int, count: int, span: timedelta) -> None:
+    @rule(pick=PICK, count=FEW, lease_for=LEASE_LENGTHS)
+    def extend(self, pick: int, count: int, lease_for: timedelta) -> None:
         leases = self._leases(pick)[:count]
-        self._begin().extend([*leases, leases[0]], span)
+        self._begin().extend([*leases, leases[0]], lease_for)
 
     @plays(JOBS)
     @rule(limit=st.sampled_from([1, 2, 1000]))
     def reap(self, limit: int) -> None:
         self.last = self._begin().reap(limit) or self.last
 
-    @rule(span=st.sampled_from([1, 1_000, 700_000, SECOND, 3 * SECOND]))
-    def time_passes(self, span: int) -> None:
-        self._advance(span)
+    @rule(duration=st.sampled_from([1, 1_000, 700_000, SECOND, 3 * SECOND]))
+    def time_passes(self, duration: int) -> None:
+        self._advance(duration)
 
     @rule(pick=st.integers(0, 3), off=st.sampled_from([0, -1]))
     def time_comes(self, pick: int, off: int) -> None:
@@ -445,9 +445,9 @@ class StoreMachine(LogRules):
         self._begin().purge(state, self.clock.now() - age, limit, queue)
 
     @plays(JOBS)
-    @rule(pick=PICK, span=st.sampled_from([None, SECOND, SECOND, 90 * SECOND]))
-    def pause(self, pick: int, span: int | None) -> None:
-        self._begin().pause(self._queue(pick), None if span is None else self.clock.now() + span)
+    @rule(pick=PICK, duration=st.sampled_from([None, SECOND, SECOND, 90 * SECOND]))
+    def pause(self, pick: int, duration: int | None) -> None:
+        self._begin().pause(self._queue(pick), None if duration is None else self.clock.now() + duration)
 
     @precondition(lambda self: self.lockstep.model.jobs.paused)
     @rule()

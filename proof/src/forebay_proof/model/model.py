@@ -121,7 +121,7 @@ class Model:
                 )
 
     def check_claim(
-        self, now: Instant, wants: Sequence[Want], owner: str, span: Duration, leases: Sequence[Lease]
+        self, now: Instant, wants: Sequence[Want], owner: str, duration: Duration, leases: Sequence[Lease]
     ) -> None:
         """What was handed out, in the order of the wants, is what had to be. Called after `lay_down`."""
         rest = list(leases)
@@ -129,13 +129,13 @@ class Model:
             self.claims.begin(now, want.queue)
             count = 0
             while rest and count < want.count and _wanted(self.jobs.items.get(rest[0].job.id), want):
-                self._hand_out(now, want, owner, span, rest.pop(0))
+                self._hand_out(now, want, owner, duration, rest.pop(0))
                 count += 1
             if count < want.count and self.jobs.paused.get(want.queue, 0) <= now:
                 self.claims.check_exhausted(now, want)
         require(not rest, "more was handed out than wanted, or in another order", wants, [one.job.id for one in rest])
 
-    def _hand_out(self, now: Instant, want: Want, owner: str, span: Duration, lease: Lease) -> None:
+    def _hand_out(self, now: Instant, want: Want, owner: str, lease_for: Duration, lease: Lease) -> None:
         item = self.jobs.items[lease.job.id]
         job = item.job
         require(self.jobs.paused.get(job.queue, 0) <= now, f"{job.queue} is paused and gave job {job.id}")
@@ -144,7 +144,7 @@ class Model:
         require(not item.expired(now), f"claimed job {job.id} after it had expired", job.expires_at, now)
         require(self.jobs.exposed(item), f"claimed job {job.id} before", self.jobs.line(item)[0].job.id)
         self.claims.check_next(now, want, item)
-        self._check_until(now, span, lease.until)
+        self._check_until(now, lease_for, lease.until)
         self.gates.pay(item, now)
         self.jobs.change(
             replace(item, fresh=False),
@@ -159,12 +159,12 @@ class Model:
         self._check_lease(lease)
 
     def check_extension(
-        self, now: Instant, leases: Sequence[Lease], span: Duration, survivors: Sequence[Lease]
+        self, now: Instant, leases: Sequence[Lease], duration: Duration, survivors: Sequence[Lease]
     ) -> None:
         held = list(dict.fromkeys(lease.job.id for lease in leases if self._held(lease.fence)))
         require([lease.job.id for lease in survivors] == held, "extend answers the survivors", held, survivors)
         for lease in survivors:
-            self._check_until(now, span, lease.until)
+            self._check_until(now, duration, lease.until)
             self.jobs.change(self.jobs.items[lease.job.id], lease_until=lease.until)
             self._check_lease(lease)
 
@@ -376,8 +376,13 @@ class Model:
         item = self.jobs.items.get(fence[0])
         return item if item and item.job.state is State.RUNNING and item.job.delivery == fence[1] else None
 
-    def _check_until(self, now: Instant, span: Duration, until: Instant) -> None:
-        require(span <= until - now <= span * 1.01 + 1_000, "a lease lasts as long as asked", span, until - now)
+    def _check_until(self, now: Instant, lease_for: Duration, until: Instant) -> None:
+        require(
+            lease_for <= until - now <= lease_for * 1.01 + 1_000,
+            "a lease lasts as long as asked",
+            lease_for,
+            until - now,
+        )
 
     def _check_lease(self, lease: Lease) -> None:
         job = self.jobs.items[lease.job.id].job

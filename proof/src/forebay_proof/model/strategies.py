@@ -169,7 +169,7 @@ PAYLOAD = st.integers(0, 2)
 DELAY = st.sampled_from([0, 0, 1, SECOND, 90 * SECOND])
 LASTS = st.sampled_from([0, 1, 500_000, 3 * SECOND])
 OUTCOME = st.sampled_from(sorted(OUTCOMES))
-SPAN = st.sampled_from([ms(1), ms(1500), seconds(5), minutes(1)])
+LEASE_LENGTHS = st.sampled_from([ms(1), ms(1500), seconds(5), minutes(1)])
 
 
 @st.composite

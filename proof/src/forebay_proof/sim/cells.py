@@ -393,16 +393,16 @@ class CellsConnection(ProcessStore):
                 self._process.trouble.append((begun, world.now))
 
 
-def cut(stores: CellStores, link: CellLink, span: Duration, *, hangs: bool) -> None:
+def cut(stores: CellStores, link: CellLink, duration: Duration, *, hangs: bool) -> None:
     world = stores.world
-    link.cut_until, link.hangs = world.now + span, hangs
-    link.trouble.append((world.now, world.now + span))
+    link.cut_until, link.hangs = world.now + duration, hangs
+    link.trouble.append((world.now, world.now + duration))
 
 
-def slow(stores: CellStores, name: str, span: Duration, processes: Collection[str]) -> None:
+def slow(stores: CellStores, name: str, duration: Duration, processes: Collection[str]) -> None:
     """All links of a cell are slow."""
     world = stores.world
     for process in processes:
         link = stores.link(process, name)
-        link.slow_until = world.now + span
-        link.trouble.append((world.now, world.now + span))
+        link.slow_until = world.now + duration
+        link.trouble.append((world.now, world.now + duration))

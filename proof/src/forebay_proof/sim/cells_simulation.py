@@ -55,7 +55,7 @@ class CellsSimulation(Simulation):
     planned = PLANNED_OF_CELLS
     ticks_more = 15 * SECOND
 
-    def __init__(self, seed: int, span: int, chosen: Collection[Kind] | None, keep: bool, cells: int) -> None:
+    def __init__(self, seed: int, duration: int, chosen: Collection[Kind] | None, keep: bool, cells: int) -> None:
         self._count = cells
         # The more cells, the more has to happen for something to happen in each.
         self._scale = max(1.0, cells**0.5 / 2)
@@ -64,7 +64,7 @@ class CellsSimulation(Simulation):
         self.patience = PATIENCE + 6 * SECOND * cells
         self.workers = (3, 4)
         self.producers_most = 3
-        super().__init__(seed, span, chosen, keep)
+        super().__init__(seed, duration, chosen, keep)
         self.faults.profile = replace(self.faults.profile, pause=self.faults.profile.pause / self._scale)
         around, stores = self._around, self.stores
         together = [names for names in self._together if names]
@@ -121,15 +121,15 @@ class CellsSimulation(Simulation):
     def _happen(self, kind: Kind) -> bool:
         world, stores = self.world, self.stores
         name = world.random.choice(list(stores.processes))
-        span = world.between(SECOND // 2, 8 * SECOND)
+        duration = world.between(SECOND // 2, 8 * SECOND)
         match kind:
             case Kind.PARTITION:
                 process = world.random.choice(self._processes())
-                cut(stores, stores.link(process.name, name), span, hangs=world.chance(0.5))
-                world.record(f"{process.name} is cut off from {name}, {span}")
+                cut(stores, stores.link(process.name, name), duration, hangs=world.chance(0.5))
+                world.record(f"{process.name} is cut off from {name}, {duration}")
             case Kind.SLOW_CELL:
-                slow(stores, name, span, [process.name for process in self._processes()])
-                world.record(f"{name} is slow, {span}")
+                slow(stores, name, duration, [process.name for process in self._processes()])
+                world.record(f"{name} is slow, {duration}")
             case Kind.JUMP:
                 world.skew += world.between(SECOND // 5, 6 * SECOND)
                 world.jumped_at = world.now

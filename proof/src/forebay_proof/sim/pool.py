@@ -206,26 +206,26 @@ class SimPool:
         self.marks[lease.fence] = IN_QUARANTINE if lease.fence in self._quarantined else 0
         run = self._runs[lease.fence] = HandlerRun(lease, ghostly=plan.get("ghostly", False))
         does = plan["does"] if nth <= plan.get("times", 0) else "work"
-        span = _NEVER if does == "hang" else plan["us"]
+        duration = _NEVER if does == "hang" else plan["us"]
         world.record(f"starts {lease.fence} attempt {job.attempt} {does}")
-        run.end = world.after(span * 4 // 5, lambda: self._reach_effect(run, does, plan), self._process)
+        run.end = world.after(duration * 4 // 5, lambda: self._reach_effect(run, does, plan), self._process)
         if does == "hold":
             self._hold(run, plan["us"] * _HELD_LONGER)
         limit = TIMEOUTS.get(job.kind)
         if limit is not None:
             world.after(limit, lambda: self._interrupt(run.lease.fence, Stop.TIMEOUT), self._process)
 
-    def _hold(self, run: HandlerRun, span: int) -> None:
+    def _hold(self, run: HandlerRun, duration: int) -> None:
         """The handler holds the interpreter of its process. After half a lease the watchdog of the process ends it."""
         world, bound = self._world, self._stall_bound
-        held = min(span, bound)
+        held = min(duration, bound)
         if run.lease.fence in self._quarantined:
-            if span >= bound:
+            if duration >= bound:
                 world.after(bound, lambda: self._end_held(run, bound), self._process)
             return
         self._process.stalled_until = max(self._process.stalled_until, world.now + held + 1)
         self._process.trouble.append((world.now, world.now + held + 1))
-        if span >= bound:
+        if duration >= bound:
             world.after(bound, lambda: self._stalled(run, bound))
 
     def _end_held(self, run: HandlerRun, held: int) -> None:

@@ -104,8 +104,8 @@ def never_early(case: RunCase) -> Iterator[str]:
                 due += evidence.sent_drafts[serials[0]].delay if serials and serials[0] in evidence.sent_drafts else 0
             elif previous is not None and delivery.epoch == previous.epoch:
                 word = case.verdict(previous)
-                spans = [sent.after for sent in evidence.sent.get(previous.fence, []) if sent.verdict == word]
-                due += min(spans, default=0)
+                durations = [sent.after for sent in evidence.sent.get(previous.fence, []) if sent.verdict == word]
+                due += min(durations, default=0)
             if delivery.claimed_at < max(due, delivery.due_at):
                 yield f"{delivery.fence} was handed out {max(due, delivery.due_at) - delivery.claimed_at} µs too early"
             previous = delivery

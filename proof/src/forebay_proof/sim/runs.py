@@ -20,7 +20,7 @@ def simulate(
     """Run one seed. `cells` 0: one store. `chosen`: only these faults. `keep`: the whole trace, not only its end."""
     if not 0 <= cells <= MAX_CELLS:
         raise Invalid("cells", f"{cells} is not in 0 … {MAX_CELLS}", "0 simulates one store")
-    span = int(chaos_seconds * SECOND)
+    duration = int(chaos_seconds * SECOND)
     if cells:
-        return CellsSimulation(seed, span, chosen, keep, cells).run()
-    return Simulation(seed, span, chosen, keep).run()
+        return CellsSimulation(seed, duration, chosen, keep, cells).run()
+    return Simulation(seed, duration, chosen, keep).run()

@@ -70,10 +70,10 @@ class Simulation:
     patience = PATIENCE
     ticks_more = 5 * SECOND
 
-    def __init__(self, seed: int, span: int, chosen: Collection[Kind] | None, keep: bool) -> None:
+    def __init__(self, seed: int, duration: int, chosen: Collection[Kind] | None, keep: bool) -> None:
         world = self.world = World(seed, keep=keep)
         self._seed = seed
-        self._span = span
+        self._duration = duration
         self._limited = chosen is not None
         self.faults = Faults(world, chosen, self.planned, self.per_call)
         self.evidence = RunEvidence()
@@ -111,7 +111,7 @@ class Simulation:
         self._plan()
         counts: Counter[str] = Counter()
         try:
-            world.run_until(self._span)
+            world.run_until(self._duration)
             self._heal()
             self._end()
             counts = check_run(self.evidence, self.store_process, world, self.last_tick_at)
@@ -164,8 +164,8 @@ class Simulation:
 
     def _hurt(self, kind: Kind, worker: SimWorker) -> None:
         world = self.world
-        span = world.between(SECOND // 2, 8 * SECOND)
-        world.record(f"{kind} for {worker.name}, {span}")
+        duration = world.between(SECOND // 2, 8 * SECOND)
+        world.record(f"{kind} for {worker.name}, {duration}")
         self.faults.count(kind)
         match kind:
             case Kind.CRASH:
@@ -173,11 +173,11 @@ class Simulation:
             case Kind.DRAIN:
                 worker.drain()
             case Kind.STALL:
-                worker.stalled_until = world.now + span
-                worker.trouble.append((world.now, world.now + span))
+                worker.stalled_until = world.now + duration
+                worker.trouble.append((world.now, world.now + duration))
             case _:
-                worker.cut_until = world.now + span
-                worker.trouble.append((world.now, world.now + span))
+                worker.cut_until = world.now + duration
+                worker.trouble.append((world.now, world.now + duration))
 
     def _heal(self) -> None:
         """No more faults; producers finish what they began; everything accepted must end."""
@@ -238,7 +238,7 @@ class Simulation:
         world = self.world
         faults = {kind.value: count for kind, count in sorted(self.faults.counts.items())}
         accepted = sum(bool(sent_draft.ids) for sent_draft in self.evidence.sent_drafts.values())
-        short = self._span < CHAOS_SECONDS * SECOND or self._limited
+        short = self._duration < CHAOS_SECONDS * SECOND or self._limited
         if not short and (accepted < _MIN_ACCEPTED or counts["done"] < _MIN_DONE or sum(faults.values()) < _MIN_FAULTS):
             world.violation(
                 "the run is valid",

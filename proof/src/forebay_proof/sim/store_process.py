@@ -46,9 +46,9 @@ class StoreClock:
     def now(self) -> Instant:
         return EPOCH + self._world.now + self._world.skew
 
-    def wait(self, signal: Signal, span: Duration) -> None:
+    def wait(self, signal: Signal, duration: Duration) -> None:
         """Return at once and remember how long it would have been; the actor rests for as long afterwards."""
-        self.slept = span
+        self.slept = duration
 
 
 class PowerDisk(FaultyDisk):
@@ -187,9 +187,9 @@ class StoreProcess:
         draw = self.world.random.randrange
         self._disk = PowerDisk(self._disk.memory.crash(draw) if power else self._disk.memory.kill(), self._on_sync)
         self.world.record(f"store falls, power={power}")
-        span = self.world.between(SECOND // 20, 3 * SECOND)
-        self.trouble.append((self.world.now, self.world.now + span))
-        self.world.after(span, self._come_back)
+        duration = self.world.between(SECOND // 20, 3 * SECOND)
+        self.trouble.append((self.world.now, self.world.now + duration))
+        self.world.after(duration, self._come_back)
 
     def recover_now(self) -> None:
         """The end of all faults: whatever was armed is disarmed, and the store is up."""
@@ -221,10 +221,10 @@ class StoreProcess:
         return self.store.browse(Query(state=State.RUNNING), 0, 1_000).jobs if self.up else []
 
     def _on_sync(self) -> None:
-        span = self._slow()
-        if span:
-            self.trouble.append((self.world.now, self.world.now + span))
-            self.world.now += span
+        duration = self._slow()
+        if duration:
+            self.trouble.append((self.world.now, self.world.now + duration))
+            self.world.now += duration
 
     def _come_back(self, *, safely: bool = False) -> None:
         if self.up:

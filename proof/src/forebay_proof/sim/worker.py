@@ -142,9 +142,9 @@ class SimWorker(Process):
     def _now(self) -> float:
         return self._world.now / SECOND
 
-    def wake(self, span: int) -> None:
+    def wake(self, duration: int) -> None:
         """News: the claimer may find something."""
-        self._actors["claimer"].nudge(span)
+        self._actors["claimer"].nudge(duration)
 
     def crash(self) -> None:
         """kill -9."""

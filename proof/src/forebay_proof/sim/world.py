@@ -115,8 +115,8 @@ class World:
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.random.random() < probability
 
-    def after(self, span: Duration, action: Callable[[], None], process: Process | None = None) -> Task:
-        task = Task(self.now + span, action, process)
+    def after(self, duration: Duration, action: Callable[[], None], process: Process | None = None) -> Task:
+        task = Task(self.now + duration, action, process)
         self._push(task)
         return task
 
@@ -164,12 +164,12 @@ class World:
         """Whether a call may take time now: not too many others wait in the middle of theirs."""
         return self._depth < _DEEPEST
 
-    def linger(self, process: Process, span: Duration) -> None:
+    def linger(self, process: Process, duration: Duration) -> None:
         """Wait in the middle of something, at least this long; `Killed` if the process does not live to see it."""
         if self.can_linger:
             self._depth += 1
             try:
-                self.run_until(self.now + span)
+                self.run_until(self.now + duration)
                 while process.alive and process.stalled_until > self.now:
                     self.run_until(process.stalled_until)
             finally:
@@ -201,8 +201,8 @@ class SteppedRole:
         self._pause = _FIRST_PAUSE
         self._task: Task | None = None
 
-    def start(self, span: Duration = 0) -> None:
-        self._task = self._world.after(span, self._run, self.process)
+    def start(self, duration: Duration = 0) -> None:
+        self._task = self._world.after(duration, self._run, self.process)
 
     def stop(self) -> None:
         """Finish the step under way, and no more."""
@@ -210,13 +210,13 @@ class SteppedRole:
         if self._task is not None:
             self._task.live = False
 
-    def nudge(self, span: Duration = 0) -> None:
+    def nudge(self, duration: Duration = 0) -> None:
         """End a rest early."""
         if self.busy:
             self._nudged = True
-        elif self._task is not None and self._task.live and self._task.at > self._world.now + span:
+        elif self._task is not None and self._task.live and self._task.at > self._world.now + duration:
             self._task.live = False
-            self.start(span)
+            self.start(duration)
 
     def rest(self, seconds: float) -> None:
         """Called within a step that would have slept: the sleep comes after the step instead."""

@@ -270,7 +270,7 @@ class PutQueue(RequestModel, frozen=True):
     """The axes as `GET /queues/{name}` shows them under `spec`; those left out have their defaults."""
 
     EXAMPLE: ClassVar = {
-        "retention": {"type": "keep-for", "span": "P7D"},
+        "retention": {"type": "keep-for", "duration": "P7D"},
         "selection": {"type": "fifo"},
         "capacity": {"type": "bounded", "limit": 10_000, "when_full": {"type": "reject"}},
     }

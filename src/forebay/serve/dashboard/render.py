@@ -115,7 +115,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(
-        span=format_duration, when=when, iso=iso, number=number, many=many, cut=cut, clock=clock, rate=rate
+        duration=format_duration, when=when, iso=iso, number=number, many=many, cut=cut, clock=clock, rate=rate
     )
     made.filters.update(hidden=redact_text, meta=redact_meta)
     made.globals.update(link=link, spark=spark, last_error=last_error, payload_text=payload_text, version=VERSION)

@@ -55,12 +55,12 @@ Series = tuple[int | None, ...]
 """A number of each step, oldest first; None: unknown."""
 
 
-def add_counts(counts: Counts, spans: Iterable[JobRange], max_queues: int) -> None:
+def add_counts(counts: Counts, ranges: Iterable[JobRange], max_queues: int) -> None:
     """Count the changes of a record."""
-    for span in spans:
-        if (column := _COLUMNS.get(span.change)) is not None:
-            name = span.queue if span.queue in counts or len(counts) < max_queues else _OTHERS
-            counts.setdefault(name, [0, 0, 0, 0])[column] += span.n
+    for job_range in ranges:
+        if (column := _COLUMNS.get(job_range.change)) is not None:
+            name = job_range.queue if job_range.queue in counts or len(counts) < max_queues else _OTHERS
+            counts.setdefault(name, [0, 0, 0, 0])[column] += job_range.n
 
 
 def sum_counts(rows: Iterable[list[int]]) -> list[int]:
@@ -181,7 +181,7 @@ class RateHistory:
         return self._counted.get(step, {}) if whole else None
 
     def _count(self, entry: LedgerEntry) -> None:
-        add_counts(self._counted.setdefault(entry.record.at // STEP, {}), entry.record.spans, MAX_QUEUES)
+        add_counts(self._counted.setdefault(entry.record.at // STEP, {}), entry.record.ranges, MAX_QUEUES)
 
     def _backfill(self, now: Instant) -> None:
         """Count the records before the followers' first ones, from the last step of the log on."""

@@ -109,9 +109,9 @@ class EventTally:
         with self._guard:
             for entry in entries:
                 self.records += 1
-                self.heartbeats += entry.record.verb == "extend" and not entry.record.spans
-                for span in entry.record.spans:
-                    self._span(span, entry.record.at)
+                self.heartbeats += entry.record.verb == "extend" and not entry.record.ranges
+                for job_range in entry.record.ranges:
+                    self._add_range(job_range, entry.record.at)
 
     def counts(self) -> dict[Pair, dict[str, int]]:
         """By labels: how many jobs, by change."""
@@ -134,35 +134,35 @@ class EventTally:
             row = self._queues.get(self._names.queue(queue))
         return 0 if row is None else row.claimed_at
 
-    def _span(self, span: JobRange, at: Instant) -> None:
-        if span.traits is None:
-            self._jobs(span, span.kind, span.n, at)
+    def _add_range(self, job_range: JobRange, at: Instant) -> None:
+        if job_range.traits is None:
+            self._jobs(job_range, job_range.kind, job_range.n, at)
             return
-        for trait in span.traits:
-            kind = span.kind if trait is None or trait.kind is None else trait.kind
-            row = self._jobs(span, kind, 1, at)
-            if trait is not None and trait.error_kind == ABANDONED and span.change in _FAILED:
+        for trait in job_range.traits:
+            kind = job_range.kind if trait is None or trait.kind is None else trait.kind
+            row = self._jobs(job_range, kind, 1, at)
+            if trait is not None and trait.error_kind == ABANDONED and job_range.change in _FAILED:
                 row.counts[RECLAIMED] += 1
 
-    def _jobs(self, span: JobRange, kind: str, n: int, at: Instant) -> TallyRow:
+    def _jobs(self, job_range: JobRange, kind: str, n: int, at: Instant) -> TallyRow:
         """Count `n` jobs of one kind with the same change."""
-        queue, kind = self._names.pair(span.queue, kind)
+        queue, kind = self._names.pair(job_range.queue, kind)
         row = self._rows.get((queue, kind))
         if row is None:
             row = self._rows[queue, kind] = TallyRow()
         whole = self._queues.get(queue)
         if whole is None:
             whole = self._queues[queue] = QueueRow()
-        change = span.change
+        change = job_range.change
         if change in row.counts:
             row.counts[change] += n
         if change == Change.CLAIMED:
             whole.claimed_at = max(whole.claimed_at, at)
-            row.wait.add(at - span.due_at, n)
-            if span.delivery == 1 and span.due_at > span.enqueued_at:
-                whole.lateness.add(at - span.due_at, n)
+            row.wait.add(at - job_range.due_at, n)
+            if job_range.delivery == 1 and job_range.due_at > job_range.enqueued_at:
+                whole.lateness.add(at - job_range.due_at, n)
         elif change in LEASED:
-            row.run.add(at - span.claimed_at, n)
-        if change in ENDED and span.enqueued_at:
-            whole.total.add(at - span.enqueued_at, n)
+            row.run.add(at - job_range.claimed_at, n)
+        if change in ENDED and job_range.enqueued_at:
+            whole.total.add(at - job_range.enqueued_at, n)
         return row

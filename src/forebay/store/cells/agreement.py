@@ -246,18 +246,22 @@ def _check_next(log: MapLog, old: CellMap | None, new: CellMap) -> None:
         if _same(before, after) or not (queue in logs or _holds_jobs(log.backend, queue)):
             continue
         reason = f"queue {queue!r} holds jobs, and {_words(before)} became {_words(after)} without a move"
-        divided_anew = (before.by, len(before.cells)) != (after.by, len(after.cells)) and (before.spans or after.spans)
+        divided_anew = (before.by, len(before.cells)) != (after.by, len(after.cells)) and (
+            before.is_divided or after.is_divided
+        )
         remedy = "partitions and by stay as they are as long as it holds jobs" if divided_anew else _MOVE
         raise Invalid(f"cell {log.cell}", reason, remedy)
 
 
 def _same(before: Placement, after: Placement) -> bool:
-    return before == after or (not before.spans and not after.spans and before.distinct == after.distinct)
+    return before == after or (not before.is_divided and not after.is_divided and before.distinct == after.distinct)
 
 
 def _words(placement: Placement) -> str:
     cells = ", ".join(placement.distinct)
-    return f"{len(placement.cells)} partitions by {placement.by} in {cells}" if placement.spans else f"cell {cells}"
+    return (
+        f"{len(placement.cells)} partitions by {placement.by} in {cells}" if placement.is_divided else f"cell {cells}"
+    )
 
 
 def _differences(theirs: CellMap, ours: CellMap) -> Iterator[str]:

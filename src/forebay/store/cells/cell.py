@@ -97,8 +97,8 @@ class Cell:
     def promote(self, limit: int) -> Promotion:
         return self._within(lambda: self.backend.promote(limit))
 
-    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
-        leases = self._within(lambda: self.backend.claim(wants, owner, span), self._release_late)
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: Duration) -> list[Lease]:
+        leases = self._within(lambda: self.backend.claim(wants, owner, lease_for), self._release_late)
         return [self._ids.lease(lease) for lease in leases]
 
     def _release_late(self, leases: list[Lease]) -> None:
@@ -107,9 +107,9 @@ class Cell:
             with suppress(StoreFailed):
                 self.backend.settle([(lease, Release()) for lease in leases])
 
-    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
+    def extend(self, leases: Sequence[Lease], lease_for: Duration) -> list[Lease]:
         inside = [self._ids.inside(lease) for lease in leases]
-        return [self._ids.lease(lease) for lease in self._within(lambda: self.backend.extend(inside, span))]
+        return [self._ids.lease(lease) for lease in self._within(lambda: self.backend.extend(inside, lease_for))]
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         inside = [(self._ids.inside(lease), verdict) for lease, verdict in settlements]
@@ -220,8 +220,8 @@ class Cell:
 
     # -- workers, sources, the ledger
 
-    def announce(self, presence: Presence, span: Duration) -> None:
-        self._within(lambda: self.backend.announce(presence, span))
+    def announce(self, presence: Presence, duration: Duration) -> None:
+        self._within(lambda: self.backend.announce(presence, duration))
 
     def withdraw(self, owner: str) -> bool:
         return self._within(lambda: self.backend.withdraw(owner))
@@ -259,16 +259,16 @@ class Cell:
 
     # -- waiting
 
-    def wait(self, queues: Sequence[str], span: Duration) -> bool:
-        return self._call(lambda: self.backend.wait(queues, span))
+    def wait(self, queues: Sequence[str], duration: Duration) -> bool:
+        return self._call(lambda: self.backend.wait(queues, duration))
 
-    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
-        ended = self._call(lambda: self.backend.wait_ended([self._local(each) for each in ids], span))
+    def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
+        ended = self._call(lambda: self.backend.wait_ended([self._local(each) for each in ids], duration))
         return [job_id for job_id in ids if self._local(job_id) in ended]
 
-    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
+    def wait_cancel_requests(self, owner: str, duration: Duration, known: Collection[Fence]) -> list[Fence]:
         local = {(self._local(job_id), delivery) for job_id, delivery in known if cell_of(job_id) == self.number}
-        fences = self._call(lambda: self.backend.wait_cancel_requests(owner, span, local))
+        fences = self._call(lambda: self.backend.wait_cancel_requests(owner, duration, local))
         return [(self._outside(job_id), delivery) for job_id, delivery in fences]
 
     # -- logs
@@ -294,8 +294,8 @@ class Cell:
     def trim(self, log: str, before: Instant, limit: int) -> int:
         return self._call(lambda: self.backend.trim(log, before, limit))
 
-    def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
-        return self._call(lambda: self.backend.own(log, group, member, span))
+    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
+        return self._call(lambda: self.backend.own(log, group, member, lease_for))
 
     def disown(self, log: str, group: str, member: str) -> int:
         return self._call(lambda: self.backend.disown(log, group, member))

@@ -49,7 +49,7 @@ class Placement(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(dict.fromkeys(self.cells))
 
     @property
-    def spans(self) -> bool:
+    def is_divided(self) -> bool:
         """Whether its jobs live in more than one cell."""
         return self.by != "queue" and len(self.distinct) > 1
 
@@ -128,7 +128,7 @@ class CellMap(Struct, frozen=True, forbid_unknown_fields=True):
 
     def partitioned(self) -> Iterator[str]:
         """Queues whose jobs live in more than one cell."""
-        return (name for name, placement in self.queues.items() if placement.spans)
+        return (name for name, placement in self.queues.items() if placement.is_divided)
 
 
 def partition_of(value: str, partitions: int) -> int:
@@ -188,7 +188,7 @@ def _partition(placement: Placement, draft: Draft, turn: int) -> int:
             value = draft.key
         case _:
             return turn % len(cells)
-    if placement.spans and draft.key is not None and placement.by != "key" and placement.keys == "queue":
+    if placement.is_divided and draft.key is not None and placement.by != "key" and placement.keys == "queue":
         _refuse_key(draft.queue, placement.by)
     return partition_of(value or "", len(cells))
 

@@ -104,9 +104,9 @@ class Control:
 
     # -- workers
 
-    def announce(self, presence: Presence, span: Duration) -> None:
+    def announce(self, presence: Presence, duration: Duration) -> None:
         """In the cells of its queues that answer."""
-        self._group.each(lambda cell: cell.announce(presence, span), list(self._group.of_queues(presence.queues)))
+        self._group.each(lambda cell: cell.announce(presence, duration), list(self._group.of_queues(presence.queues)))
 
     def withdraw(self, owner: str) -> bool:
         return any(self._group.each(lambda cell: cell.withdraw(owner)))
@@ -138,8 +138,8 @@ class Control:
     def trim(self, log: str, before: Instant, limit: int) -> int:
         return self._log(log).trim(log, before, limit)
 
-    def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
-        return self._log(log).own(log, group, member, span)
+    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
+        return self._log(log).own(log, group, member, lease_for)
 
     def disown(self, log: str, group: str, member: str) -> int:
         return self._log(log).disown(log, group, member)

@@ -58,5 +58,5 @@ class CellIds:
     def entry(self, entry: LedgerEntry) -> LedgerEntry:
         if not self._base:
             return entry
-        spans = [replace(span, first=self.outside(span.first)) for span in entry.record.spans]
-        return replace(entry, record=replace(entry.record, spans=spans))
+        ranges = [replace(job_range, first=self.outside(job_range.first)) for job_range in entry.record.ranges]
+        return replace(entry, record=replace(entry.record, ranges=ranges))

@@ -101,7 +101,7 @@ class Jobs:
         due = [each.next_due for each in found if each.next_due is not None]
         return Promotion(sum(each.ready for each in found), min(due, default=None))
 
-    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: Duration) -> list[Lease]:
         """Cells in turn, each for all that is still wanted; one that is down is left out."""
         self._group.check_open()
         cells = list(self._group.of_queues((want.queue for want in wants), claimed=True))
@@ -113,7 +113,7 @@ class Jobs:
             if not wanted:
                 continue
             try:
-                leases = cell.claim([replace(wants[place], count=left[place]) for place in wanted], owner, span)
+                leases = cell.claim([replace(wants[place], count=left[place]) for place in wanted], owner, lease_for)
             except StoreFailed:
                 if self._group.all_down():
                     raise
@@ -124,12 +124,12 @@ class Jobs:
                 found[place].append(lease)
         return [lease for leases in found for lease in leases]
 
-    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
+    def extend(self, leases: Sequence[Lease], lease_for: Duration) -> list[Lease]:
         """Leases of a cell that does not answer come back as they are: they are not extended, and not lost either."""
 
         def extend(cell: Cell, part: list[Lease]) -> list[Lease | None]:
             try:
-                alive = {lease.fence: lease for lease in cell.extend(part, span)}
+                alive = {lease.fence: lease for lease in cell.extend(part, lease_for)}
             except StoreFailed:
                 if self._group.all_down():
                     raise

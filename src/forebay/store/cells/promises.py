@@ -18,7 +18,7 @@ _ONE_CELL = "place the whole queue in one cell"
 def check_promises(spec: QueueSpec, cells: CellMap, others: Iterable[QueueSpec]) -> None:
     """Refuse a spec that cells cannot keep."""
     placement = cells.placement(spec.name)
-    if placement.spans:
+    if placement.is_divided:
         for what, way_out in _broken(spec, placement):
             where = f"its {len(placement.cells)} partitions by {placement.by} live in {', '.join(placement.distinct)}"
             raise Invalid(spec.name, f"{what}, but {where}", way_out)

@@ -28,13 +28,13 @@ class Waiting:
         self._guard = Lock()
         self._under_way: dict[tuple[object, ...], Future[Any]] = {}
 
-    def wait(self, queues: Sequence[str], span: Duration) -> bool:
+    def wait(self, queues: Sequence[str], duration: Duration) -> bool:
         of = self._group.of_queues(queues, claimed=True)
         return bool(
-            self._first(("wait", *queues), list(of), lambda cell, some: cell.wait(of.get(cell, []), some), span)
+            self._first(("wait", *queues), list(of), lambda cell, some: cell.wait(of.get(cell, []), some), duration)
         )
 
-    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
+    def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
         self._group.check_open()
         of: dict[Cell, list[int]] = {}
         gone: set[int] = set()
@@ -47,26 +47,26 @@ class Waiting:
         if gone or not of:
             ended = [job_id for cell, part in of.items() for job_id in cell.wait_ended(part, 0)]
         else:
-            watch = self._first(("ended", *ids), list(of), lambda cell, some: cell.wait_ended(of[cell], some), span)
+            watch = self._first(("ended", *ids), list(of), lambda cell, some: cell.wait_ended(of[cell], some), duration)
             ended = watch or []
         return [job_id for job_id in ids if job_id in gone or job_id in ended]
 
-    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
+    def wait_cancel_requests(self, owner: str, duration: Duration, known: Collection[Fence]) -> list[Fence]:
         def requests(cell: Cell, some: Duration) -> list[Fence]:
             return cell.wait_cancel_requests(owner, some, known)
 
-        found = self._first(("cancel", owner), self._group.cells, requests, span)
+        found = self._first(("cancel", owner), self._group.cells, requests, duration)
         return [fence for fence in found or () if fence not in known]
 
     def _first(
-        self, key: tuple[object, ...], cells: Sequence[Cell], call: Callable[[Cell, Duration], T], span: Duration
+        self, key: tuple[object, ...], cells: Sequence[Cell], call: Callable[[Cell, Duration], T], duration: Duration
     ) -> T | None:
         """The first answer that is not empty; None when the time is up."""
         self._group.check_open()
         cells = cells or self._group.cells[:1]
         if len(cells) == 1:
-            return self._alone(cells[0], call, span)
-        end = self._now() + span
+            return self._alone(cells[0], call, duration)
+        end = self._now() + duration
         while True:
             left = max(0, end - self._now())
             waits = {cell: self._wait_in((*key, cell.name), cell, call, min(_MAX_WAIT, left)) for cell in cells}
@@ -92,25 +92,25 @@ class Waiting:
             self._pause(_MAX_WAIT)
         return None
 
-    def _alone(self, cell: Cell, call: Callable[[Cell, Duration], T], span: Duration) -> T | None:
+    def _alone(self, cell: Cell, call: Callable[[Cell, Duration], T], duration: Duration) -> T | None:
         try:
-            return call(cell, span)
+            return call(cell, duration)
         except StoreFailed:
-            self._pause(span)
+            self._pause(duration)
             return None
 
-    def _pause(self, span: Duration) -> None:
+    def _pause(self, duration: Duration) -> None:
         """Instead of a wait in cells that are down."""
         if self._group.all_down():
             raise CellDown(self._group.cells[0].name, str(self._group.cells[0].guard.down))
-        Event().wait(min(span, _MAX_WAIT) / 1_000_000)
+        Event().wait(min(duration, _MAX_WAIT) / 1_000_000)
 
     def _wait_in(
-        self, key: tuple[object, ...], cell: Cell, call: Callable[[Cell, Duration], T], span: Duration
+        self, key: tuple[object, ...], cell: Cell, call: Callable[[Cell, Duration], T], duration: Duration
     ) -> Future[T]:
         with self._guard:
-            joined = self._under_way.pop(key, None) if span == _MAX_WAIT else None
-        return joined or cell.guard.threads.submit(lambda: call(cell, span))
+            joined = self._under_way.pop(key, None) if duration == _MAX_WAIT else None
+        return joined or cell.guard.threads.submit(lambda: call(cell, duration))
 
     def _keep(self, waits: dict[tuple[object, ...], Future[Any]]) -> None:
         """For the next call that waits for the same; those that have ended meanwhile are dropped."""

@@ -119,11 +119,11 @@ class Control:
         return len(rows)
 
     @verb
-    def announce(self, now: Instant, presence: Presence, span: Duration) -> None:
+    def announce(self, now: Instant, presence: Presence, duration: Duration) -> None:
         self._workers = {owner: known for owner, known in self._workers.items() if known[1] > now}
         before = self._workers.get(presence.owner)
         since = now if before is None else before[0].since
-        self._workers[presence.owner] = (replace(presence, since=since, seen_at=now), now + span)
+        self._workers[presence.owner] = (replace(presence, since=since, seen_at=now), now + duration)
 
     @verb
     def withdraw(self, now: Instant, owner: str) -> bool:

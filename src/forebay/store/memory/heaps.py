@@ -29,9 +29,9 @@ def in_order(heap: list[Any]) -> Iterator[Any]:
                 heappush(frontier, (heap[child], child))
 
 
-def rounded_up(instant: Instant, span: Duration) -> Instant:
-    """The end of a span, later than asked by at most 1/256 of it, or by a millisecond when it is short."""
-    grain = max(1_000, span >> 8)
+def rounded_up(instant: Instant, duration: Duration) -> Instant:
+    """The end of a duration, later than requested by at most 1/256 of it, or by a millisecond when it is short."""
+    grain = max(1_000, duration >> 8)
     return -(-instant // grain) * grain
 
 

@@ -171,7 +171,7 @@ class Jobs:
     def promote(self, now: Instant, limit: int) -> Promotion:
         return Promotion(self.session.maintain(now, limit), self._index.next_due(now))
 
-    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: Duration) -> list[Lease]:
         session, index = self.session, self._index
         leases: list[Lease] = []
         with session.lock:
@@ -184,7 +184,7 @@ class Jobs:
                 else [row for want in wants for row in self._take(want, now)]
             )
             if rows:
-                until = rounded_up(now + span, span)
+                until = rounded_up(now + lease_for, lease_for)
                 ids = [row.entry.id for row in rows]
                 claimed = JobChange(Change.CLAIMED, ids, [row.delivery + 1 for row in rows], until)
                 tables = TableChanges(tats=index.lanes.tats()) if index.lanes.started else None
@@ -198,8 +198,8 @@ class Jobs:
         return leases
 
     @verb
-    def extend(self, now: Instant, leases: Sequence[Lease], span: Duration) -> list[Lease]:
-        until = rounded_up(now + span, span)
+    def extend(self, now: Instant, leases: Sequence[Lease], lease_for: Duration) -> list[Lease]:
+        until = rounded_up(now + lease_for, lease_for)
         rows = {lease.job.id: row for lease in leases if (row := self._facts.running(*lease.fence)) is not None}
         if rows:
             before = [row.lease_until for row in rows.values()]

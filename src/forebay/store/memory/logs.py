@@ -72,12 +72,12 @@ class Logs:
         return self._drop(log, before, [partition.next for partition in self._partitions(log)], limit, now)
 
     @verb
-    def own(self, now: Instant, log: str, group: str, member: str, span: Duration) -> list[Owned]:
+    def own(self, now: Instant, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
         self._partitions(log)
         logs = self._logs
         holdings = logs.holdings(log, group)
         others = [until for name, until in logs.members.get((log, group), {}).items() if name != member]
-        numbers, until = divide(member, holdings, 1 + sum(end > now for end in others), now), now + span
+        numbers, until = divide(member, holdings, 1 + sum(end > now for end in others), now), now + lease_for
         epochs = {number: next_epoch(member, holdings[number]) for number in numbers}
         self._commit(now, LogChange(log, group=group, member=member, until=until, owned=epochs))
         return [Owned(*each, logs.position(log, group, each[0]), until) for each in epochs.items()]

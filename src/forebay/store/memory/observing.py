@@ -105,14 +105,14 @@ class Observing:
             return None
         return self._index.queues[row.entry.queue].ahead(row, MAX_AHEAD)
 
-    def wait(self, queues: Sequence[str], span: Duration) -> bool:
+    def wait(self, queues: Sequence[str], duration: Duration) -> bool:
         session = self.session
         deadline: Instant | None = None
         while True:
             waiter = Event()
             with session.lock:
                 now = session.begin()
-                deadline = now + span if deadline is None else deadline
+                deadline = now + duration if deadline is None else deadline
                 states = [self._index.queue(name) for name in queues]
                 work_at = self._work_at(states, now)
                 if work_at <= now or now >= deadline:
@@ -130,20 +130,20 @@ class Observing:
             if woken or (not waiter.is_set() and session.now() < until):
                 return woken
 
-    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
-        return self._watch(ids, span, lambda: [job_id for job_id in ids if self._has_ended(job_id)])
+    def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
+        return self._watch(ids, duration, lambda: [job_id for job_id in ids if self._has_ended(job_id)])
 
-    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
-        return self._watch([owner], span, lambda: self._requests(owner, known))
+    def wait_cancel_requests(self, owner: str, duration: Duration, known: Collection[Fence]) -> list[Fence]:
+        return self._watch([owner], duration, lambda: self._requests(owner, known))
 
-    def _watch(self, topics: Sequence[Topic], span: Duration, found: Callable[[], list[T]]) -> list[T]:
+    def _watch(self, topics: Sequence[Topic], duration: Duration, found: Callable[[], list[T]]) -> list[T]:
         """What is found, now or once something that concerns these topics happened; nothing: the time passed."""
         session, waiter = self.session, Event()
         end: Instant | None = None
         while True:
             with session.lock:
                 now = session.begin()
-                end = now + span if end is None else end
+                end = now + duration if end is None else end
                 answer, lsn = found(), session.lsn
                 if not answer and now < end:
                     waiter.clear()

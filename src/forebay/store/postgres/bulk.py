@@ -241,9 +241,9 @@ class Bulk:
             unit = self._session.begin_unit(connection, laned)
             unit.lanes = lanes
             unit.write_lanes()
-        for spans in records.spans:
+        for ranges in records.ranges:
             connection.execute(
-                INSERT_RECORD, (now, "enqueue", None, None, None, JsonParameter(msgspec.json.encode(spans)))
+                INSERT_RECORD, (now, "enqueue", None, None, None, JsonParameter(msgspec.json.encode(ranges)))
             )
 
     def _rows(self, drafts: Sequence[Draft], first: int, now: Instant) -> Iterator[tuple[Any, ...]]:
@@ -259,15 +259,15 @@ class _Records:
     """
 
     def __init__(self) -> None:
-        self.spans: list[list[tuple[Any, ...]]] = []
+        self.ranges: list[list[tuple[Any, ...]]] = []
         self._room = 0
 
     def add(self, row: Sequence[Any]) -> None:
         weight = 1 if row[_FACTS] is None else row[_N]
         if weight > self._room:
-            self.spans.append([])
+            self.ranges.append([])
             self._room = MAX_BATCH
-        self.spans[-1].append(_span(row))
+        self.ranges[-1].append(_range_of(row))
         self._room -= weight
 
 
@@ -281,8 +281,8 @@ def _row(run: DraftRun, last_id: int, now: Instant) -> tuple[Any, ...]:
     return (*ids, n, n, cost, attempts, state, n == 1, timed, queue, lane, cls, kind, facts, bodies)
 
 
-def _span(row: Sequence[Any]) -> tuple[Any, ...]:
-    """The span of a new run, from the columns of `_row`."""
+def _range_of(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The range of a new run, from the columns of `_row`."""
     last_id, _, due_at, now, _, _, n, _, _, attempts, _, _, _, queue, _, _, kind, facts, _ = row
     traits = None if facts is None else msgspec.Raw(facts)
     return (Change.ACCEPTED, last_id - n + 1, n, queue, kind, 0, 0, attempts, now, due_at, 0, 0, traits)

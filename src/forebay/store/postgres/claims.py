@@ -255,15 +255,15 @@ class Claims:
                 self.trimmed_at = stamp
         return Promotion(ready, next_due)
 
-    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: Duration) -> list[Lease]:
         broken = False
         for _ in range(_MAX_CLAIMS if wants else 0):
             holder = self._holder(owner)
             try:
                 with holder.claiming():
-                    flag, rows = self._claim(wants, holder, span)
+                    flag, rows = self._claim(wants, holder, lease_for)
                     if flag == _MAINTAIN:
-                        work = partial(self._maintain_and_claim, wants, holder, span)
+                        work = partial(self._maintain_and_claim, wants, holder, lease_for)
                         flag, rows = self._session.write(work, {want.queue for want in wants})
                     taken = [] if flag else self._leases(rows, owner, holder)
             except StoreFailed:
@@ -283,7 +283,7 @@ class Claims:
         return []
 
     def claim_after(
-        self, statement: str, settled: Sequence[Any], wants: Sequence[Want], owner: str, span: Duration
+        self, statement: str, settled: Sequence[Any], wants: Sequence[Want], owner: str, lease_for: Duration
     ) -> tuple[list[int] | None, list[Lease] | None]:
         """Claim in the statement that settles first: the result of the settle, and what was claimed.
 
@@ -291,7 +291,7 @@ class Claims:
         """
         holder = self._holder(owner)
         cursors = [self._cursor(want) for want in wants]
-        arguments = self._claim_arguments(wants, cursors, holder, span)
+        arguments = self._claim_arguments(wants, cursors, holder, lease_for)
         began = monotonic()
         try:
             with holder.claiming():
@@ -313,22 +313,24 @@ class Claims:
         elif flag == _LANED:
             self._session.specs.mark_serial({want.queue for want in wants})
 
-    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
+    def extend(self, leases: Sequence[Lease], lease_for: Duration) -> list[Lease]:
         unique = {lease.fence: lease for lease in leases}
-        extended = self._extend_by_heartbeat(list(unique.values()), span)
+        extended = self._extend_by_heartbeat(list(unique.values()), lease_for)
         if extended is not None:
             return extended
-        extended = self._extend(unique, span)
+        extended = self._extend(unique, lease_for)
         self.remove(fence for fence in unique.keys() - {lease.fence for lease in extended})
         return extended
 
-    def beat(self, leases: Sequence[Lease], span: Duration) -> Heartbeat:
+    def beat(self, leases: Sequence[Lease], lease_for: Duration) -> Heartbeat:
         """Extend all that their owner has claimed here, not only these leases: those that a worker does not list are
         being claimed or settled. Packs that no heartbeat extends are checked, and all packs once others changed some.
         """
         holder = self.holders.get(leases[0].owner) if leases else None
         found = (
-            self._session.server.query(_HEARTBEAT, (self._session.at, holder.id, span)) if holder is not None else []
+            self._session.server.query(_HEARTBEAT, (self._session.at, holder.id, lease_for))
+            if holder is not None
+            else []
         )
         if holder is None or not found:
             return Heartbeat(unknown=[lease.fence for lease in leases])
@@ -339,7 +341,7 @@ class Claims:
         unknown = [lease.fence for lease in leases if lease.fence not in held]
         if not checked:
             return Heartbeat(unknown=unknown)
-        lost, cancelled = self._check_leases(checked, span)
+        lost, cancelled = self._check_leases(checked, lease_for)
         holder.remove(lost)
         return Heartbeat(lost, cancelled, unknown)
 
@@ -353,24 +355,24 @@ class Claims:
         leases: list[Lease] = [lease for row in rows for lease in leases_of(RunRow._make(row))]
         return leases[:limit]
 
-    def _claim(self, wants: Sequence[Want], holder: Holder, span: Duration) -> tuple[int, list[PackRow]]:
+    def _claim(self, wants: Sequence[Want], holder: Holder, lease_for: Duration) -> tuple[int, list[PackRow]]:
         """Why the claim was refused, if not 0, and what it took."""
         cursors = [self._cursor(want) for want in wants]
         began = monotonic()
-        arguments = self._claim_arguments(wants, cursors, holder, span)
+        arguments = self._claim_arguments(wants, cursors, holder, lease_for)
         rows = _packs(self._session.server.query(_CLAIM, arguments, repeatable=False))
         self._advance(monotonic() - began, wants, cursors, rows)
         return _flag(rows), rows
 
     def _maintain_and_claim(
-        self, wants: Sequence[Want], holder: Holder, span: Duration, unit: UnitOfWork
+        self, wants: Sequence[Want], holder: Holder, lease_for: Duration, unit: UnitOfWork
     ) -> tuple[int, list[PackRow]]:
         """The same after maintenance, in one transaction."""
         take_inbox(unit)
         expire(unit)
         # Expiries are recorded before claims: the next job of a line runs because the head died.
         unit.finish()
-        arguments = self._claim_arguments(wants, [None] * len(wants), holder, span, maintained=True)
+        arguments = self._claim_arguments(wants, [None] * len(wants), holder, lease_for, maintained=True)
         rows = _packs(unit.fetch(_CLAIM, arguments))
         return _flag(rows), rows
 
@@ -379,7 +381,7 @@ class Claims:
         wants: Sequence[Want],
         cursors: Sequence[ClaimCursor | None],
         holder: Holder,
-        span: Duration,
+        lease_for: Duration,
         maintained: bool = False,
     ) -> tuple[Any, ...]:
         """The arguments of `forebay.claim`."""
@@ -389,7 +391,7 @@ class Claims:
             self._session.at,
             maintained,
             holder.id,
-            span,
+            lease_for,
             array_literal(locks.exclusive),
             array_literal(locks.shared),
             array_literal([self._session.specs.is_serial(want.queue) for want in wants]),
@@ -470,32 +472,32 @@ class Claims:
             queues.update(left or ())
             self._session.specs.reload(queues)
 
-    def _extend_by_heartbeat(self, leases: Sequence[Lease], span: Duration) -> list[Lease] | None:
+    def _extend_by_heartbeat(self, leases: Sequence[Lease], lease_for: Duration) -> list[Lease] | None:
         """One heartbeat for all, if these are all that a holder has and no other process changed them; else None."""
         owners = {lease.owner for lease in leases}
         holder = self.holders.get(owners.pop()) if len(owners) == 1 else None
         if holder is None or not holder.holds_exactly([lease.fence for lease in leases]):
             return None
         now = self._session.now()
-        if any(lease.until > now + span for lease in leases):
+        if any(lease.until > now + lease_for for lease in leases):
             return None
-        found = self._session.server.query(_HEARTBEAT, (self._session.at, holder.id, span))
+        found = self._session.server.query(_HEARTBEAT, (self._session.at, holder.id, lease_for))
         if not found:
             return None
         stamp, changes = found[0]
         if changes != holder.changes:
             holder.changes = changes
             return None
-        until = stamp + span
+        until = stamp + lease_for
         return [_extended(lease, until) for lease in leases]
 
-    def _check_leases(self, held: dict[Fence, MemberRef], span: Duration) -> tuple[list[Fence], list[Fence]]:
+    def _check_leases(self, held: dict[Fence, MemberRef], lease_for: Duration) -> tuple[list[Fence], list[Fence]]:
         """Which of these are lost, and which are to be cancelled; packs that no heartbeat extends are extended."""
         running = self.running_jobs([job_id for job_id, _ in held])
         found = {job.fence: job for job in running if job.fence in held}
         fixed = {job.pack for job in found.values() if not job.by_heartbeat}
         if fixed:
-            self._session.server.query(_EXTEND, (self._session.at, span, array_literal(sorted(fixed))))
+            self._session.server.query(_EXTEND, (self._session.at, lease_for, array_literal(sorted(fixed))))
         lost = [fence for fence in held if fence not in found]
         return lost, [job.fence for job in found.values() if job.cancel_requested]
 
@@ -503,7 +505,7 @@ class Claims:
         """Those of these jobs that run."""
         return [RunningRow._make(row) for row in self._session.server.query(RUNNING_JOBS, (list(ids),))]
 
-    def _extend(self, leases: dict[Fence, Lease], span: Duration) -> list[Lease]:
+    def _extend(self, leases: dict[Fence, Lease], lease_for: Duration) -> list[Lease]:
         """Pack by pack: jobs that are not to be extended are split off first and keep their lease."""
         wanted: dict[int, list[tuple[int, int]]] = {}
         for job in self.running_jobs([lease.job.id for lease in leases.values()]):
@@ -513,7 +515,7 @@ class Claims:
             return []
         for pack, jobs in sorted(wanted.items()):
             self._session.server.query(_SPLIT_PACK, (pack, array_literal([position for _, position in jobs])))
-        survivors = self._session.server.query(_EXTEND, (self._session.at, span, array_literal(sorted(wanted))))
+        survivors = self._session.server.query(_EXTEND, (self._session.at, lease_for, array_literal(sorted(wanted))))
         alive = {job_id for (pack,) in survivors for job_id, _ in wanted[pack]}
         current = unfinished(self._session, sorted(alive))
         extended = []

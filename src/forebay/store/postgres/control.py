@@ -120,9 +120,9 @@ class Control:
         running = set(self._session.server.query(_REPORT, (*columns, columns[0], self._session.at)))
         return {fence: fence in running for fence in newest}
 
-    def announce(self, presence: Presence, span: Duration) -> None:
+    def announce(self, presence: Presence, duration: Duration) -> None:
         owner = presence.owner
-        self._session.server.query(_ANNOUNCE, (self._session.at, owner, owner, span, text_of(presence)))
+        self._session.server.query(_ANNOUNCE, (self._session.at, owner, owner, duration, text_of(presence)))
 
     def withdraw(self, owner: str) -> bool:
         rows = self._session.server.query(_WITHDRAW, (owner, self._session.at))

@@ -73,8 +73,8 @@ class Logs:
         if due:
             self._session.write(lambda unit: _logs(unit).keep_windows(due, unit.now, limit))
 
-    def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
-        return self._session.write(lambda unit: _logs(unit).own(log, group, member, span, unit.now))
+    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
+        return self._session.write(lambda unit: _logs(unit).own(log, group, member, lease_for, unit.now))
 
     def disown(self, log: str, group: str, member: str) -> int:
         return self._session.write(lambda unit: _logs(unit).disown(log, group, member))
@@ -144,14 +144,16 @@ def _put_rule(unit: UnitOfWork, rule: LedgerRule) -> None:
 
 
 def _record(
-    at: Instant, verb: str, owner: str | None, name: str | None, tick: Instant | None, spans: bytes | None
+    at: Instant, verb: str, owner: str | None, name: str | None, tick: Instant | None, encoded: bytes | None
 ) -> Record:
-    ranges = [] if spans is None else _decode(spans)
+    ranges = [] if encoded is None else _decode(encoded)
     if verb == "settle":
-        ranges = [_dated(span, at) for span in ranges]
+        ranges = [_dated(job_range, at) for job_range in ranges]
     return Record(at, verb, ranges, owner, name, tick)
 
 
-def _dated(span: JobRange, at: Instant) -> JobRange:
+def _dated(job_range: JobRange, at: Instant) -> JobRange:
     """A settle stores durations; its record has instants."""
-    return replace(span, until=at + span.until) if span.until or span.change in _AHEAD else span
+    return (
+        replace(job_range, until=at + job_range.until) if job_range.until or job_range.change in _AHEAD else job_range
+    )

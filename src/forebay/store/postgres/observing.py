@@ -172,11 +172,11 @@ class Observing:
             line, head, is_running, job_id, lambda: query(_LINE_BEFORE, (line, head, job_id, MAX_AHEAD))[0][0]
         )
 
-    def wait(self, queues: Sequence[str], span: Duration) -> bool:
+    def wait(self, queues: Sequence[str], duration: Duration) -> bool:
         # Where gates may hold jobs, a notification is only a reason to poll.
         hints = [queue for queue in queues if not self._session.specs.of(queue).lock_keys]
         return self._session.waiters.until_work(
-            queues, self._session.now() + span, lambda: self._work_at(queues), hints
+            queues, self._session.now() + duration, lambda: self._work_at(queues), hints
         )
 
     def _work_at(self, queues: Sequence[str]) -> Instant:
@@ -191,15 +191,15 @@ class Observing:
         known = [at for at in instants if at is not None]
         return min(known, default=MAX_INSTANT)
 
-    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
+    def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
         def ended() -> list[int]:
             running = {job_id for (job_id,) in self._session.server.query(_UNFINISHED, (list(ids),) * 3)}
             return [job_id for job_id in ids if job_id not in running]
 
-        end = self._session.now() + span
+        end = self._session.now() + duration
         return self._session.waiters.until_found([ending_of(job_id) for job_id in ids], end, ended)
 
-    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
+    def wait_cancel_requests(self, owner: str, duration: Duration, known: Collection[Fence]) -> list[Fence]:
         holder = self._claims.holders.get(owner)
 
         def requested() -> list[Fence]:
@@ -207,7 +207,7 @@ class Observing:
             return [fence for fence in found if fence not in known]
 
         topics = [] if holder is None else [requests_to(holder.id)]
-        return self._session.waiters.until_found(topics, self._session.now() + span, requested)
+        return self._session.waiters.until_found(topics, self._session.now() + duration, requested)
 
     def _cancel_requests(self, holder: Holder) -> list[Fence]:
         """Which of its jobs are to be cancelled. They are read only when another process has changed some of them."""

@@ -382,8 +382,8 @@ def leases_of(row: RunRow) -> Iterator[PackLease]:
     return (PackLease(job, row.owner or "", row.lease_until or 0, ref) for job in jobs_of_run(row))
 
 
-class _Span(Struct, array_like=True):
-    """A member as a span of the ledger."""
+class _MemberRange(Struct, array_like=True):
+    """A member as a range of the ledger."""
 
     change: str
     first: int
@@ -400,7 +400,7 @@ class _Span(Struct, array_like=True):
 
 
 class _Extent(Struct, array_like=True):
-    """What a span of the ledger does not have."""
+    """What a range of the ledger does not have."""
 
     max_attempts: int
     size: int
@@ -417,7 +417,7 @@ class _Traits(Struct, array_like=True):
 
 
 _NO_TRAITS: Final = _Traits(0, None, ())
-_spans: Final = msgspec.json.Decoder(list[_Span]).decode
+_member_ranges: Final = msgspec.json.Decoder(list[_MemberRange]).decode
 _extents: Final = msgspec.json.Decoder(list[_Extent]).decode
 _traits: Final = msgspec.json.Decoder(list[_Traits]).decode
 _pack_bodies: Final = msgspec.json.Decoder(list[list[msgspec.Raw]]).decode
@@ -434,7 +434,7 @@ class PackRow(NamedTuple):
     by_heartbeat: bool
     lead: int | None
     floor: int | None
-    spans: str
+    ranges: str
     extents: str
     traits: str | None
     bodies: str
@@ -446,26 +446,31 @@ class PackRow(NamedTuple):
         base = 0
         traits = {} if self.traits is None else {own.number: own for own in _traits(f"[{self.traits}]")}
         members = zip(
-            _spans(f"[{self.spans}]"), _extents(f"[{self.extents}]"), _pack_bodies(f"[{self.bodies}]"), strict=True
+            _member_ranges(f"[{self.ranges}]"),
+            _extents(f"[{self.extents}]"),
+            _pack_bodies(f"[{self.bodies}]"),
+            strict=True,
         )
-        for number, (span, extent, bodies) in enumerate(members, 1):
-            last_id = span.first + span.n - 1
-            ref = MemberRef(self.pack, self.n, number, base, last_id, span.n, span.delivery, self.by_heartbeat)
-            skip, own = extent.size - span.n, traits.get(number, _NO_TRAITS)
-            for offset in range(span.n):
+        for number, (job_range, extent, bodies) in enumerate(members, 1):
+            last_id = job_range.first + job_range.n - 1
+            ref = MemberRef(
+                self.pack, self.n, number, base, last_id, job_range.n, job_range.delivery, self.by_heartbeat
+            )
+            skip, own = extent.size - job_range.n, traits.get(number, _NO_TRAITS)
+            for offset in range(job_range.n):
                 facts = NO_FACTS if own.facts is None else own.facts[skip + offset] or NO_FACTS
                 job = Job(
-                    span.first + offset,
-                    span.queue,
-                    facts.kind or span.kind,
+                    job_range.first + offset,
+                    job_range.queue,
+                    facts.kind or job_range.kind,
                     bytes(bodies[skip + offset]),
                     State.RUNNING,
                     facts.priority,
-                    span.enqueued_at,
-                    span.due_at,
-                    span.attempt,
+                    job_range.enqueued_at,
+                    job_range.due_at,
+                    job_range.attempt,
                     extent.max_attempts,
-                    span.delivery,
+                    job_range.delivery,
                     facts.key,
                     facts.tenant,
                     facts.subject,
@@ -473,16 +478,16 @@ class PackRow(NamedTuple):
                     extent.expires_at,
                     facts.meta,
                     owner,
-                    span.claimed_at,
-                    span.until,
+                    job_range.claimed_at,
+                    job_range.until,
                     None,
                     extent.cancel_requested,
                     own.errors,
                     None,
                     facts.cost,
                 )
-                found.append(PackLease(job, owner, span.until, ref))
-            base += span.n
+                found.append(PackLease(job, owner, job_range.until, ref))
+            base += job_range.n
         if self.positions is None:
             return found
         order = [position for each in _positions(f"[{self.positions}]") for position in each]

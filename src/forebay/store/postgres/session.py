@@ -38,7 +38,7 @@ _VERSIONS: Final = (
 _EXPOSE: Final = "SELECT has_work, ready FROM forebay.expose(%s, %s::text[])"
 _REFRESH: Final = "SELECT forebay.refresh(%s, %s, %s::text[])"
 INSERT_RECORD: Final = (
-    "INSERT INTO forebay.ledger (at, verb, owner, name, tick, spans) "
+    "INSERT INTO forebay.ledger (at, verb, owner, name, tick, ranges) "
     "SELECT %s, %s, %s, %s, %s::bigint, %b::json FROM forebay.ledger_rule AS l WHERE l.recording"
 )
 
@@ -275,8 +275,8 @@ class UnitOfWork:
         record = self.builder.record()
         self.builder = RecordBuilder(self.now)
         if record is not None:
-            spans = JsonParameter(_encode(record.spans)) if record.spans else None
-            self.execute(INSERT_RECORD, (record.at, record.verb, record.owner, record.name, record.tick, spans))
+            ranges = JsonParameter(_encode(record.ranges)) if record.ranges else None
+            self.execute(INSERT_RECORD, (record.at, record.verb, record.owner, record.name, record.tick, ranges))
 
 
 class Session:

@@ -154,7 +154,7 @@ class SettleCall:
         self._outs: list[dict[str, Any]] = []
         self._errors: dict[tuple[Any, ...], int] = {}
         self._error_texts: list[str] = []
-        self._spans: list[bytes] = []
+        self._ranges: list[bytes] = []
         self._dead_letter_columns: dict[str, dict[str, Any]] = {}
         locks = specs.locks({_queue_of(group) for group in groups}, claimed)
         self._fixed = (at, *[array_literal(column) for column in locks], array_literal(holder_ids))
@@ -166,8 +166,8 @@ class SettleCall:
         packs = [array_literal(column) for column in zip(*self._packs, strict=True)]
         memo = [array_literal(column) for column in zip(*self._memo, strict=True)] if self._memo else ["{}"] * 5
         outs = text_of({"jobs": self._outs, "errors": self._error_texts}) if self._outs else None
-        spans = b"\n".join(self._spans).decode() if any(self._spans) else ""
-        return (*self._fixed, *packs, *memo, outs, spans)
+        ranges = b"\n".join(self._ranges).decode() if any(self._ranges) else ""
+        return (*self._fixed, *packs, *memo, outs, ranges)
 
     def _add(self, number: int, group: PackGroup) -> None:
         """Of a whole pack, the server handles members whose jobs are all deleted; all other jobs are listed."""
@@ -177,7 +177,7 @@ class SettleCall:
         whole = len(group) == ref.jobs
         if whole and not touched:
             self._packs.append((ref.pack, None, "", None))
-            self._spans.append(b"")
+            self._ranges.append(b"")
         else:
             self._list(
                 number, [item for item in group if item.member.number in touched] if whole else group, touched, whole
@@ -209,7 +209,7 @@ class SettleCall:
         record.leased(Change.ACKED, acked, 0)
         marks = "".join(["1" if each in touched else "0" for each in range(1, max(touched, default=0) + 1)])
         self._packs.append((ref.pack, None if whole else "".join(bits), marks, renewed))
-        self._spans.append(_encode(record.spans())[1:-1])
+        self._ranges.append(_encode(record.ranges())[1:-1])
 
     def _add_change(self, number: int, ref: MemberRef, lease: Lease, verdict: Verdict, change: Transition) -> None:
         """The job is deleted, or becomes a row of its own."""
@@ -350,16 +350,16 @@ class Settling:
         return self._answers(settlements, groups, later, applied)
 
     def settle_and_claim(
-        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: Duration
     ) -> tuple[list[Settled], list[Lease]]:
         """Settle and claim in one round trip and one commit; in two if some are settled job by job."""
         groups, later = grouped(settlements)
         if later or not groups or not wants:
-            return self.settle(settlements), self._claims.claim(wants, owner, span)
+            return self.settle(settlements), self._claims.claim(wants, owner, lease_for)
         arguments = self.call_of(groups, [want.queue for want in wants])
-        numbers, taken = self._claims.claim_after(_SETTLE_AND_CLAIM, arguments, wants, owner, span)
+        numbers, taken = self._claims.claim_after(_SETTLE_AND_CLAIM, arguments, wants, owner, lease_for)
         answers = self._answers(settlements, groups, later, self._applied(groups, numbers))
-        return answers, self._claims.claim(wants, owner, span) if taken is None else taken
+        return answers, self._claims.claim(wants, owner, lease_for) if taken is None else taken
 
     def _answers(
         self,

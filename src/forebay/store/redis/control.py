@@ -131,8 +131,8 @@ class Control:
                 return not schedule.paused and schedule.next_at == tick > last_at
         return False
 
-    def announce(self, presence: Presence, span: Duration) -> None:
-        self._session.call("announce", presence.owner, span, _encode(presence))
+    def announce(self, presence: Presence, duration: Duration) -> None:
+        self._session.call("announce", presence.owner, duration, _encode(presence))
 
     def withdraw(self, owner: str) -> bool:
         return bool(self._session.call("withdraw", owner))

@@ -22,14 +22,14 @@ _RESULTS_OF_BOTH: Final = 7
 class VerdictGroup(Struct, frozen=True, omit_defaults=True):
     """Settlements with one verdict, as lua/settle.lua reads them.
 
-    `span`: how long until the job is tried again, or for how long it is kept. `result`: the number of the argument that
-    has it. `till`: void if the lease ends later than that by now.
+    `duration`: how long until the job is tried again, or for how long it is kept. `result`: the number of the argument
+    that has it. `till`: void if the lease ends later than that by now.
     """
 
     code: str
     delivery: int
     ids: list[str]
-    span: Duration = 0
+    duration: Duration = 0
     error: tuple[str, str, str] | None = None
     result: int = 0
     keep_rank: bool = False
@@ -46,11 +46,11 @@ class Leases:
         ready, next_due = self._session.call("promote", limit)
         return Promotion(ready, next_due if isinstance(next_due, int) else None)
 
-    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
-        return leases_of(self._session.call("claim", owner, span, _wanted(wants)))
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: Duration) -> list[Lease]:
+        return leases_of(self._session.call("claim", owner, lease_for, _wanted(wants)))
 
-    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
-        return leases_of(self._session.call("extend", span, packed(_by_delivery(leases)))) if leases else []
+    def extend(self, leases: Sequence[Lease], lease_for: Duration) -> list[Lease]:
+        return leases_of(self._session.call("extend", lease_for, packed(_by_delivery(leases)))) if leases else []
 
     def overdue(self, limit: int) -> list[Lease]:
         return leases_of(self._session.call("overdue", limit))
@@ -62,10 +62,10 @@ class Leases:
         return _settled(self._session.call("settle", packed(groups), *results))
 
     def settle_and_claim(
-        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: Duration
     ) -> tuple[list[Settled], list[Lease]]:
         groups, results = _grouped(settlements, _RESULTS_OF_BOTH)
-        claim = (owner, span, _wanted(wants))
+        claim = (owner, lease_for, _wanted(wants))
         applied, leases = self._session.call("settle_and_claim", packed(groups), *claim, *results)
         return _settled(applied), leases_of(leases)
 
@@ -109,7 +109,7 @@ def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list
             VERDICT_CODES[type(verdict)],
             job.delivery,
             [sid(job.id)],
-            _span(verdict),
+            _duration_of(verdict),
             _error(verdict.error) if isinstance(verdict, Retry | DeadLetter | Release) else None,
             0 if type(verdict) is not Ack or verdict.result is None else first_result + len(results),
             isinstance(verdict, Release) or (isinstance(verdict, Retry) and verdict.keep_rank),
@@ -121,7 +121,7 @@ def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list
     return groups, results
 
 
-def _span(verdict: Verdict) -> Duration:
+def _duration_of(verdict: Verdict) -> Duration:
     match verdict:
         case Retry(after) | Release(after):
             return after

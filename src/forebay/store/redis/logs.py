@@ -66,8 +66,8 @@ class Logs:
     def trim(self, log: str, before: Instant, limit: int) -> int:
         return _count(log, self._session.call("trim", log, before, limit))
 
-    def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
-        until, *reply = _of_log(log, self._session.call("own", log, group, member, span))
+    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
+        until, *reply = _of_log(log, self._session.call("own", log, group, member, lease_for))
         owned = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [Owned(partition, epoch, position, until) for partition, epoch, position in owned]
 
@@ -144,14 +144,16 @@ class Ledger:
 
 
 def _record(kept: bytes) -> Record:
-    at, verb, spans, owner, name, tick = _decode(kept)
-    return Record(at, verb, [_job_range(each) for each in spans], owner or None, name or None, _tick(tick))
+    at, verb, ranges, owner, name, tick = _decode(kept)
+    return Record(at, verb, [_job_range(each) for each in ranges], owner or None, name or None, _tick(tick))
 
 
 def _job_range(reply: Sequence[Any]) -> JobRange:
     facts: Any = reply[:12]
-    span = JobRange(*facts)
-    return replace(span, traits=[Trait(**each) if each else None for each in reply[12]]) if reply[12] else span
+    job_range = JobRange(*facts)
+    return (
+        replace(job_range, traits=[Trait(**each) if each else None for each in reply[12]]) if reply[12] else job_range
+    )
 
 
 def _tick(reply: int | bool) -> int | None:

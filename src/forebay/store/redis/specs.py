@@ -164,7 +164,7 @@ def rule_of(spec: QueueSpec) -> dict[str, Any]:
         if isinstance(spec.capacity.when_full, Shed):
             rule["shed"] = spec.capacity.when_full.victim
     if isinstance(spec.retention, KeepFor):
-        rule["keep"] = micros(spec.retention.span)
+        rule["keep"] = micros(spec.retention.duration)
     if isinstance(spec.retention, Retained):
         window = spec.retention.window
         rule["log"] = {"block": spec.retention.lagging == "block"}

@@ -119,7 +119,7 @@ class Waiting:
         """Wake all waiters; they find the store closed."""
         self._waiters.close()
 
-    def wait(self, queues: Sequence[str], span: Duration) -> bool:
+    def wait(self, queues: Sequence[str], duration: Duration) -> bool:
         first: list[int] = []
 
         def ready() -> Instant:
@@ -127,24 +127,24 @@ class Waiting:
             first.append(grown)
             return 0 if grown > first[0] else int(work_at)
 
-        return self._waiters.until_work(queues, self._session.now() + span, ready)
+        return self._waiters.until_work(queues, self._session.now() + duration, ready)
 
     def wait_for_room(self, queue: str, until: Instant, ready: Ready) -> None:
         self._waiters.until_room(queue, until, ready)
 
-    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
+    def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
         names = sids(ids)
 
         def ended() -> list[int]:
             found = {each.decode() for each in self._session.call("ended", packed(names))} if names else set()
             return [job_id for job_id in ids if not sids([job_id]) or sid(job_id) in found]
 
-        return self._waiters.until_found([_ending_of(name) for name in names], self._session.now() + span, ended)
+        return self._waiters.until_found([_ending_of(name) for name in names], self._session.now() + duration, ended)
 
-    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
+    def wait_cancel_requests(self, owner: str, duration: Duration, known: Collection[Fence]) -> list[Fence]:
         def requested() -> list[Fence]:
             found = self._session.call("cancel_requests", owner)
             fences = [(int(job_id), int(delivery)) for job_id, delivery in zip(found[::2], found[1::2], strict=True)]
             return [fence for fence in fences if fence not in known]
 
-        return self._waiters.until_found([_requests_to(owner)], self._session.now() + span, requested)
+        return self._waiters.until_found([_requests_to(owner)], self._session.now() + duration, requested)

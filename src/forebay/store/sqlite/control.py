@@ -243,9 +243,9 @@ class Control:
             self.session.write(lambda unit: unit.connection.execute(_DROP_REPORTS))
 
     @verb
-    def announce(self, unit: UnitOfWork, presence: Presence, span: Duration) -> None:
+    def announce(self, unit: UnitOfWork, presence: Presence, duration: Duration) -> None:
         unit.connection.execute(_SWEEP_WORKERS, (unit.now,))
-        unit.connection.execute(_ANNOUNCE, (presence.owner, unit.now, unit.now + span, text_of(presence)))
+        unit.connection.execute(_ANNOUNCE, (presence.owner, unit.now, unit.now + duration, text_of(presence)))
 
     @verb
     def withdraw(self, unit: UnitOfWork, owner: str) -> bool:

@@ -97,13 +97,13 @@ class Leases:
         due = [found[0] for found in instants if found is not None and found[0] is not None]
         return Promotion(unit.exposed, min([*due, *(at for at in opens if unit.now < at < MAX_INSTANT)], default=None))
 
-    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: Duration) -> list[Lease]:
         total = sum(want.count for want in wants)
-        return self.session.write(lambda unit: _claim(unit, wants, owner, unit.now + span, total))
+        return self.session.write(lambda unit: _claim(unit, wants, owner, unit.now + lease_for, total))
 
     @verb
-    def extend(self, unit: UnitOfWork, leases: Sequence[Lease], span: Duration) -> list[Lease]:
-        until = unit.now + span
+    def extend(self, unit: UnitOfWork, leases: Sequence[Lease], lease_for: Duration) -> list[Lease]:
+        until = unit.now + lease_for
         deliveries = {lease.job.id: lease.job.delivery for lease in leases}
         fences = dict(unit.connection.execute(_FENCES, (id_list(deliveries),)).fetchall())
         held = {lease.job.id: None for lease in leases if fences.get(lease.job.id) == lease.job.delivery}
@@ -127,7 +127,7 @@ class Leases:
         return self.session.write(lambda unit: _settle(unit, settlements))
 
     def settle_and_claim(
-        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: Duration
     ) -> tuple[list[Settled], list[Lease]]:
         """Two calls with one commit, and so one sync."""
         total = sum(want.count for want in wants)
@@ -135,7 +135,7 @@ class Leases:
         def work(unit: UnitOfWork) -> tuple[list[Settled], list[Lease]]:
             answers = _settle(unit, settlements) if settlements else []
             unit.next_record()
-            return answers, _claim(unit, wants, owner, unit.now + span, total)
+            return answers, _claim(unit, wants, owner, unit.now + lease_for, total)
 
         return self.session.write(work)
 

@@ -103,8 +103,8 @@ class Logs:
         if due:
             self.session.write(lambda unit: _logs(unit.connection).keep_windows(due, unit.now, limit))
 
-    def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
-        return self.session.write(lambda unit: _logs(unit.connection).own(log, group, member, span, unit.now))
+    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
+        return self.session.write(lambda unit: _logs(unit.connection).own(log, group, member, lease_for, unit.now))
 
     def disown(self, log: str, group: str, member: str) -> int:
         return self.session.write(lambda unit: _logs(unit.connection).disown(log, group, member))

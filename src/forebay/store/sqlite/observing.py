@@ -153,12 +153,12 @@ class Observing:
             row = _row(reader, job_id)
             return None if row is None or row.state != READY else _before(reader, row)
 
-    def wait(self, queues: Sequence[str], span: Duration) -> bool:
+    def wait(self, queues: Sequence[str], duration: Duration) -> bool:
         growth = Growth(queues)
         now = self._session.now()
         return self._session.waiters.until_work(
             queues,
-            now + span,
+            now + duration,
             lambda reader: (
                 0
                 if growth.seen(reader)
@@ -166,18 +166,18 @@ class Observing:
             ),
         )
 
-    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
+    def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
         def ended(reader: sqlite3.Connection) -> list[int]:
             running = {job_id for (job_id,) in reader.execute(_UNFINISHED, (id_list(ids),))}
             return [job_id for job_id in ids if job_id not in running]
 
-        return self._session.waiters.until_found(ids, self._session.now() + span, ended)
+        return self._session.waiters.until_found(ids, self._session.now() + duration, ended)
 
-    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
+    def wait_cancel_requests(self, owner: str, duration: Duration, known: Collection[Fence]) -> list[Fence]:
         def requested(reader: sqlite3.Connection) -> list[Fence]:
             return [fence for fence in reader.execute(_CANCEL_REQUESTED, (owner,)) if fence not in known]
 
-        end = self._session.now() + span
+        end = self._session.now() + duration
         return self._session.waiters.until_found([owner], end, requested, _LOOK_FOR_REQUESTS)
 
 

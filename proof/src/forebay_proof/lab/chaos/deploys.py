@@ -15,11 +15,11 @@ def release_waits(entries: Iterable[LedgerEntry]) -> list[float]:
     released: dict[int, int] = {}
     waits: list[float] = []
     for entry in entries:
-        for span in entry.record.spans:
-            for job in range(span.first, span.first + span.n):
-                if span.change == Change.RELEASED and span.until <= entry.record.at:
+        for job_range in entry.record.ranges:
+            for job in range(job_range.first, job_range.first + job_range.n):
+                if job_range.change == Change.RELEASED and job_range.until <= entry.record.at:
                     released[job] = entry.record.at
-                elif span.change == Change.CLAIMED and job in released:
+                elif job_range.change == Change.CLAIMED and job in released:
                     waits.append((entry.record.at - released.pop(job)) / _SECOND)
     return sorted(waits)
 
@@ -32,7 +32,7 @@ def late_claims(
     found: list[tuple[str, float]] = []
     for entry in entries:
         owner = entry.record.owner
-        if owner is not None and any(span.change == Change.CLAIMED for span in entry.record.spans):
+        if owner is not None and any(job_range.change == Change.CLAIMED for job_range in entry.record.ranges):
             at = signalled.get(owner.split(":")[-2])
             if at is not None and (late := (entry.record.at - at) / _SECOND) > grace:
                 found.append((owner, late))
@@ -45,18 +45,18 @@ def miscounted(entries: Sequence[LedgerEntry], starts: Iterable[HandlerRecord]) 
     A delivery that was handed back does not count: its attempt was given back, too.
     """
     given_back = {
-        (job, span.delivery)
+        (job, job_range.delivery)
         for entry in entries
-        for span in entry.record.spans
-        if span.change == Change.RELEASED
-        for job in range(span.first, span.first + span.n)
+        for job_range in entry.record.ranges
+        if job_range.change == Change.RELEASED
+        for job in range(job_range.first, job_range.first + job_range.n)
     }
     began = Counter(job for job, delivery in {(line.job, line.delivery) for line in starts} - given_back)
     return [
-        (job, span.attempt, began[job])
+        (job, job_range.attempt, began[job])
         for entry in entries
-        for span in entry.record.spans
-        if span.change in _ENDS
-        for job in range(span.first, span.first + span.n)
-        if began[job] != span.attempt
+        for job_range in entry.record.ranges
+        if job_range.change in _ENDS
+        for job in range(job_range.first, job_range.first + job_range.n)
+        if began[job] != job_range.attempt
     ]

@@ -45,10 +45,10 @@ def unstarted(entries: Iterable[LedgerEntry], starts: Iterable[HandlerRecord]) -
     return Counter(
         job
         for entry in entries
-        for span in entry.record.spans
-        if span.change == Change.CLAIMED
-        for job in range(span.first, span.first + span.n)
-        if (job, span.delivery) not in begun
+        for job_range in entry.record.ranges
+        if job_range.change == Change.CLAIMED
+        for job in range(job_range.first, job_range.first + job_range.n)
+        if (job, job_range.delivery) not in begun
     )
 
 
@@ -61,12 +61,12 @@ def unfinished(entries: Iterable[LedgerEntry], effects: Iterable[HandlerRecord])
     for line in effects:
         done.setdefault(line.job, set()).add(line.delivery)
     return [
-        (job, span.delivery)
+        (job, job_range.delivery)
         for entry in entries
-        for span in entry.record.spans
-        if span.change == Change.ACKED
-        for job in range(span.first, span.first + span.n)
-        if span.delivery not in done.get(job, {span.delivery})
+        for job_range in entry.record.ranges
+        if job_range.change == Change.ACKED
+        for job in range(job_range.first, job_range.first + job_range.n)
+        if job_range.delivery not in done.get(job, {job_range.delivery})
     ]
 
 

@@ -288,10 +288,17 @@ class Runner:
         """The ledger's entries of these jobs, for the investigation."""
         with (self.scene.directory / "ledger.ndjson").open("wb") as out:
             for entry in entries:
-                for span in entry.record.spans:
+                for job_range in entry.record.ranges:
                     for job in jobs:
-                        if job is not None and span.first <= job < span.first + span.n:
-                            line = [job, entry.offset, entry.record.at, entry.record.verb, entry.record.owner, span]
+                        if job is not None and job_range.first <= job < job_range.first + job_range.n:
+                            line = [
+                                job,
+                                entry.offset,
+                                entry.record.at,
+                                entry.record.verb,
+                                entry.record.owner,
+                                job_range,
+                            ]
                             out.write(msgspec.json.encode(line) + b"\n")
 
     def _judge_innocent(self, kind: str) -> None:

@@ -133,12 +133,12 @@ class RateTracker:
 
     def _take(self, entry: LedgerEntry) -> None:
         record = entry.record
-        add_counts(self._steps.setdefault(record.at // STEP, {}), record.spans, _MAX_QUEUES)
+        add_counts(self._steps.setdefault(record.at // STEP, {}), record.ranges, _MAX_QUEUES)
         if (
             record.verb == "claim"
             and record.owner
             and (record.owner in self._claims or len(self._claims) < _MAX_OWNERS)
         ):
             _, before = self._claims.get(record.owner, (0, 0))
-            claimed = sum(span.n for span in record.spans if span.change == Change.CLAIMED)
+            claimed = sum(job_range.n for job_range in record.ranges if job_range.change == Change.CLAIMED)
             self._claims[record.owner] = (record.at, before + claimed)

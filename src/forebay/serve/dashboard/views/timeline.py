@@ -1,8 +1,9 @@
 """The timeline of one job from the ledger: every acceptance, lease, renewal, failure and end, in order.
 
-When the job's lifetime spans at most `MAX_READ` records and they are read in time, all of them are read. Otherwise only
-the records around the instants that the job itself holds are read, and around those that each found record adds; the
-page says that the rest is not shown. A removed job is found by its id, because ids grow with the ledger.
+When at most `MAX_READ` records were written in the job's lifetime and they are read in time, all of them are read.
+Otherwise only the records around the instants that the job itself holds are read, and around those that each found
+record adds; the page says that the rest is not shown. A removed job is found by its id, because ids grow with the
+ledger.
 """
 
 from collections.abc import Iterable
@@ -112,7 +113,7 @@ def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
     born = _birth(store, job_id)
     if born is None:
         return None
-    entry, span = born
+    entry, job_range = born
     found, until = [], monotonic() + READ_SECONDS
     for later in read_range(store, entry.offset, MAX_READ):
         found += _of_job([later], job_id)
@@ -120,8 +121,8 @@ def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
             break
     ended = bool(found) and found[-1].change in _ENDS
     cut = "" if ended else "The record of its end is too far away in the ledger to be searched here."
-    trait = span.traits[job_id - span.first] if span.traits else None
-    return _told(found, cut, span.queue, (trait and trait.kind) or span.kind, trait.tenant if trait else None)
+    trait = job_range.traits[job_id - job_range.first] if job_range.traits else None
+    return _told(found, cut, job_range.queue, (trait and trait.kind) or job_range.kind, trait.tenant if trait else None)
 
 
 def _told(found: list[TimelineEntry], cut: str, queue: str, kind: str, tenant: str | None) -> Timeline:
@@ -149,9 +150,9 @@ def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, 
         looked.add(at)
         seen = False
         for entry in read_range(store, max(0, offset_at(store, at, extent) - 1), MAX_NEAR):
-            for index, span in enumerate(_spans_of(entry, job_id)):
-                found[entry.offset, index] = _moment(entry, span, job_id)
-                seeds += [moment for moment in (span.claimed_at, span.enqueued_at) if moment]
+            for index, job_range in enumerate(_ranges_of(entry, job_id)):
+                found[entry.offset, index] = _moment(entry, job_range, job_id)
+                seeds += [moment for moment in (job_range.claimed_at, job_range.enqueued_at) if moment]
                 seen = seen or entry.record.at >= at
             if monotonic() >= until or (seen and entry.record.at > at):
                 break
@@ -180,9 +181,9 @@ def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
                 sides.append((low, middle))
                 low = min(high, middle + MAX_AROUND)
         for entry in read_range(store, max(first, low - MAX_AROUND), high - low + 2 * MAX_AROUND):
-            for span in entry.record.spans:
-                if span.change == Change.ACCEPTED and span.first <= job_id < span.first + span.n:
-                    return entry, span
+            for job_range in entry.record.ranges:
+                if job_range.change == Change.ACCEPTED and job_range.first <= job_id < job_range.first + job_range.n:
+                    return entry, job_range
     return None
 
 
@@ -191,8 +192,8 @@ def _ids_from(store: Store, offset: int) -> tuple[int | None, int]:
     largest = 0
     for limit in (_PROBE, MAX_AROUND):
         for entry in read_range(store, offset, limit):
-            largest = max([largest, *(span.first + span.n - 1 for span in entry.record.spans)])
-            if ids := [span.first for span in entry.record.spans if span.change == Change.ACCEPTED]:
+            largest = max([largest, *(job_range.first + job_range.n - 1 for job_range in entry.record.ranges)])
+            if ids := [job_range.first for job_range in entry.record.ranges if job_range.change == Change.ACCEPTED]:
                 return min(ids), largest
     return None, largest
 
@@ -205,33 +206,33 @@ def was_given(store: Store, job_id: int) -> bool:
         return True
     _, end = store.ledger_extent()
     return any(
-        span.first + span.n > job_id
+        job_range.first + job_range.n > job_id
         for entry in read_range(store, max(0, end - MAX_READ), MAX_READ)
-        for span in entry.record.spans
+        for job_range in entry.record.ranges
     )
 
 
 def _of_job(entries: Iterable[LedgerEntry], job_id: int) -> list[TimelineEntry]:
-    return [_moment(entry, span, job_id) for entry in entries for span in _spans_of(entry, job_id)]
+    return [_moment(entry, job_range, job_id) for entry in entries for job_range in _ranges_of(entry, job_id)]
 
 
-def _spans_of(entry: LedgerEntry, job_id: int) -> list[JobRange]:
+def _ranges_of(entry: LedgerEntry, job_id: int) -> list[JobRange]:
     """Usually one; a job that is shed on arrival is accepted and dies in one record."""
-    return [span for span in entry.record.spans if span.first <= job_id < span.first + span.n]
+    return [job_range for job_range in entry.record.ranges if job_range.first <= job_id < job_range.first + job_range.n]
 
 
-def _moment(entry: LedgerEntry, span: JobRange, job_id: int) -> TimelineEntry:
-    trait = span.traits[job_id - span.first] if span.traits else None
+def _moment(entry: LedgerEntry, job_range: JobRange, job_id: int) -> TimelineEntry:
+    trait = job_range.traits[job_id - job_range.first] if job_range.traits else None
     return TimelineEntry(
         entry.record.at,
         entry.offset,
-        span.change,
-        span.delivery,
-        span.attempt,
-        _note(entry, span),
+        job_range.change,
+        job_range.delivery,
+        job_range.attempt,
+        _note(entry, job_range),
         trait.error_kind if trait else None,
         trait.error if trait else None,
-        entry.record.owner if span.change == Change.CLAIMED else None,
+        entry.record.owner if job_range.change == Change.CLAIMED else None,
     )
 
 
@@ -240,25 +241,25 @@ def without_owners(timeline: Timeline) -> Timeline:
     return replace(timeline, moments=[replace(moment, owner=None) for moment in timeline.moments])
 
 
-def _note(entry: LedgerEntry, span: JobRange) -> str:
+def _note(entry: LedgerEntry, job_range: JobRange) -> str:
     record, at = entry.record, entry.record.at
-    match span.change:
+    match job_range.change:
         case Change.ACCEPTED:
-            due = f", due {length(span.due_at - at)} later" if span.due_at > at else ""
-            attempts = "1 attempt" if span.max_attempts == 1 else f"{span.max_attempts:,} attempts"
+            due = f", due {length(job_range.due_at - at)} later" if job_range.due_at > at else ""
+            attempts = "1 attempt" if job_range.max_attempts == 1 else f"{job_range.max_attempts:,} attempts"
             return (f"by schedule {record.name}, " if record.name else "") + attempts + due
         case Change.CLAIMED:
-            return f"{length(at - span.due_at)} after it was due"
+            return f"{length(at - job_range.due_at)} after it was due"
         case Change.EXTENDED:
-            return f"the lease lasts {length(span.until - at)} from here"
+            return f"the lease lasts {length(job_range.until - at)} from here"
         case Change.RETRIED:
-            return f"failed after {length(at - span.claimed_at)}, due again {length(span.until - at)} later"
+            return f"failed after {length(at - job_range.claimed_at)}, due again {length(job_range.until - at)} later"
         case Change.ACKED | Change.DIED | Change.DISCARDED:
-            return f"after {length(at - span.claimed_at)} of work, {length(at - span.enqueued_at)} in all"
+            return f"after {length(at - job_range.claimed_at)} of work, {length(at - job_range.enqueued_at)} in all"
         case Change.RELEASED:
-            return f"handed back uncharged, due {length(span.until - at)} later"
+            return f"handed back uncharged, due {length(job_range.until - at)} later"
         case _:
-            return _NOTES.get(span.change, "")
+            return _NOTES.get(job_range.change, "")
 
 
 _NOTES: Final[dict[str, str]] = {

@@ -340,7 +340,7 @@ CREATE TABLE forebay.worker (
     body text NOT NULL
 ) WITH (fillfactor = 50);
 
--- Records of the ledger. `spans`: arrays as in core. In a record of `settle`, `until` of a span is a duration from `at` on.
+-- Records of the ledger. `ranges`: arrays as in core. In a record of `settle`, `until` of a range is a duration from `at` on.
 -- Records get their offsets, without gaps and for good, once none can come to precede them (`number_ledger`): `seq` is taken in
 -- the order of the changes, `xid` is the transaction.
 CREATE TABLE forebay.ledger (
@@ -351,7 +351,7 @@ CREATE TABLE forebay.ledger (
     verb text NOT NULL,
     owner text,
     name text,
-    spans json
+    ranges json
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 2000000000);
 CREATE INDEX ledger_xid ON forebay.ledger (xid);
 
@@ -390,7 +390,7 @@ DO $$
 BEGIN
     ALTER TABLE forebay.run ALTER COLUMN bodies SET COMPRESSION lz4;
     ALTER TABLE forebay.pack ALTER COLUMN members SET COMPRESSION lz4;
-    ALTER TABLE forebay.ledger ALTER COLUMN spans SET COMPRESSION lz4;
+    ALTER TABLE forebay.ledger ALTER COLUMN ranges SET COMPRESSION lz4;
 EXCEPTION WHEN feature_not_supported THEN
     RAISE NOTICE 'this server was built without lz4: payloads and records are compressed by pglz';
 END

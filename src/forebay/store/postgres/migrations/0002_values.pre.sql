@@ -34,7 +34,7 @@ CREATE FUNCTION forebay.rank_again(
 ) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT CASE WHEN keep_rank THEN forebay.rank_back(rank, timed) ELSE forebay.rank_at(base, timed, due_at, v_now) END $$;
 
--- The kinds of jobs that differ from the kind of their run, as the end of a span.
+-- The kinds of jobs that differ from the kind of their run, as the end of a range.
 CREATE FUNCTION forebay.own_kinds(facts json, skip integer, count integer) RETURNS text LANGUAGE sql STABLE
 AS $$
     SELECT coalesce((
@@ -93,8 +93,8 @@ AS $$
     )::forebay.member
 $$;
 
--- A span of the ledger as JSON text. Names need no quoting; `tail`: traits.
-CREATE FUNCTION forebay.ledger_span(
+-- A range of the ledger as JSON text. Names need no quoting; `tail`: traits.
+CREATE FUNCTION forebay.ledger_range(
     change text, first bigint, n integer, queue text, kind text, delivery integer, attempt integer, max_attempts integer,
     enqueued_at bigint, due_at bigint, claimed_at bigint, until bigint, tail text
 ) RETURNS text LANGUAGE sql STABLE

@@ -48,8 +48,8 @@ BEGIN
         )
         RETURNING last_id, n, queue, kind, max_attempts, due_at, facts
     ), recorded AS (
-        INSERT INTO forebay.ledger (at, verb, spans)
-        SELECT v_now, 'enqueue', ('[' || string_agg(forebay.ledger_span(
+        INSERT INTO forebay.ledger (at, verb, ranges)
+        SELECT v_now, 'enqueue', ('[' || string_agg(forebay.ledger_range(
             'accepted', b.last_id - b.n + 1, b.n, b.queue, b.kind, 0, 0, b.max_attempts, v_now, b.due_at, 0, 0,
             coalesce(',' || b.facts::text, '')
         ), ',') || ']')::json
@@ -96,8 +96,8 @@ BEGIN
         WHERE coalesce((SELECT q.version FROM forebay.queue AS q WHERE q.name = v_queue), 0) = v_version
         ON CONFLICT (token) DO NOTHING RETURNING first_id
     ), recorded AS (
-        INSERT INTO forebay.ledger (at, verb, spans)
-        SELECT v_now, 'enqueue', ('[' || forebay.ledger_span(
+        INSERT INTO forebay.ledger (at, verb, ranges)
+        SELECT v_now, 'enqueue', ('[' || forebay.ledger_range(
             'accepted', c.first_id, v_n, v_queue, v_kind, 0, 0, v_max_attempts, v_now, v_due, 0, 0, coalesce(',' || v_facts::text, '')
         ) || ']')::json
         FROM call AS c, forebay.ledger_rule AS l WHERE l.recording
@@ -226,7 +226,7 @@ BEGIN
         coalesce((draft ->> 'cost')::integer, 1), v_max_attempts, CASE WHEN v_due > v_now THEN 3 ELSE 1 END, true,
         2, v_queue, '', '', v_kind, CASE WHEN v_facts <> '{}' THEN json_build_array(v_facts) END, json_build_array(v_body)
     );
-    INSERT INTO forebay.ledger (at, verb, spans)
+    INSERT INTO forebay.ledger (at, verb, ranges)
     SELECT v_now, 'enqueue', json_build_array(json_build_array(
         'accepted', v_id, 1, v_queue, v_kind, 0, 0, v_max_attempts, v_now, v_due, 0, 0,
         CASE WHEN v_facts <> '{}' THEN json_build_array(v_facts) END

@@ -6,12 +6,12 @@
 -- that is full one minute and empty the next. Without them a plan may scan the whole index, dead entries included. A
 -- function that is called from such a function runs under its settings, unless it sets its own.
 
--- A pack as its holder reads it, in lists of JSON whose brackets are left out, an element a member: `spans` as the ledger has
+-- A pack as its holder reads it, in lists of JSON whose brackets are left out, an element a member: `ranges` as the ledger has
 -- them; `extents` with the attempts that are allowed, the size, the expiry and whether a cancellation was requested; `bodies`.
 -- `traits`: of the few members that have any, the number, facts and errors; NULL: there are none. `lead`, `floor`: the smallest
 -- ranks below zero and above; `positions`: those of the jobs in the claim, where lanes gave them, else NULL: they are in order.
 CREATE TYPE forebay.claimed AS (
-    flag integer, stamp bigint, want integer, pack bigint, n integer, by_heartbeat boolean, lead bigint, floor bigint, spans text,
+    flag integer, stamp bigint, want integer, pack bigint, n integer, by_heartbeat boolean, lead bigint, floor bigint, ranges text,
     extents text, traits text, bodies text, positions text
 );
 
@@ -359,11 +359,11 @@ BEGIN
         RETURNING r.rank, r.last_id, r.due_at, r.cancel_requested, r.facts, r.errors, r.bodies, forebay.member_of(r) AS member,
             '[' || r.max_attempts || ',' || r.size || ',' || coalesce(r.expires_at::text, 'null')
                 || CASE WHEN r.cancel_requested THEN ',true]' ELSE ',false]' END AS extent,
-            forebay.ledger_span(
+            forebay.ledger_range(
                 'claimed', r.last_id, 1, r.queue, r.kind, r.delivery + 1, r.attempt + 1, 0, r.enqueued_at, r.due_at,
                 greatest(v_now, r.due_at), v_until,
                 forebay.kinds(r.facts, r.size - 1, 1)
-            ) AS span
+            ) AS job_range
     ), pack AS (
         INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, by_heartbeat, plain, queue, ids, cancel_requested, members)
         SELECT v_until, v_now, 1, v_holder,
@@ -372,13 +372,13 @@ BEGIN
         FROM taken AS t
         RETURNING id, by_heartbeat
     ), recorded AS (
-        INSERT INTO forebay.ledger (at, verb, owner, spans)
+        INSERT INTO forebay.ledger (at, verb, owner, ranges)
         SELECT greatest(v_now, t.due_at), 'claim', (SELECT h.owner FROM forebay.holder AS h WHERE h.id = v_holder),
-            ('[' || t.span || ']')::json
+            ('[' || t.job_range || ']')::json
         FROM taken AS t, forebay.ledger_rule AS l WHERE l.recording
     )
     SELECT 0, v_now, 1, p.id, 1, p.by_heartbeat, CASE WHEN t.rank < 0 THEN t.rank END, CASE WHEN t.rank >= 0 THEN t.rank END,
-        t.span, t.extent, CASE WHEN t.facts IS NOT NULL OR t.errors IS NOT NULL THEN
+        t.job_range, t.extent, CASE WHEN t.facts IS NOT NULL OR t.errors IS NOT NULL THEN
             '[1,' || coalesce(t.facts::text, 'null') || ',' || coalesce(t.errors, '[]') || ']' END, t.bodies::text, NULL
     INTO v_claimed FROM taken AS t, pack AS p;
     RETURN v_claimed;
@@ -563,11 +563,11 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT sum(m.n)::integer AS n, min(m.last_id - m.n + 1) AS first, max(m.last_id) AS last,
                 bool_and(m.lane = '' AND m.line IS NULL) AS plain, min(m.rank) FILTER (WHERE m.rank < 0) AS lead,
-                min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.ledger_span(
+                min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.ledger_range(
                     'claimed', m.last_id - m.n + 1, m.n, names[u.want], m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
                     greatest(v_now, m.due_at), v_until,
                     forebay.kinds(m.facts, m.size - m.n, m.n)
-                ), ',') AS spans,
+                ), ',') AS ranges,
                 string_agg('[' || m.max_attempts || ',' || m.size || ',' || coalesce(m.expires_at::text, 'null')
                     || CASE WHEN m.cancel_requested THEN ',true]' ELSE ',false]' END, ',') AS extents,
                 string_agg('[' || m.ordinality || ',' || coalesce(m.facts::text, 'null') || ',' || coalesce(m.errors, '[]') || ']', ',')
@@ -583,12 +583,12 @@ BEGIN
             CASE WHEN strpos(t.cancel_requested, '1') > 0 THEN t.cancel_requested::bit varying END, t.members
         FROM taken AS t
     ), recorded AS (
-        INSERT INTO forebay.ledger (at, verb, owner, spans)
-        SELECT greatest(v_now, max(t.last_due)), 'claim', min(t.owner), ('[' || string_agg(t.spans, ',') || ']')::json
+        INSERT INTO forebay.ledger (at, verb, owner, ranges)
+        SELECT greatest(v_now, max(t.last_due)), 'claim', min(t.owner), ('[' || string_agg(t.ranges, ',') || ']')::json
         FROM taken AS t, forebay.ledger_rule AS l WHERE l.recording
         HAVING count(*) > 0
     )
-    SELECT 0, v_now, t.want, t.pack, t.n, t.by_heartbeat, t.lead, t.floor, t.spans, t.extents, t.traits, t.bodies,
+    SELECT 0, v_now, t.want, t.pack, t.n, t.by_heartbeat, t.lead, t.floor, t.ranges, t.extents, t.traits, t.bodies,
         t.places
     FROM taken AS t;
 END

@@ -28,12 +28,12 @@ CREATE TYPE forebay.touched AS (number integer, member integer, queue text, canc
 -- jobs was settled before and, if `renewed` is given, the lease was not extended since; a pack without a row was settled.
 -- Where all jobs of a pack have verdicts, the server handles members whose jobs are acknowledged and not kept. The call
 -- lists all other jobs: `touched`: their members, from the first on, as bits. `memo`: the settles of those that are
--- deleted. `outs`: those that become rows of their own. `spans`: of the ledger, a line for each pack.
+-- deleted. `outs`: those that become rows of their own. `ranges`: of the ledger, a line for each pack.
 -- Returns the numbers of the packs to which it was applied; NULL: a spec has changed, and nothing was applied.
 CREATE FUNCTION forebay.settle(
     at bigint, exclusive_keys integer[], shared_keys integer[], names text[], versions integer[], mine integer[],
     packs bigint[], bits text[], touched text[], renewed bigint[], memo_packs integer[], memo_firsts bigint[],
-    memo_sizes integer[], memo_deliveries integer[], memo_codes text[], outs json, spans text
+    memo_sizes integer[], memo_deliveries integer[], memo_codes text[], outs json, ranges text
 ) RETURNS integer[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
@@ -48,7 +48,7 @@ DECLARE
     v_freed forebay.freed[];
     v_touched forebay.touched[];
     v_others forebay.touched[];
-    v_spans text;
+    v_ranges text;
 BEGIN
     IF NOT (CASE WHEN forebay.lock_queues(exclusive_keys, shared_keys) THEN forebay.is_current(names, versions) END) THEN
         RETURN NULL;
@@ -80,14 +80,14 @@ BEGIN
         FROM member AS m WHERE NOT m.listed HAVING count(*) > 0
     )
     -- Jobs of an older spec may have lines and lanes that the queue does not have any more.
-    SELECT p.numbers, p.holders, j.freed, j.spans, j.touched INTO v_done, v_holders, v_freed, v_spans, v_touched
+    SELECT p.numbers, p.holders, j.freed, j.ranges, j.touched INTO v_done, v_holders, v_freed, v_ranges, v_touched
     FROM (SELECT array_agg(g.number) AS numbers, array_agg(g.holder) AS holders FROM deleted AS g) AS p, (
         SELECT array_agg(ROW(m.queue, m.lane, m.line, m.gates, m.cost * m.n, m.last_id)::forebay.freed)
                 FILTER (WHERE exclusive_keys <> '{}' OR NOT m.plain) AS freed,
-            string_agg(forebay.ledger_span(
+            string_agg(forebay.ledger_range(
                 'acked', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
                 greatest(m.claimed_at, m.due_at), 0, m.kinds
-            ), ',') FILTER (WHERE NOT m.listed) AS spans,
+            ), ',') FILTER (WHERE NOT m.listed) AS ranges,
             array_agg(m.touched) FILTER (WHERE m.listed) AS touched
         FROM member AS m
     ) AS j;
@@ -124,19 +124,19 @@ BEGIN
     IF outs IS NOT NULL THEN
         PERFORM forebay.break_out(v_now, v_touched || v_others, outs);
     END IF;
-    IF spans <> '' THEN
+    IF ranges <> '' THEN
         INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
         SELECT sum(m.size), array_agg(m.first), array_agg(m.size), array_agg(m.delivery), array_agg(m.code)
         FROM unnest(memo_packs, memo_firsts, memo_sizes, memo_deliveries, memo_codes) AS m (pack, first, size, delivery, code)
         WHERE m.pack = ANY (v_done)
         HAVING count(*) > 0;
-        v_spans := concat_ws(',', v_spans, (
+        v_ranges := concat_ws(',', v_ranges, (
             SELECT string_agg(t.line, ',' ORDER BY t.number)
-            FROM unnest(string_to_array(spans, E'\n')) WITH ORDINALITY AS t (line, number)
+            FROM unnest(string_to_array(ranges, E'\n')) WITH ORDINALITY AS t (line, number)
             WHERE t.line <> '' AND t.number = ANY (v_done)
         ));
     END IF;
-    INSERT INTO forebay.ledger (at, verb, spans) SELECT v_now, 'settle', ('[' || v_spans || ']')::json
+    INSERT INTO forebay.ledger (at, verb, ranges) SELECT v_now, 'settle', ('[' || v_ranges || ']')::json
     FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_done) > 0;
     IF v_freed IS NOT NULL THEN
         PERFORM pg_notify('forebay', n.queue)
@@ -367,8 +367,8 @@ BEGIN
             m.lane, m.cls, m.kind, m.settled_code, m.line, m.gates, m.errors, m.facts, m.bodies
         FROM member AS m
     ), recorded AS (
-        INSERT INTO forebay.ledger (at, verb, spans)
-        SELECT v_now, 'release_lost', ('[' || string_agg(forebay.ledger_span(
+        INSERT INTO forebay.ledger (at, verb, ranges)
+        SELECT v_now, 'release_lost', ('[' || string_agg(forebay.ledger_range(
             'released', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
             m.since, m.due_at,
             forebay.kinds(m.facts, m.size - m.n, m.n)

@@ -9,8 +9,8 @@ DECLARE
     v_now bigint := coalesce(at, forebay.clock());
 BEGIN
     RETURN QUERY UPDATE forebay.pack AS p SET lease_until = v_now + lease_for, by_heartbeat = false WHERE p.id = ANY (packs) RETURNING p.id;
-    INSERT INTO forebay.ledger (at, verb, spans)
-    SELECT v_now, 'extend', ('[' || string_agg(forebay.ledger_span(
+    INSERT INTO forebay.ledger (at, verb, ranges)
+    SELECT v_now, 'extend', ('[' || string_agg(forebay.ledger_range(
         'extended', r.last_id - r.n + 1 + j.skip, j.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
         r.claimed_at, v_now + lease_for,
         forebay.kinds(r.facts, r.size - r.n + j.skip, j.n)
@@ -25,7 +25,7 @@ BEGIN
 END
 $$;
 
--- A heartbeat: one row, however many jobs are held, and one record without spans. If `changes` is another number, others
+-- A heartbeat: one row, however many jobs are held, and one record without ranges. If `changes` is another number, others
 -- have settled some of the jobs or requested their cancellation.
 CREATE FUNCTION forebay.heartbeat(at bigint, holder_id integer, lease_for bigint)
 RETURNS TABLE (stamp bigint, changes integer)

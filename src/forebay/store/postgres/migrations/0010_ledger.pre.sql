@@ -71,11 +71,11 @@ AS $$
 $$;
 
 CREATE FUNCTION forebay.ledger_size(record forebay.ledger) RETURNS bigint LANGUAGE sql STABLE
-AS $$ SELECT 64 + coalesce(pg_column_size(record.spans), 0)::bigint $$;
+AS $$ SELECT 64 + coalesce(pg_column_size(record.ranges), 0)::bigint $$;
 
 -- Records after an offset, without a gap.
 CREATE FUNCTION forebay.read_ledger(v_after bigint, max_records integer)
-RETURNS TABLE (entry bigint, at bigint, verb text, owner text, name text, tick bigint, spans json)
+RETURNS TABLE (entry bigint, at bigint, verb text, owner text, name text, tick bigint, ranges json)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
@@ -91,7 +91,7 @@ BEGIN
         CONTINUE WHEN v_page.first + v_page.n <= v_after + 1;
         EXIT WHEN v_left <= 0;
         RETURN QUERY
-        SELECT v_page.first + l.place, l.at, l.verb, l.owner, l.name, l.tick, l.spans
+        SELECT v_page.first + l.place, l.at, l.verb, l.owner, l.name, l.tick, l.ranges
         FROM (
             SELECT l.*, row_number() OVER (ORDER BY l.seq) - 1 AS place FROM forebay.page_records(v_page) AS l
         ) AS l

@@ -45,7 +45,7 @@ end
 for _, each in ipairs(ends) do
   add_held('cancel_requested', tonumber(each[1]), 1, each[2], 0)
 end
-if #builder.spans > 0 then
+if #builder.ranges > 0 then
   set_verb('cancel')
 end
 remember(marks)

@@ -1,17 +1,20 @@
 -- The ledger: what this call does to which jobs, as one entry, built as by `core.record_builder`. Neighbours with the same
--- change share a span, also if their kinds differ; a trait then has the kind.
+-- change share a range, also if their kinds differ; a trait then has the kind.
 --
---   an entry: at, verb, spans, owner, name, tick;  a span: change, first, n, queue, kind, delivery, attempt, max_attempts,
+--   an entry: at, verb, ranges, owner, name, tick;  a range: change, first, n, queue, kind, delivery, attempt, max_attempts,
 --   enqueued, due, claimed, until, traits;  a trait: false, or what the job has of its own. The client makes records of them
 -- needs: jobs
 
 local MAINTENANCE = 'maintain'
-local builder = { verb = MAINTENANCE, spans = {} }
+local builder = { verb = MAINTENANCE, ranges = {} }
 local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, trait_of_error, read_rule, trim_ledger,
   write_ledger, next_record
 
 (function()
-  local span
+  local range
+
+  local RANGE_CHANGE, RANGE_FIRST, RANGE_SIZE, RANGE_QUEUE, RANGE_KIND = 1, 2, 3, 4, 5
+  local RANGE_DELIVERY, RANGE_UNTIL, RANGE_TRAITS = 6, 12, 13
 
   local RECORDS_PER_TRIM, TRIMMED_AT_ONCE, LOOKED_AT = 64, 256, 16
 
@@ -29,50 +32,50 @@ local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, t
   end
 
   local function add_trait(trait)
-    if trait and not span[13] then
-      span[13] = {}
-      for i = 1, span[3] do
-        span[13][i] = false
+    if trait and not range[RANGE_TRAITS] then
+      range[RANGE_TRAITS] = {}
+      for i = 1, range[RANGE_SIZE] do
+        range[RANGE_TRAITS][i] = false
       end
     end
-    if span[13] then
-      span[13][span[3] + 1] = trait or false
+    if range[RANGE_TRAITS] then
+      range[RANGE_TRAITS][range[RANGE_SIZE] + 1] = trait or false
     end
-    span[3] = span[3] + 1
+    range[RANGE_SIZE] = range[RANGE_SIZE] + 1
   end
 
   local function is_next(change, id, facts)
-    if not span or span[1] ~= change or span[2] + span[3] ~= id or span[4] ~= facts[4] then
+    if not range or range[RANGE_CHANGE] ~= change or range[RANGE_FIRST] + range[RANGE_SIZE] ~= id or range[RANGE_QUEUE] ~= facts[RANGE_QUEUE] then
       return false
     end
-    for i = 6, 12 do
-      if span[i] ~= facts[i] then
+    for i = RANGE_DELIVERY, RANGE_UNTIL do
+      if range[i] ~= facts[i] then
         return false
       end
     end
     return true
   end
 
-  -- One job: `facts` is a span of one, and becomes the ledger's.
+  -- One job: `facts` is a range of one, and becomes the ledger's.
   function add_job(facts, trait)
-    if not is_next(facts[1], facts[2], facts) then
-      facts[13] = trait and { trait } or false
-      span = facts
-      builder.spans[#builder.spans + 1] = facts
+    if not is_next(facts[RANGE_CHANGE], facts[RANGE_FIRST], facts) then
+      facts[RANGE_TRAITS] = trait and { trait } or false
+      range = facts
+      builder.ranges[#builder.ranges + 1] = facts
     else
-      add_trait(facts[5] == span[5] and trait or with_kind(facts[5], trait))
+      add_trait(facts[RANGE_KIND] == range[RANGE_KIND] and trait or with_kind(facts[RANGE_KIND], trait))
     end
   end
 
   -- Many alike neighbours.
   function add_alike(facts, n, trait)
     add_job(facts, trait)
-    if not trait and not span[13] then
-      span[3] = span[3] + n - 1
+    if not trait and not range[RANGE_TRAITS] then
+      range[RANGE_SIZE] = range[RANGE_SIZE] + n - 1
       return
     end
     for _ = 2, n do
-      add_trait(facts[5] == span[5] and trait or with_kind(facts[5], trait))
+      add_trait(facts[RANGE_KIND] == range[RANGE_KIND] and trait or with_kind(facts[RANGE_KIND], trait))
     end
   end
 
@@ -147,14 +150,14 @@ local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, t
   end
 
   function write_ledger()
-    if builder.verb == MAINTENANCE and #builder.spans == 0 then
+    if builder.verb == MAINTENANCE and #builder.ranges == 0 then
       return
     end
     local rule = read_rule()
     if rule.off and not builder.always then
       return
     end
-    local kept = pack({ now, builder.verb, builder.spans, builder.owner or false, builder.name or false, builder.tick or false })
+    local kept = pack({ now, builder.verb, builder.ranges, builder.owner or false, builder.name or false, builder.tick or false })
     call('XADD', P .. 'ledger', text(rule.next + 1), 'r', kept)
     rule.next, rule.bytes = rule.next + 1, rule.bytes + #kept
     call('HSET', P .. 'book', 'next', rule.next, 'bytes', rule.bytes)
@@ -166,7 +169,7 @@ local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, t
   -- The rest of this script is another call.
   function next_record()
     write_ledger()
-    builder, span = { verb = MAINTENANCE, spans = {} }, nil
+    builder, range = { verb = MAINTENANCE, ranges = {} }, nil
   end
 end)()
 

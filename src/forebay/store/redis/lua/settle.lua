@@ -2,7 +2,7 @@
 -- The last settle is remembered as a mark, the delivery and the letter of the verdict, on the record or, once the job is
 -- gone, beside it: a repeated one is answered alike.
 --
--- Settlements come in groups with one verdict: code, delivery, ids, and where it has them: span (how long until the job is
+-- Settlements come in groups with one verdict: code, delivery, ids, and where it has them: duration (how long until the job is
 -- tried again, or for how long it is kept), error, result (its number in ARGV), keep_rank (a job that waits again keeps its
 -- rank), till (the group is void if the lease has been extended beyond it).
 -- Codes: a acknowledged, r retried, d dead, l released, c cancelled.
@@ -16,11 +16,11 @@ local settle
 
   -- The record of a job after a verdict; nil: it is deleted. And until when, for the ledger.
   local function after_verdict(r, group, mark)
-    local code, error, span = group.code, group.error, group.span or 0
+    local code, error, duration = group.code, group.error, group.duration or 0
     if code == 'd' then
       return dead_record(r, error, mark), 0
     end
-    local keep = (code == 'a' or code == 'c') and kept_until(r[QUEUE], span)
+    local keep = (code == 'a' or code == 'c') and kept_until(r[QUEUE], duration)
     if (code == 'a' or code == 'c') and not keep then
       return nil, 0
     end
@@ -31,7 +31,7 @@ local settle
       is[STATE], m.finished, m.kept, m.merges = code == 'a' and DONE or CANCELLED, now, keep, nil
       return is, keep
     end
-    is[STATE], is[DUE] = WAITING, now + span
+    is[STATE], is[DUE] = WAITING, now + duration
     if group.keep_rank then
       is[RANK] = rank_back(r[RANK], r[TIMED])
     else
@@ -123,7 +123,7 @@ local settle
 
   local function settle_group(group, replies)
     local sids, known, gone, records, size = group.ids, {}, {}, {}, #replies
-    local mark, blobs, simple = text(group.delivery) .. group.code, fetch(sids), group.code == 'a' and not group.span and not group.result
+    local mark, blobs, simple = text(group.delivery) .. group.code, fetch(sids), group.code == 'a' and not group.duration and not group.result
     for i = 1, #sids do
       local sid, blob = sids[i], blobs[i]
       if simple and blob and not settled[sid] and is_plain(known, blob, group.delivery) then
