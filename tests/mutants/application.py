@@ -8,6 +8,8 @@ LIFESPAN = "src/forebay/work/lifespan.py"
 
 ASYNC = "tests/unit/test_async_client.py"
 VERSIONS = "tests/unit/test_versions.py"
+TESTER = "tests/unit/test_job_tester_rules.py"
+WAITS = "tests/unit/test_job_tester_waits.py"
 SIMULATOR = "tests/unit/test_simulator.py"
 BATCHES = "src/forebay/work/batches.py"
 BATCH_TESTS = "tests/unit/test_batches.py"
@@ -47,6 +49,28 @@ APPLICATION_MUTANTS = [
         "settings if version == 1 else replace(settings, meta=with_version(settings.meta, version))",
         "settings",
         (VERSIONS, "-k", "travels"),
+    ),
+    Mutant(
+        "tester: an open circuit breaker lets jobs run",
+        "src/forebay/testing/job_tester.py",
+        "        if circuit is not None and (after := circuit.admit(self.clock.now())) > 0:\n",
+        "        if circuit is not None and (after := circuit.admit(self.clock.now())) > 10**18:\n",
+        (TESTER, "-k", "breaker"),
+    ),
+    Mutant(
+        "tester: an app that is closed has its own store again",
+        "src/forebay/client.py",
+        "        with self._opening:\n            if self._store is not None:\n                self._store.close()\n",
+        "        with self._opening:\n            self._replacement = None\n"
+        "            if self._store is not None:\n                self._store.close()\n",
+        (TESTER, "-k", "closed"),
+    ),
+    Mutant(
+        "simulator: faults of a handler that waits hit the jobs that run meanwhile",
+        "src/forebay/testing/simulator.py",
+        "        points, self._points_left = self._points_left, None\n",
+        "        points = self._points_left\n",
+        (WAITS, "-k", "plain_handler"),
     ),
     Mutant(
         "simulator: a crash takes the last attempt of a job",

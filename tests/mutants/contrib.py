@@ -6,6 +6,7 @@ DJANGO = "src/forebay/contrib/django"
 BACKEND = "tests/contrib/test_django_backend.py"
 PROJECT = "tests/contrib/test_django_project.py"
 SESSIONS = "tests/contrib/test_sqlalchemy.py"
+TESTER = "tests/contrib/test_job_tester_transactions.py"
 WEB = "tests/contrib/test_web_frameworks.py"
 
 CONTRIB_MUTANTS = [
@@ -129,6 +130,34 @@ CONTRIB_MUTANTS = [
         "    if ended.parent is None:\n        session.info[_DEFERRED] = []\n",
         "    return\n",
         (SESSIONS, "-k", "closed"),
+    ),
+    Mutant(
+        "sqlalchemy: any Postgres database is taken for the store's",
+        "src/forebay/contrib/sqlalchemy.py",
+        "own is not None and database_of(job.app.url) == own",
+        "own is not None",
+        (SESSIONS, "-k", "another_database"),
+    ),
+    Mutant(
+        "tester: a session joins the app's own store",
+        "src/forebay/contrib/sqlalchemy.py",
+        "    if job.app.store_replaced:\n        return False\n",
+        "",
+        (TESTER, "-k", "session_enqueues"),
+    ),
+    Mutant(
+        "tester: a task joins the app's own store",
+        f"{DJANGO}/backend.py",
+        "found.joins and not app().store_replaced",
+        "found.joins",
+        (TESTER, "-k", "test_django"),
+    ),
+    Mutant(
+        "tester: a job closes the connection of a TestCase",
+        f"{DJANGO}/project.py",
+        "        if not connection.in_atomic_block:\n",
+        "        if True:\n",
+        (TESTER, "-k", "test_django"),
     ),
     Mutant(
         "flask: a stream holds a thread",

@@ -13,8 +13,9 @@ rules as in a worker: signature, retries, routing, dead letters, results. No tes
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from threading import Event, RLock
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
@@ -33,13 +34,15 @@ from forebay.core.limits import MAX_BATCH, MAX_LEASE
 from forebay.core.outcome import Abandoned, Failed, Failure, Outcome, Release, Succeeded, Unhandled, Verdict
 from forebay.core.payload import decode_payload
 from forebay.core.policy import Routing
+from forebay.store.memory.ledger import Ledger
 from forebay.store.memory.store import MemoryStore
-from forebay.store.protocol import Receipt, Want
+from forebay.store.protocol import CancelAnswer, Receipt, Want
 from forebay.testing.clock import ManualClock
+from forebay.testing.ledger import RecordsInMemory
 from forebay.testing.virtual_loop import VirtualRunner
 from forebay.work.handler import Handler
 from forebay.work.lifespan import Lifespan
-from forebay.work.run import TIMEOUT, Run
+from forebay.work.run import TIMEOUT, Run, Stop
 from forebay.work.ticker import Ticker
 from forebay.work.versions import newer_than
 
@@ -78,7 +81,9 @@ class _RecordingStore(MemoryStore):
     """Remembers every draft that became a job, also of jobs that are gone."""
 
     def __init__(self, tester: "JobTester") -> None:
-        super().__init__(clock=_PassingClock(tester))
+        records = RecordsInMemory()
+        ledger = partial(Ledger, recorder=records, files=records, durable=lambda: 0)
+        super().__init__(clock=_PassingClock(tester), recorder=records, ledger=ledger)
         self._tester = tester
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -94,6 +99,13 @@ class _RecordingStore(MemoryStore):
         if fired and draft is not None:
             self._tester._accepted([(job_id or 0, draft)])
         return fired
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        answers = super().cancel(ids)
+        self._tester._cancelled(
+            {job_id for job_id, answer in zip(ids, answers, strict=True) if answer is CancelAnswer.REQUESTED}
+        )
+        return answers
 
     def settle_in(self, _: object, lease: Lease, verdict: Verdict) -> Callable[[], None]:
         """The job ends when the handler reports its commit, by calling what this returns."""
@@ -140,6 +152,7 @@ class JobTester:
         self._claimed: deque[Lease] = deque()
         self._last_queue = ""
         self._circuits: dict[str, Circuit] = {}
+        self._active: list[Run] = []
         self.store: Final = _RecordingStore(self)
         self._ticker = Ticker(self.store, self._draw, app.hooks.enqueue_layers_for(app.registry))
         self._loop = VirtualRunner(self.clock)
@@ -297,11 +310,26 @@ class JobTester:
         self._depth += 1
         try:
             runs = [run for lease in leases if (run := self._begin(lease)) is not None]
-            for run, outcome in zip(runs, self._outcomes(runs) if runs else [], strict=True):
+            self._active += runs
+            try:
+                outcomes = self._outcomes(runs) if runs else []
+            finally:
+                del self._active[len(self._active) - len(runs) :]
+            for run, outcome in zip(runs, outcomes, strict=True):
                 self._end(run, outcome)
         finally:
             self._depth -= 1
         return len(runs)
+
+    def _cancelled(self, ids: Collection[int]) -> None:
+        """The end of these jobs is requested, as far as they run now."""
+        for run in self._active:
+            if run.lease.job.id in ids and run.stop is None:
+                run.stop = Stop.CANCEL
+                if run.context is not None:
+                    run.context.cancelled = True
+                if isinstance(run.task, asyncio.Task):
+                    run.task.get_loop().call_soon_threadsafe(run.task.cancel)
 
     def _begin(self, lease: Lease) -> Run | None:
         """None: it cannot run now, and was released."""
@@ -348,17 +376,23 @@ class JobTester:
     def _outcome(self, run: Run) -> Outcome:
         began = self.clock.now()
         try:
-            outcome: Outcome = run.handler.succeeded(self._call(run))
+            value = self._call(run)
+            stopped = run.stop is not None and value is None
+            outcome: Outcome = run.stopped_outcome() if stopped else run.handler.succeeded(value)
         except Exception as error:
             outcome = self._raised(run, error)
         return self._in_time(run, began, outcome)
 
     async def _awaited_outcome(self, run: Run) -> Outcome:
-        began = self.clock.now()
+        began, run.task = self.clock.now(), asyncio.current_task()
         try:
             async with asyncio.timeout(self._limit(run)):
                 value = await self._call(run)
             outcome: Outcome = run.handler.succeeded(value)
+        except asyncio.CancelledError:
+            if run.stop is None:
+                raise
+            outcome = run.stopped_outcome()
         except Exception as error:
             outcome = self._raised(run, error)
         return self._in_time(run, began, outcome)

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 from forebay.core.changeset import ChangeSet, LedgerChange, StoredRecord
 from forebay.core.errors import Closed, ForebayError, Invalid, OffsetGone, StoreFailed
@@ -37,10 +37,16 @@ _log = logging.getLogger("forebay.store.memory")
 _TRIES: Final = 16
 
 
+class LedgerRecords(Protocol):
+    """Where the records are."""
+
+    def read(self, after: int, limit: int, upto: int) -> list[StoredRecord]: ...
+
+
 class Ledger:
     """The ledger of a store with a journal. `durable` is the last record on the disk."""
 
-    def __init__(self, session: Session, recorder: Recorder, files: LedgerFiles, durable: Callable[[], int]) -> None:
+    def __init__(self, session: Session, recorder: Recorder, files: LedgerRecords, durable: Callable[[], int]) -> None:
         self.session = session
         self._facts = session.facts
         self._files = files
