@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points, metadata, requires
@@ -81,6 +82,24 @@ def test_the_wheel_of_the_product_holds_what_deploys_it(product: Path) -> None:
     assert {Path("prometheus/alerts.yml"), Path("grafana/forebay.json"), Path("Containerfile")} <= set(files)
     for path in files:
         assert (product / "forebay" / "deploy" / path).read_bytes() == (ROOT / "deploy" / path).read_bytes()
+
+
+def test_what_the_image_copies_builds_the_whole_wheel(product: Path, tmp_path: Path) -> None:
+    """The build stage of the Containerfile, without pip's dependencies."""
+    recipe = (ROOT / "deploy" / "Containerfile").read_text()
+    build_stage = recipe.partition("\nRUN /venv/bin/pip install")[0]
+    context = tmp_path / "context"
+    context.mkdir()
+    for *sources, target in (line.split()[1:] for line in build_stage.splitlines() if line.startswith("COPY ")):
+        for source in sources:
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, context / target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / source, context / target)
+    with wheel(context, tmp_path / "wheel") as packed:
+        copied = {name for name in packed.namelist() if name.startswith("forebay/")}
+    whole = product / "forebay"
+    assert copied == {str(path.relative_to(product)) for path in whole.rglob("*") if path.is_file()}
 
 
 def test_the_wheel_of_the_proof_holds_its_plans_and_nothing_of_the_product(tmp_path: Path) -> None:
