@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import django
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core import checks
@@ -86,6 +87,19 @@ def test_queues_of_tasks_go_by_priority_unless_they_are_declared() -> None:
     with override_settings(FOREBAY={"URL": "memory://", "QUEUES": [QueueSpec(name="mail")]}):
         assert {spec.name: spec.selection for spec in specs()} == {"default": Priority(), "mail": Fifo()}
         assert {spec.name for spec in app().store.specs()} >= {"default", "mail"}
+
+
+def test_without_a_task_api_the_error_names_the_package_to_install(tmp_path: Path) -> None:
+    program = f"import sys; sys.modules['django_tasks'] = None; import {BACKEND.rpartition('.')[0]}"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    if MODULE == "django.tasks":
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return
+    found = f"ImproperlyConfigured: Django {django.__version__} has no task API of its own; pip install django-tasks"
+    assert ran.returncode == 1
+    assert found in ran.stderr.splitlines()[-1]
 
 
 def test_another_backend_of_tasks_does_not_matter() -> None:

@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import django
+from django.core.exceptions import ImproperlyConfigured
+
 if TYPE_CHECKING:
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
@@ -20,7 +23,12 @@ else:
         from django.tasks.signals import task_enqueued, task_finished, task_started
         from django.utils.json import normalize_json
     except ModuleNotFoundError:
-        from django_tasks import exceptions
+        try:
+            from django_tasks import exceptions
+        except ModuleNotFoundError as error:
+            reason = f"Django {django.__version__} has no task API of its own"
+            remedy = "pip install django-tasks, and add 'django_tasks' to INSTALLED_APPS, or use Django 6"
+            raise ImproperlyConfigured(f"{reason}; {remedy}") from error
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
         from django_tasks.exceptions import TaskResultDoesNotExist
