@@ -1,7 +1,4 @@
-"""Calls become payloads and payloads become arguments, by the function's own signature; what does not fit is refused.
-
-Pydantic is not needed: a class with `model_dump` and `model_validate` stands in for it.
-"""
+"""Calls become payloads and payloads become arguments, by the signature of the function; the rest is refused."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -10,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import pytest
+from pydantic import BaseModel, Field
 
 from forebay.core.errors import Invalid
 from forebay.core.payload import Json, encode_payload
@@ -36,26 +34,14 @@ class Speed(Enum):
     FAST = "fast"
 
 
-class Model:
-    """What pydantic looks like from outside."""
+class Part(BaseModel):
+    made: date
+    weight: Annotated[float, Field(gt=0)] = 1.0
 
-    def __init__(self, name: str) -> None:
-        self.name = name
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Model) and other.name == self.name
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @classmethod
-    def model_validate(cls, value: Any) -> "Model":
-        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-            raise ValueError("name is missing")
-        return cls(value["name"])
-
-    def model_dump(self, mode: str) -> dict[str, str]:
-        assert mode == "json"
-        return {"name": self.name}
+class Model(BaseModel):
+    name: str
+    parts: list[Part] = []
 
 
 def plain(to: str, subject: str = "Hi", *, copies: int = 1) -> None: ...
@@ -116,18 +102,28 @@ def test_rich_types_come_back_as_they_were() -> None:
 
 
 def test_models_are_dumped_and_validated_wherever_they_stand() -> None:
-    call = {"model": Model("a"), "more": [Model("b"), Model("c")]}
-    assert packed(modelled, **call) == {"model": {"name": "a"}, "more": [{"name": "b"}, {"name": "c"}]}
+    part = Part(made=date(2026, 3, 1), weight=2.5)
+    call = {"model": Model(name="a", parts=[part]), "more": [Model(name="b"), Model(name="c")]}
+    a = {"name": "a", "parts": [{"made": "2026-03-01", "weight": 2.5}]}
+    assert packed(modelled, **call) == {"model": a, "more": [{"name": "b", "parts": []}, {"name": "c", "parts": []}]}
     assert there_and_back(modelled, **call) == call
-    assert there_and_back(modelled, **call, maybe=Model("d"))["maybe"] == Model("d")
+    assert there_and_back(modelled, **call, maybe=Model(name="d"))["maybe"] == Model(name="d")
     assert there_and_back(modelled, **call, maybe=None)["maybe"] is None
 
 
-def test_a_model_that_refuses_its_value_refuses_the_call() -> None:
-    with pytest.raises(Invalid, match="name is missing"):
-        packed(modelled, {"nom": "a"}, [])
-    with pytest.raises(PayloadMismatch, match="name is missing"):
-        unpacked(modelled, {"model": {}, "more": []})
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        ({"nom": "a"}, r"name\n  Field required"),
+        ({"name": "a", "parts": [{"made": "yesterday"}]}, r"parts\.0\.made\n"),
+        ({"name": "a", "parts": [{"made": "2026-03-01", "weight": 0}]}, "greater than 0"),
+    ],
+)
+def test_a_model_that_refuses_its_value_refuses_the_call(model: Json, complaint: str) -> None:
+    with pytest.raises(Invalid, match=complaint):
+        packed(modelled, model=model, more=[])
+    with pytest.raises(PayloadMismatch, match=complaint):
+        unpacked(modelled, {"model": model, "more": []})
 
 
 def test_an_optional_value_may_be_none() -> None:

@@ -22,7 +22,7 @@ export class ForebayProblem extends Error {
 }
 
 export interface Options {
-  /** The key of this client: `forebay keys add`. */
+  /** The key of this client: `forebay keys create`. */
   key?: string;
   /** Throw a ForebayProblem instead of returning `error`. */
   throwing?: boolean;
