@@ -8,9 +8,10 @@ SHOP_DATABASE is the shop's own database. If both are the same Postgres database
 
 import os
 import secrets
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, TypeAlias
 
-from fastapi import FastAPI, Header, HTTPException, Request
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -53,13 +54,21 @@ app = FastAPI(lifespan=lifespan(fb, dashboard))
 app.mount("/jobs", dashboard)
 
 
-@app.post("/orders", status_code=201)
-def order(item: str, x_fail: Annotated[bool, Header()] = False) -> dict[str, int]:
+def session_of_request() -> Iterator[Session]:
     with Session(engine) as session, session.begin():
-        placed = Order(item=item)
-        session.add(placed)
-        session.flush()
-        enqueue_with(session, send_receipt, placed.id)
-        if x_fail:
-            raise HTTPException(409, "out of stock")
-        return {"order": placed.id}
+        yield session
+
+
+# Without this scope the commit would be made after the response, which could no longer say that it failed.
+RequestSession: TypeAlias = Annotated[Session, Depends(session_of_request, scope="function")]
+
+
+@app.post("/orders", status_code=201)
+def order(item: str, session: RequestSession, x_fail: Annotated[bool, Header()] = False) -> dict[str, int]:
+    placed = Order(item=item)
+    session.add(placed)
+    session.flush()
+    enqueue_with(session, send_receipt, placed.id)
+    if x_fail:
+        raise HTTPException(409, "out of stock")
+    return {"order": placed.id}

@@ -1,6 +1,7 @@
 """The examples run as they are, on SQLite and on Postgres; the dashboard is below their path, for their users."""
 
 import asyncio
+import os
 import re
 import runpy
 import threading
@@ -11,9 +12,13 @@ from typing import Any
 
 import httpx
 import pytest
+from flask import Flask, abort, request
+from sqlalchemy import event
+from sqlalchemy.orm import Session
 
 from forebay import Forebay
 from forebay.contrib.asgi import Actor, Dashboard, Role, lifespan
+from forebay.contrib.sqlalchemy import enqueue_with
 from forebay.contrib.wsgi import WsgiDashboard
 from forebay.work.worker import Worker
 
@@ -123,6 +128,51 @@ def test_fastapi(database: str) -> None:
     shop["engine"].dispose()
 
 
+@pytest.mark.parametrize("store", ["the shop's database", "another"])
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_fastapi_with_async_sessions(
+    driver: str, store: str, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres_url if store == "the shop's database" else f"sqlite:///{tmp_path}/jobs.db"
+    monkeypatch.setenv("FOREBAY_URL", url)
+    monkeypatch.setenv("SHOP_DATABASE", postgres_url.replace("postgresql://", f"postgresql+{driver}://"))
+    shop = example("fastapi_async_shop.py")
+
+    async def main() -> None:
+        async with visiting(shop["app"]) as client:
+            await check_shop(client, shop["fb"], {"params": {"item": "pen"}, "headers": {"x-fail": "true"}})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("example_name", ["fastapi_shop.py", "fastapi_async_shop.py"])
+def test_a_commit_that_fails_is_no_success_for_the_client(
+    example_name: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_URL", postgres_url)
+    monkeypatch.setenv("SHOP_DATABASE", postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+    shop = example(example_name)
+
+    def refuse(_: Session) -> None:
+        raise OSError("the database is gone")
+
+    async def main() -> int:
+        async with visiting(shop["app"]):
+            transport = httpx.ASGITransport(shop["app"], raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+                event.listen(Session, "before_commit", refuse)
+                try:
+                    answer = await client.post("/orders", params={"item": "book"})
+                finally:
+                    event.remove(Session, "before_commit", refuse)
+                assert await asyncio.to_thread(list, shop["fb"].jobs()) == []
+                return answer.status_code
+
+    assert asyncio.run(main()) == 500
+    if example_name == "fastapi_shop.py":
+        shop["engine"].dispose()
+
+
 def test_litestar(database: str) -> None:
     shop = example("litestar_shop.py")
 
@@ -164,6 +214,50 @@ def test_flask(database: str) -> None:
     shop["dashboard"].close()
     shop["fb"].close()
     shop["engine"].dispose()
+
+
+def test_the_session_of_flask_sqlalchemy(database: str) -> None:
+    """Its `db.session` is a scoped session; a view that fails leaves neither row nor job."""
+    from flask_sqlalchemy import SQLAlchemy
+
+    fb = Forebay(os.environ["FOREBAY_URL"])
+    app = Flask("shop")
+    app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["SHOP_DATABASE"]
+    db = SQLAlchemy(app)
+
+    class Order(db.Model):  # type: ignore[name-defined,misc]
+        id = db.Column(db.Integer, primary_key=True)
+        item = db.Column(db.String(50))
+
+    @fb.job(keep_result=True)
+    def send_receipt(order: int) -> str:
+        with app.app_context():
+            return f"receipt for {db.session.get(Order, order).item}"
+
+    @app.post("/orders")
+    def order() -> tuple[dict[str, int | None], int]:
+        placed = Order(item=request.args["item"])
+        db.session.add(placed)
+        db.session.flush()
+        job = enqueue_with(db.session, send_receipt, placed.id)
+        if "fail" in request.args:
+            abort(409)
+        db.session.commit()
+        return {"order": placed.id, "job": job}, 201
+
+    fb.backlog()  # `forebay migrate`
+    with app.app_context():
+        db.create_all()
+    client = app.test_client()
+    # In the shop's own Postgres database the job is part of the transaction, and its id is known before the commit.
+    joined = {"order": 1, "job": 1 if database == "postgres" else None}
+    assert client.post("/orders?item=book").json == joined
+    assert client.post("/orders?item=pen&fail=1").status_code == 409
+    assert run_jobs(fb) == ["receipt for book"]
+    with app.app_context():
+        assert [order.item for order in db.session.query(Order)] == ["book"]
+        db.engine.dispose()
+    fb.close()
 
 
 def test_a_wsgi_server_is_bounded_and_holds_no_thread_for_a_stream() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -277,6 +278,29 @@ def test_the_signature_is_that_of_the_standard() -> None:
     headers = sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body, SECRET)
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert verify(body, headers, SECRET, now=1614265330) == {"test": 2432232314}
+
+
+def test_the_library_of_the_standard_and_ours_verify_each_other() -> None:
+    from standardwebhooks import Webhook, WebhookVerificationError
+
+    body, secrets, now = (
+        b'{"event": "order_paid", "data": {"order": 42}}',
+        [new_secret(), new_secret()],
+        int(time.time()),
+    )
+    headers = sign("job-1", now, body, secrets)
+    for secret in secrets:
+        assert Webhook(secret).verify(body, headers) == {"event": "order_paid", "data": {"order": 42}}
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new_secret()).verify(body, headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secrets[0]).verify(body + b" ", headers)
+
+    theirs = Webhook(secrets[0]).sign("msg-1", datetime.fromtimestamp(now, UTC), body.decode())
+    received = {"webhook-id": "msg-1", "webhook-timestamp": str(now), "webhook-signature": theirs}
+    assert verify(body, received, secrets) == {"event": "order_paid", "data": {"order": 42}}
+    with pytest.raises(WebhookInvalid):
+        verify(body, received, secrets[1])
 
 
 def flip(headers: dict[str, str]) -> dict[str, str]:
