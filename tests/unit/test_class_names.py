@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 STORES = "src/forebay/store"
 
 BY_STORE = frozenset(
-    "BackendPart ClaimCursor Control Health Intake JobRow Jobs KnownSpec LaneName Leases Ledger Logs Migration"
+    "BackendPart Control Health Intake JobRow Jobs KnownSpec LaneName Leases Ledger Logs Migration"
     " NotReplicated Observing Row Server Session SpecCache Topic UnitOfWork Waiting".split()
 )
 """Parallel by store: the same part of each backend (`docs/internals/architecture.md`)."""

@@ -5,10 +5,11 @@ their parameters come in the order in which they are given here. Locks are taken
 the group, down to the readers, and those by place.
 """
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from forebay.core.entries import LogEntry
 from forebay.core.errors import OffsetGone, WrongQueueKind
@@ -28,6 +29,8 @@ from forebay.store.checks import check_offset
 from forebay.store.log import Owned, Standing
 
 _MAX_OFFSET: Final = 2**63 - 2
+
+T = TypeVar("T")
 
 PartitionExtent = tuple[int, int, int, Instant]
 """Place, first offset held, next offset, the instant of the newest entry."""
@@ -242,6 +245,52 @@ class SqlLogs:
     def _one_by_one(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         for row in rows:
             self._execute(text, row)
+
+
+class SqlLogVerbs(ABC):
+    """The verbs of a backend, each over one transaction or one read; `append` says also that there is work."""
+
+    @abstractmethod
+    def _write(self, step: Callable[[SqlLogs, Instant], T]) -> T: ...
+
+    @abstractmethod
+    def _read(self, step: Callable[[SqlLogs, Instant], T]) -> T: ...
+
+    @abstractmethod
+    def _due(self) -> list[str]:
+        """Logs that hold entries which have left their window."""
+
+    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
+        return self._read(lambda logs, _: logs.read(log, partition, after, limit))
+
+    def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
+        return self._write(lambda logs, now: logs.commit(log, group, partition, offset, rewind, epoch, now))
+
+    def position(self, log: str, group: str, partition: int) -> int:
+        return self._read(lambda logs, _: logs.position(log, group, partition))
+
+    def extent(self, log: str) -> list[tuple[int, int]]:
+        return self._read(lambda logs, _: logs.extent(log))
+
+    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
+        return self._read(lambda logs, _: logs.offset_at(log, partition, instant))
+
+    def trim(self, log: str, before: Instant, limit: int) -> int:
+        return self._write(lambda logs, _: logs.trim(log, before, limit))
+
+    def keep_windows(self, limit: int) -> None:
+        """Trim what has left the windows of logs."""
+        if due := self._due():
+            self._write(lambda logs, now: logs.keep_windows(due, now, limit))
+
+    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
+        return self._write(lambda logs, now: logs.own(log, group, member, lease_for, now))
+
+    def disown(self, log: str, group: str, member: str) -> int:
+        return self._write(lambda logs, _: logs.disown(log, group, member))
+
+    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
+        return self._read(lambda logs, _: logs.groups(log, after, limit))
 
 
 def due_logs(oldest: Sequence[Sequence[Any]], now: Callable[[], Instant]) -> list[str]:

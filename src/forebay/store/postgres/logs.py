@@ -5,25 +5,27 @@ transactions have ended and which no other record can come to precede, in the or
 has no gap, and never gets one. A transaction that is held open delays readers, and nothing else.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from forebay.core.entries import LogEntry
 from forebay.core.errors import OffsetGone
-from forebay.core.instant import Duration, Instant
+from forebay.core.instant import Instant
 from forebay.core.ledger import Change, JobRange, LedgerEntry, LedgerRule, Record
-from forebay.store.log import Owned, Standing, committed
+from forebay.store.log import committed
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.session import Session, UnitOfWork
-from forebay.store.sql_logs import SqlLogs, due_logs
+from forebay.store.sql_logs import SqlLogs, SqlLogVerbs, due_logs
 
 _COMMIT: Final = statement("commit_offset")
 _OLDEST: Final = statement("oldest_entries")
 _MAX_BIGINT: Final = 2**63 - 1
 _MAX_OFFSET: Final = 2**63 - 2
+
+T = TypeVar("T")
 _NUMBER: Final = "SELECT forebay.number_ledger()"
 _NUMBERED: Final = "SELECT next FROM forebay.ledger_mark"
 _FIRST: Final = "SELECT min(first) FROM forebay.ledger_page"
@@ -36,7 +38,7 @@ _AHEAD: Final = frozenset((Change.RETRIED, Change.RELEASED))
 _decode: Final = msgspec.json.Decoder(list[JobRange]).decode
 
 
-class Logs:
+class Logs(SqlLogVerbs):
     """The verbs of retained logs."""
 
     def __init__(self, session: Session) -> None:
@@ -45,9 +47,6 @@ class Logs:
     def append(self, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
         return self._session.write(lambda unit: _append(unit, log, pairs))
 
-    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        return self._session.write(lambda unit: _logs(unit).read(log, partition, after, limit))
-
     def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
         numbers = [_bigint(partition), _bigint(offset)]
         known, flaw = self._session.server.query(
@@ -55,32 +54,13 @@ class Logs:
         )[0]
         return committed(known, flaw, log, group, partition, offset, epoch)
 
-    def position(self, log: str, group: str, partition: int) -> int:
-        return self._session.write(lambda unit: _logs(unit).position(log, group, partition))
+    def _write(self, step: Callable[[SqlLogs, Instant], T]) -> T:
+        return self._session.write(lambda unit: step(_logs(unit), unit.now))
 
-    def extent(self, log: str) -> list[tuple[int, int]]:
-        return self._session.write(lambda unit: _logs(unit).extent(log))
+    _read = _write
 
-    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        return self._session.write(lambda unit: _logs(unit).offset_at(log, partition, instant))
-
-    def trim(self, log: str, before: Instant, limit: int) -> int:
-        return self._session.write(lambda unit: _logs(unit).trim(log, before, limit))
-
-    def keep_windows(self, limit: int) -> None:
-        """Trim what has left the windows of logs."""
-        due = due_logs(self._session.server.query(_OLDEST), self._session.now)
-        if due:
-            self._session.write(lambda unit: _logs(unit).keep_windows(due, unit.now, limit))
-
-    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
-        return self._session.write(lambda unit: _logs(unit).own(log, group, member, lease_for, unit.now))
-
-    def disown(self, log: str, group: str, member: str) -> int:
-        return self._session.write(lambda unit: _logs(unit).disown(log, group, member))
-
-    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        return self._session.write(lambda unit: _logs(unit).groups(log, after, limit))
+    def _due(self) -> list[str]:
+        return due_logs(self._session.server.query(_OLDEST), self._session.now)
 
 
 def _append(unit: UnitOfWork, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:

@@ -135,7 +135,7 @@ class LoadedLanes(Lanes[ReadyHead]):
         return self._numbered(queue_lanes, (gate,))[0][1]
 
 
-class ClaimCursor:
+class LaneCursor:
     """The cursor over one queue. `count`: how many jobs are wanted of it.
 
     `_turn`: all classes before it are loaded; `_tied`: of those with this turn, all whose first job is not after it.
@@ -421,7 +421,7 @@ def workable_at(connection: sqlite3.Connection, gates: Gates, queue: QueueCounte
     """When a claim of a queue with ready jobs may find one if nothing happens: now, later at a rate, or never."""
     rules = LoadedLanes(gates, now)
     if queue.spec.share is not None or queue.laned:
-        return ClaimCursor(connection, rules, queue).workable_at()
+        return LaneCursor(connection, rules, queue).workable_at()
     whole = queue.known.stamper.whole
     if not whole:
         return now

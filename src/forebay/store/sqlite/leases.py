@@ -31,7 +31,7 @@ from forebay.engine.settle import (
     transition,
 )
 from forebay.store.protocol import Promotion, Want
-from forebay.store.sqlite.claim_cursor import ClaimCursor, LoadedLanes, workable_at
+from forebay.store.sqlite.claim_cursor import LaneCursor, LoadedLanes, workable_at
 from forebay.store.sqlite.session import Session, verb
 from forebay.store.sqlite.tables import JobRow, QueueCounters, failed, id_list, job_of, lease_of, rows_of, statement
 from forebay.store.sqlite.unit_of_work import (
@@ -168,7 +168,7 @@ class _Claim:
         self._unit = unit
         self._lease = (owner, unit.now, until)
         self._rules: LoadedLanes | None = None
-        self._cursors: dict[str, ClaimCursor] = {}
+        self._cursors: dict[str, LaneCursor] = {}
 
     def take(self, queue: QueueCounters, want: Want) -> list[Columns]:
         """The next jobs of a queue that its gates admit, in order."""
@@ -177,7 +177,7 @@ class _Claim:
         cursor = self._cursors.get(want.queue)
         if cursor is None:
             rules = self._rules = self._rules or LoadedLanes(self._unit.gates, self._unit.now)
-            cursor = self._cursors[want.queue] = ClaimCursor(self._unit.connection, rules, queue, want.count)
+            cursor = self._cursors[want.queue] = LaneCursor(self._unit.connection, rules, queue, want.count)
         jobs = cursor.take(want.count, want.cls).jobs
         if not jobs:
             return []

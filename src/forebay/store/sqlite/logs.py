@@ -5,16 +5,15 @@ ledger's rule are in the head, which every call reads anew: a rule that another 
 """
 
 import sqlite3
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from forebay.core.entries import LogEntry
 from forebay.core.errors import OffsetGone
-from forebay.core.instant import Duration, Instant
+from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
 from forebay.core.limits import MAX_BATCH
-from forebay.store.log import Owned, Standing
-from forebay.store.sql_logs import SqlLogs
+from forebay.store.sql_logs import SqlLogs, SqlLogVerbs
 from forebay.store.sqlite.session import Session, verb
 from forebay.store.sqlite.tables import statement
 from forebay.store.sqlite.unit_of_work import Head, UnitOfWork
@@ -22,6 +21,8 @@ from forebay.store.sqlite.unit_of_work import Head, UnitOfWork
 _HEAD: Final = statement("head")
 _RECORDS: Final = statement("records")
 _MAX_OFFSET: Final = 2**63 - 2
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -60,7 +61,7 @@ class Ledger:
         return self.session.write(lambda unit: unit.trim_ledger(limit))
 
 
-class Logs:
+class Logs(SqlLogVerbs):
     """Retained logs (`store.sql_logs`)."""
 
     def __init__(self, session: Session) -> None:
@@ -73,45 +74,15 @@ class Logs:
             unit.queues.with_work[log] = MAX_BATCH
         return entries
 
-    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        with self.session.read() as (reader, _):
-            return _logs(reader).read(log, partition, after, limit)
+    def _write(self, step: Callable[[SqlLogs, Instant], T]) -> T:
+        return self.session.write(lambda unit: step(_logs(unit.connection), unit.now))
 
-    def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
-        where = (log, group, partition, offset, rewind, epoch)
-        return self.session.write(lambda unit: _logs(unit.connection).commit(*where, unit.now))
-
-    def position(self, log: str, group: str, partition: int) -> int:
-        with self.session.read() as (reader, _):
-            return _logs(reader).position(log, group, partition)
-
-    def extent(self, log: str) -> list[tuple[int, int]]:
-        with self.session.read() as (reader, _):
-            return _logs(reader).extent(log)
-
-    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        with self.session.read() as (reader, _):
-            return _logs(reader).offset_at(log, partition, instant)
-
-    def trim(self, log: str, before: Instant, limit: int) -> int:
-        return self.session.write(lambda unit: _logs(unit.connection).trim(log, before, limit))
-
-    def keep_windows(self, limit: int) -> None:
-        """Drop what has left the windows of logs."""
+    def _read(self, step: Callable[[SqlLogs, Instant], T]) -> T:
         with self.session.read() as (reader, now):
-            due = _logs(reader).due(now)
-        if due:
-            self.session.write(lambda unit: _logs(unit.connection).keep_windows(due, unit.now, limit))
+            return step(_logs(reader), now)
 
-    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
-        return self.session.write(lambda unit: _logs(unit.connection).own(log, group, member, lease_for, unit.now))
-
-    def disown(self, log: str, group: str, member: str) -> int:
-        return self.session.write(lambda unit: _logs(unit.connection).disown(log, group, member))
-
-    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        with self.session.read() as (reader, _):
-            return _logs(reader).groups(log, after, limit)
+    def _due(self) -> list[str]:
+        return self._read(SqlLogs.due)
 
 
 def _logs(connection: sqlite3.Connection) -> SqlLogs:
