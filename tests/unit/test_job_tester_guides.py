@@ -19,6 +19,7 @@ from forebay.core.instant import to_datetime
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder, LatestWins, Priority, Retained, Until
 from forebay.store.protocol import Query
 from forebay.testing import JobTester
+from forebay.vault import Vault
 from forebay.work.log_readers import Bridge, Consumer
 from forebay.work.run import TIMEOUT
 
@@ -276,6 +277,22 @@ def events_are_read(fb: Forebay, seen: list[Any]) -> None:
         assert list(fb.events(follow=False)) == []
 
 
+def sealed_payloads_are_opened(_: Forebay, seen: list[Any]) -> None:
+    fb = Forebay("memory://", vault=Vault({"a": bytes(32)}))
+
+    @fb.job(keep_result=True)
+    def send(card: str) -> str:
+        seen.append(card)
+        return card
+
+    with JobTester(fb) as jobs:
+        receipt = send.enqueue("4711")
+        assert b"4711" not in jobs.enqueued("send")[0].draft.body
+        jobs.assert_enqueued("send", 1, card="4711")
+        assert receipt.result() == "4711"
+        assert seen == ["4711"]
+
+
 def hooks_and_layers_surround_jobs(fb: Forebay, seen: list[Any]) -> None:
     @fb.on_startup
     async def start() -> None:
@@ -378,6 +395,7 @@ FEATURES: list[Callable[[Forebay, list[Any]], None]] = [
     a_key_makes_one_job_of_two,
     results_come_back_by_their_type,
     events_are_read,
+    sealed_payloads_are_opened,
     hooks_and_layers_surround_jobs,
     webhooks_are_retried_in_virtual_time,
     coroutines_and_searches,
