@@ -7,7 +7,7 @@ from typing import Final
 PATIENCE: Final = 120.0
 """Seconds before a wait fails. On an idle machine every one of these conditions holds at once."""
 
-_STEP: Final = 0.01
+STEP: Final = 0.01
 
 
 def eventually(
@@ -15,9 +15,10 @@ def eventually(
     what: str = "the condition",
     timeout: float = PATIENCE,
     details: Callable[[], object] = lambda: "",
+    step: float = STEP,
 ) -> None:
     """Return as soon as `holds` does. After `timeout` seconds it fails with `what` and `details`."""
     deadline = time.monotonic() + timeout
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}\n{details()}"
-        time.sleep(_STEP)
+        time.sleep(step)

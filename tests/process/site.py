@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +23,7 @@ from forebay.core.policy import Fixed, KeepFor, Routing
 from forebay.store.protocol import Query
 from forebay.work.options import Options
 from forebay_proof.processes import alive
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.process.apps"
@@ -115,16 +114,17 @@ class Site:
 
     def until(self, holds: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
         """A store that is out of reach does not answer yet."""
-        deadline = time.monotonic() + patience
-        while True:
+
+        def reached() -> bool:
             with suppress(ForebayError):
-                if holds():
-                    return
-            if time.monotonic() > deadline:
-                states = Counter((job.kind, job.state.value) for job in self.jobs())
-                log = self.log.read_text()[-3_000:] if self.log.exists() else ""
-                raise AssertionError(f"not within {patience:g} s: {what}\n{states}\n{log}")
-            time.sleep(0.02)
+                return holds()
+            return False
+
+        eventually(reached, what, patience, self._state)
+
+    def _state(self) -> str:
+        states = Counter((job.kind, job.state.value) for job in self.jobs())
+        return f"{states}\n{self.log.read_text()[-3_000:] if self.log.exists() else ''}"
 
     def until_ended(self, patience: float = PATIENCE) -> None:
         """Every accepted job is done or dead."""
@@ -178,9 +178,9 @@ class Site:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(PATIENCE)
         pids = {line.pid for line in self.lines()} | {process.pid for process in self.processes}
-        deadline = time.monotonic() + 10
-        while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        with suppress(AssertionError):
+            eventually(lambda: not any(map(alive, pids)), "no process is left", 10)
+        left = [pid for pid in pids if alive(pid)]
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

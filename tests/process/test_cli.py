@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -138,17 +137,15 @@ def test_top_once_is_for_scripts(place: Path) -> None:
 
 
 def read_until(terminal: int, phrase: bytes) -> bytes:
-    seen = b""
-    deadline = time.monotonic() + PATIENCE
-    while phrase not in seen and time.monotonic() < deadline:
-        ready, _, _ = select.select([terminal], [], [], 0.2)
-        if ready:
-            try:
-                seen += os.read(terminal, 4_096)
-            except OSError:
-                break
-    assert phrase in seen, seen
-    return seen
+    seen = bytearray()
+
+    def has_phrase() -> bool:
+        if select.select([terminal], [], [], 0.2)[0]:
+            seen.extend(os.read(terminal, 4_096))
+        return phrase in seen
+
+    eventually(has_phrase, f"the terminal shows {phrase!r}", details=lambda: bytes(seen))
+    return bytes(seen)
 
 
 @contextmanager

@@ -8,13 +8,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from forebay import Draft, open_store
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 APP = """
@@ -71,9 +70,7 @@ def printed_by(place: Path, *words: str, **variables: str) -> str:
             stderr=output,
         )
         try:
-            deadline = time.monotonic() + PATIENCE
-            while dead_letters(place) < 2 and time.monotonic() < deadline:
-                time.sleep(0.05)
+            eventually(lambda: dead_letters(place) >= 2, "both jobs are dead letters")
         finally:
             child.send_signal(signal.SIGTERM)
             assert child.wait(PATIENCE) == 0
@@ -128,16 +125,20 @@ def test_dev_has_colours_on_a_terminal_unless_they_are_not_wanted(place: Path, w
         stderr=theirs,
     )
     os.close(theirs)
-    output = b""
+    seen = bytearray()
+
+    def both_died() -> bool:
+        if select.select([mine], [], [], 1)[0]:
+            seen.extend(os.read(mine, 65_536))
+        return seen.count(b"is a dead letter now") == 2
+
     try:
-        deadline = time.monotonic() + PATIENCE
-        while output.count(b"is a dead letter now") < 2 and time.monotonic() < deadline:
-            if select.select([mine], [], [], 1)[0]:
-                output += os.read(mine, 65_536)
+        eventually(both_died, "both jobs are dead letters", details=seen.decode)
     finally:
         child.send_signal(signal.SIGTERM)
         assert child.wait(PATIENCE) == 0
         os.close(mine)
+    output = bytes(seen)
     assert (b"\033[32mdone in " in output) is wanted, output.decode()
     assert (b"\033[31mis a dead letter now" in output) is wanted
     assert (b"\033[" in output) is wanted

@@ -3,7 +3,6 @@
 The store repeats what is safe to repeat, by itself, and asks what became of a commit that it did not see the end of.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -22,7 +21,7 @@ from forebay.store.protocol import Query, Store
 from forebay_proof.conformance.racing import RacingCall
 from forebay_proof.servers.postgres import PostgresServer, StopMode
 from forebay_proof.servers.proxy import Proxy, Trap
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 TICK = 1_000_000
 
@@ -230,12 +229,14 @@ def test_what_a_claim_took_and_no_worker_received_comes_back(store: Store, proxy
     with struck(cut(proxy, b"\0forebay.claim(")):
         held += claimed(store, 3, lease=1)
     assert len(held) == 6
-    deadline = time.monotonic() + PATIENCE
-    while store.backlog(["default"])[0].running != len(held) and time.monotonic() < deadline:
+
+    def only_held_run() -> bool:
         assert len(store.extend(held, seconds(1))) == 6
         for lease in store.overdue(100):
             store.settle([(lease, Release())])
-        time.sleep(0.1)
+        return store.backlog(["default"])[0].running == len(held)
+
+    eventually(only_held_run, "no job runs but those that are held")
     held += claimed(store, 12)
     assert {lease.job.id for lease in held} == ids
     assert len(held) == 12

@@ -27,7 +27,7 @@ from forebay_proof.servers.proxy import Proxy
 from forebay_proof.servers.redis import RedisServer
 from tests.process.load import Load
 from tests.process.site import APP
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 CALL = 0.5
 SILENT = "no answer within"
@@ -56,10 +56,7 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
 
 
 def until_printed(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while text not in caplog.text:
-        assert time.monotonic() < deadline, f"never said: {text}"
-        time.sleep(0.01)
+    eventually(lambda: text in caplog.text, f"the log has {text!r}", details=lambda: caplog.text)
 
 
 def test_a_call_that_is_not_answered_is_made_again_and_happens_once(

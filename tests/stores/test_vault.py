@@ -19,6 +19,7 @@ from forebay.store.protocol import Want
 from forebay.vault import Vault, envelope_of
 from forebay.work.options import Options
 from forebay.work.pool import Pool
+from tests.waiting import eventually
 
 OLD, NEW = os.urandom(32), os.urandom(32)
 CANARY = "4f1c-the-canary-9a2b"
@@ -72,9 +73,13 @@ def work_off(app: Forebay) -> None:
 
 
 def until_dead(app: Forebay, job_id: int) -> None:
-    while (job := app.store.get([job_id])[0]) is not None and job.state is not State.DEAD:
+    def died() -> bool:
         app.store.wait(["default"], ms(20))
         work_off(app)
+        (job,) = app.store.get([job_id])
+        return job is None or job.state is State.DEAD
+
+    eventually(died, "the job is a dead letter")
 
 
 def test_the_store_holds_envelopes_and_app_and_worker_see_through_them(make: Maker) -> None:

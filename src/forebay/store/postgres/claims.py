@@ -7,6 +7,7 @@ all are to be extended.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import IntEnum
 from functools import partial
 from itertools import islice
 from threading import Lock
@@ -213,7 +214,14 @@ class Holder:
         return all(ref is not None and ref.by_heartbeat for ref in refs)
 
 
-_MAINTAIN, _STALE, _LANED = 1, 2, 3
+class Refusal(IntEnum):
+    """Why `forebay.take` claimed nothing: maintenance is due, a spec has changed, or the queue has lanes."""
+
+    MAINTAIN = 1
+    STALE = 2
+    LANED = 3
+
+
 """Why a claim was refused: maintenance comes first; a spec has changed; a queue has lanes of an older spec."""
 
 
@@ -262,7 +270,7 @@ class Claims:
             try:
                 with holder.claiming():
                     flag, rows = self._claim(wants, holder, lease_for)
-                    if flag == _MAINTAIN:
+                    if flag == Refusal.MAINTAIN:
                         work = partial(self._maintain_and_claim, wants, holder, lease_for)
                         flag, rows = self._session.write(work, {want.queue for want in wants})
                     taken = [] if flag else self._leases(rows, owner, holder)
@@ -308,9 +316,9 @@ class Claims:
 
     def _refresh_specs(self, flag: int, wants: Sequence[Want]) -> None:
         """After a refused claim."""
-        if flag == _STALE:
+        if flag == Refusal.STALE:
             self._session.specs.reload({want.queue for want in wants})
-        elif flag == _LANED:
+        elif flag == Refusal.LANED:
             self._session.specs.mark_serial({want.queue for want in wants})
 
     def extend(self, leases: Sequence[Lease], lease_for: Duration) -> list[Lease]:

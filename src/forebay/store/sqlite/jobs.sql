@@ -333,7 +333,7 @@ SELECT {job} FROM job
 WHERE id > ?1 AND id <= ?2
     AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) AND (?5 IS NULL OR kind = ?5)
     AND (?6 IS NULL OR tenant = ?6) AND (?7 IS NULL OR subject = ?7)
-    AND (?8 IS NULL OR coalesce(json_extract(errors, '$[#-1][0]'), '') = 'forebay.Abandoned' = ?8)
+    AND (?8 IS NULL OR {abandoned} = ?8)
 ORDER BY id LIMIT ?9;
 
 -- name: page_held
@@ -342,7 +342,7 @@ SELECT {job} FROM job INDEXED BY job_lease
 WHERE state = 2 AND lease_until > 0 AND id > ?1
     AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR kind = ?3) AND (?4 IS NULL OR tenant = ?4)
     AND (?5 IS NULL OR subject = ?5)
-    AND (?6 IS NULL OR coalesce(json_extract(errors, '$[#-1][0]'), '') = 'forebay.Abandoned' = ?6)
+    AND (?6 IS NULL OR {abandoned} = ?6)
 ORDER BY id LIMIT ?7;
 
 -- name: dead_end
@@ -355,7 +355,7 @@ SELECT {job} FROM job INDEXED BY job_dead
 WHERE state = 4 AND id > ?1 AND id <= ?2
     AND (?3 IS NULL OR queue = ?3) AND state = ?4 AND (?5 IS NULL OR kind = ?5) AND (?6 IS NULL OR tenant = ?6)
     AND (?7 IS NULL OR subject = ?7)
-    AND (?8 IS NULL OR coalesce(json_extract(errors, '$[#-1][0]'), '') = 'forebay.Abandoned' = ?8)
+    AND (?8 IS NULL OR {abandoned} = ?8)
 ORDER BY id LIMIT ?9;
 
 -- name: any_after

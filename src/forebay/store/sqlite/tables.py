@@ -1,7 +1,8 @@
 """The rows of jobs and queues, and every statement by its name. Lists travel as one JSON text.
 
 `{job}` in a statement stands for the columns of `Job`, in its order; `{row}` for those of a `JobRow`; `{in_line}` for
-the jobs that a line has (`engine.lines`): unfinished ones, and dead ones that block it.
+the jobs that a line has (`engine.lines`): unfinished ones, and dead ones that block it; `{abandoned}` for whether the
+last failure of a job is the loss of its worker.
 
 A unit of work loads the queues that it touches (`QueueTable`), moves jobs between their numbers, and writes them back
 in the same transaction: counters and rows cannot disagree. `SpecCache` is what a process remembers between calls: what
@@ -20,7 +21,7 @@ from forebay.core.gate import Gate, is_condition, is_shared
 from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.lease import Lease
-from forebay.core.outcome import Failure
+from forebay.core.outcome import ABANDONED, Failure
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.engine.intake import room_in
@@ -140,13 +141,15 @@ def id_list(ids: Iterable[int]) -> str:
 
 _PICTURE: Final = ", ".join(Job.__struct_fields__[:_FIELDS]).replace("result_body", "result")
 _ROW: Final = ", ".join(JobRow._fields).removesuffix(", home, errors") + ", coalesce(home, queue)"
+_KIND: Final = Failure.__struct_fields__.index("kind")
+_ABANDONED: Final = f"coalesce(json_extract(errors, '$[#-1][{_KIND}]'), '') = '{ABANDONED}'"
 _IN_LINE: Final = "line IS NOT NULL AND (state < 3 OR state = 4 AND blocks = 1)"
 
 
 @cache
 def statements() -> dict[str, str]:
     """Every statement by its name."""
-    words = {"job": _PICTURE, "row": _ROW, "in_line": _IN_LINE}
+    words = {"job": _PICTURE, "row": _ROW, "in_line": _IN_LINE, "abandoned": _ABANDONED}
     return read_statements("forebay.store.sqlite", ("jobs.sql", "queues.sql", "logs.sql"), words)
 
 

@@ -1,9 +1,9 @@
 -- Gates and lanes: which ready jobs a claim may hand out. The rules are those of engine/lanes.py, in the same words.
 --
--- Advisory locks keep verbs apart: one for each queue whose claims need more than the next ready job, one for each gate
--- that queues share. A verb takes all that its queues have, in order, before it reads anything, and then looks whether the
--- specs are still those that it knows: a new spec is written under the old locks and the new ones. Claims and settles of
--- plain queues take the lock of the queue beside each other, so that a new spec counts what really runs.
+-- Advisory locks serialise verbs: there is one for each queue whose claims need more than the next ready job, and one for
+-- each gate that queues share. A verb takes those of its queues in order before it reads anything, and then checks that the
+-- specs are the ones it was called with; a new spec is written under the old locks and the new ones. Claims and settles of
+-- plain queues share the lock of their queue, so that the writer of a new spec, who holds it alone, counts what really runs.
 
 -- Returns true. Called in an assignment, which unlike a PERFORM is no statement of its own; so are the locks of plain queues.
 CREATE FUNCTION forebay.lock_queues(exclusive_keys integer[], shared_keys integer[]) RETURNS boolean LANGUAGE plpgsql

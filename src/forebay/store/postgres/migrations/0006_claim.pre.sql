@@ -73,6 +73,13 @@ $$;
 
 -- Hand out jobs of a queue with lanes, in the order of the engine's `take`: round by round, each as far as what was read is
 -- surely next. The lock of the queue is held alone. Returns what it took, and the places of the jobs among those handed out.
+--
+-- `c` has the candidates of a round. The variables of a prefix are columns of one list, an element a gate, lane or run:
+--   w_  gates of the whole queue; `w_used`: what this round started costs
+--   g_  gates of the candidates, numbered by `v_gate`
+--   p_  the lane that is parked first at each of these gates
+--   s_  lanes that met a closed gate in this round and are parked there after it
+--   t_  what was taken in this round: runs, an element a job; lanes to look at again; classes, and how far their turns move
 CREATE FUNCTION forebay.take(
     v_now bigint, v_queue text, v_cls text, v_need integer, OUT members forebay.member[], OUT places text[]
 )

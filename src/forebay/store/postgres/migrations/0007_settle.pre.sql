@@ -24,14 +24,21 @@ $$;
 -- columns of the pack.
 CREATE TYPE forebay.touched AS (number integer, member integer, queue text, cancel_requested bit varying, run forebay.member);
 
--- The commit point. Of each pack, all jobs have verdicts (`bits` NULL) or those in `bits`. They are applied if none of these
--- jobs was settled before and, if `renewed` is given, the lease was not extended since; a pack without a row was settled.
--- Where all jobs of a pack have verdicts, the server handles members whose jobs are acknowledged and not kept. The call
--- lists all other jobs: `touched`: their members, from the first on, as bits. `memo`: the settles of those that are
--- deleted. `outs`: those that become rows of their own. `ranges`: of the ledger, a line for each pack.
+-- The commit point. The verdicts of a pack are applied if none of their jobs was settled before and, if `renewed` is given,
+-- the lease was not extended since; a pack without a row was settled. Where all jobs of a pack have verdicts, the server
+-- handles members whose jobs are acknowledged and not kept; the call lists all other jobs.
+--
+--   holder_ids  the holders of this process
+--   packs       their ids
+--   bits        by pack: the jobs that have verdicts; NULL: all
+--   touched     by pack: the members of listed jobs, from the first on, as bits
+--   memo_…      the settles of listed jobs that are deleted, neighbours in one element
+--   outs        listed jobs that become rows of their own, and the texts of their failures
+--   ranges      of the ledger, for listed jobs: a line for each pack
+--
 -- Returns the numbers of the packs to which it was applied; NULL: a spec has changed, and nothing was applied.
 CREATE FUNCTION forebay.settle(
-    at bigint, exclusive_keys integer[], shared_keys integer[], names text[], versions integer[], mine integer[],
+    at bigint, exclusive_keys integer[], shared_keys integer[], names text[], versions integer[], holder_ids integer[],
     packs bigint[], bits text[], touched text[], renewed bigint[], memo_packs integer[], memo_firsts bigint[],
     memo_sizes integer[], memo_deliveries integer[], memo_codes text[], outs json, ranges text
 ) RETURNS integer[]
@@ -143,9 +150,9 @@ BEGIN
         FROM (SELECT DISTINCT unnest(forebay.give_back(v_now, v_freed, outs IS NOT NULL)) AS queue) AS n
         WHERE n.queue <> ALL (names);
     END IF;
-    IF NOT mine @> array_remove(v_holders || v_more, NULL) THEN
+    IF NOT holder_ids @> array_remove(v_holders || v_more, NULL) THEN
         UPDATE forebay.holder AS h SET changes = h.changes + 1
-        WHERE h.id = ANY (v_holders || v_more) AND h.id <> ALL (mine);
+        WHERE h.id = ANY (v_holders || v_more) AND h.id <> ALL (holder_ids);
     END IF;
     RETURN coalesce(v_done, '{}');
 END
