@@ -11,6 +11,20 @@ _SOURCES = ("tests/stores/test_cells_sources.py",)
 
 CELL_MUTANTS = [
     Mutant(
+        "each cell promotes up to the limit",
+        f"{_HOME}/jobs.py",
+        "            left -= promotion.ready\n",
+        "",
+        (*_TESTS, "-k", "promotions"),
+    ),
+    Mutant(
+        "what one cell has redriven is forgotten when another one refuses",
+        f"{_HOME}/cell_group.py",
+        "                if number == 0 and not isinstance(error, StoreFailed):\n",
+        "                if not isinstance(error, StoreFailed):\n",
+        (*_TESTS, "-k", "redrive_and"),
+    ),
+    Mutant(
         "drafts of cells that are up are not enqueued behind those of a dead one",
         f"{_HOME}/jobs.py",
         "                if not (isinstance(error, StoreFailed) or any(receipts) or any(causes)):\n",

@@ -268,6 +268,44 @@ def test_a_call_over_several_cells_says_what_is_done(homes: Homes) -> None:
         assert store.backlog(["large"])[0].depth == 1
 
 
+def test_a_limit_of_promotions_is_that_of_all_cells(homes: Homes) -> None:
+    with opened(homes, file('mail = "a"\nnews = "b"')) as store:
+        store.enqueue([Draft("work", queue=queue, delay=1) for queue in ("mail", "news") for _ in range(2)])
+        assert [store.promote(limit).ready for limit in (1, 2, 2)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("verb", ["redrive", "replace"])
+def test_a_redrive_and_a_replacement_over_several_cells_say_what_is_done(verb: str, homes: Homes) -> None:
+    with opened(homes, file('mail = "a"\nnews = "b"')) as store:
+        store.enqueue([Draft("work", queue=queue) for queue in ("mail", "news")])
+        leases = store.claim([Want(queue, 1) for queue in ("mail", "news")], "w", LEASE)
+        store.settle([(lease, DeadLetter(Failure("Boom", "it broke"))) for lease in leases])
+        pairs = [(lease.job.id, Draft("work", queue=lease.job.queue)) for lease in leases]
+        store.put_spec(QueueSpec(name="news", capacity=Bounded(1)))
+        store.enqueue([Draft("work", queue="news")])
+
+        def call(some: list[tuple[int, Draft]]) -> object:
+            return store.redrive([job_id for job_id, _ in some]) if verb == "redrive" else store.replace_dead(some)
+
+        with pytest.raises(QueueFull):
+            call(pairs[::-1])
+        with pytest.raises(PartlyDone) as caught:
+            call(pairs)
+        assert [each is None for each in caught.value.answers] == [False, True]
+        assert isinstance(caught.value.cause, QueueFull)
+
+
+def test_a_dead_letter_of_a_queue_by_key_is_replaced_in_its_cell(homes: Homes) -> None:
+    with opened(homes, file('unique = { partitions = 8, by = "key", cells = ["a", "b"] }')) as store:
+        store.enqueue([Draft("work", queue="unique", key=f"k{number}") for number in range(8)])
+        leases = store.claim([Want("unique", 8)], "w", LEASE)
+        assert {cell_of(lease.job.id) for lease in leases} == {0, 1}
+        store.settle([(lease, DeadLetter(Failure("Boom", "it broke"))) for lease in leases])
+        receipts = store.replace_dead([(lease.job.id, Draft("work", queue="unique")) for lease in leases])
+        cells = [cell_of(lease.job.id) for lease in leases]
+        assert [each and cell_of(each.id) for each in receipts] == cells
+
+
 def test_a_schedule_fires_once_and_moves_with_its_queue(homes: Homes) -> None:
     with opened(homes, file('mail = "b"')) as store:
         at = store.now()

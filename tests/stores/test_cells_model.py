@@ -1,4 +1,8 @@
-"""Cells against the reference model: two and five memory stores, the queues of the model in the last of them."""
+"""Cells against the reference model: two and five memory stores, over which its queues are spread.
+
+Queues that decide together live together: a broker and its routes, dead letters, shared gates and conditions. One queue
+has partitions.
+"""
 
 from forebay.store.backend import Backend
 from forebay.store.cells.cell_map import read_cells
@@ -10,6 +14,9 @@ from forebay_proof.model.machine import StoreMachine
 from tests.stores.histories import HISTORIES
 from tests.stores.openers import cells_file
 
+_BESIDE_THE_BROKER = ("broker", "tight", "shed", "keep", "merge", "buried", "graves", "order")
+_SHARING_GATES = ("dear", "stock", "paces", "turns", "until", "pace")
+
 
 def open_some(count: int, clock: ManualClock) -> OpenedStore:
     names = [f"c{number}" for number in range(count)]
@@ -17,8 +24,15 @@ def open_some(count: int, clock: ManualClock) -> OpenedStore:
     def open_cell(_: str) -> Backend:
         return MemoryBackend(clock=clock)
 
-    text = cells_file({name: f"memory://{name}" for name in names}, names[-1:])
-    return OpenedStore(open_cells(*read_cells(text, "cells.toml"), open_cell), None, None, None)
+    queues = "".join(
+        [f'{queue} = "{names[0]}"\n' for queue in _BESIDE_THE_BROKER]
+        + [f'{queue} = "{names[1]}"\n' for queue in _SHARING_GATES]
+        + [f'unique = {{ partitions = 8, by = "key", cells = {names} }}\n']
+    )
+    text = cells_file({name: f"memory://{name}" for name in names}, names, queues)
+    store = open_cells(*read_cells(text, "cells.toml"), open_cell)
+    group = store.backend.group
+    return OpenedStore(store, home=lambda draft: group.named(group.router.homes([draft])[0]).number)
 
 
 def open_two(clock: ManualClock) -> OpenedStore:

@@ -86,7 +86,7 @@ class ClaimModel:
 
     def check_next(self, now: Instant, want: Want, item: Item) -> None:
         """The item is handed out next: it may start, and nothing that must start goes before it."""
-        heads = self._heads(now, want.queue)
+        heads = self._heads(now, want.queue, item)
         job_id = item.job.id
         first = next((head.job.id for head in heads if head.lane == item.lane), job_id)
         require(first == job_id or item.entry.line in self.uncovered, f"job {job_id} starts before", first)
@@ -106,7 +106,7 @@ class ClaimModel:
         weight = Stamper(self._jobs.spec(want.queue)).weight(item.entry.cls)
         if not weight:
             return
-        heads = self._heads(now, want.queue)
+        heads = self._heads(now, want.queue, item)
         free = {head.entry.cls for head in heads if self._surely_free(head, heads, now)}
         for turns in self._turns(want.queue):
             turns.start(item.entry.cls, weight, in_turn=want.cls is None)
@@ -116,7 +116,8 @@ class ClaimModel:
     def check_exhausted(self, now: Instant, want: Want) -> None:
         """No more came, though more was wanted: nothing is left that must start."""
         heads = self._heads(now, want.queue)
-        left = [head for head in heads if want.cls in (None, head.entry.cls) and self._surely_free(head, heads, now)]
+        asked = [head for head in heads if want.cls in (None, head.entry.cls)]
+        left = [head for head in asked if self._surely_free(head, [o for o in heads if o.cell == head.cell], now)]
         require(not left, "a claim left jobs that had to be handed out", want, [head.job.id for head in left])
 
     def _turns(self, queue: str) -> list[Turns]:
@@ -140,13 +141,16 @@ class ClaimModel:
         else:
             require(not passed, f"job {item.job.id} passes others", [each.job.id for each in passed])
 
-    def _heads(self, now: Instant, queue: str) -> list[Item]:
-        """The first of each lane, in order. What was exposed only in this call does not hide one that was before."""
+    def _heads(self, now: Instant, queue: str, among: Item | None = None) -> list[Item]:
+        """The first of each lane, in order, in the cell of an item or in all.
+
+        What was exposed only in this call does not hide one that was before.
+        """
         heads: dict[object, Item] = {}
         for item in self.claimable(now, queue):
             if item.entry.line not in self.uncovered or item.entry.line is None:
                 heads.setdefault(item.lane, item)
-        return list(heads.values())
+        return [head for head in heads.values() if among is None or head.cell == among.cell]
 
     def _before(self, head: Item, item: Item, *, surely: bool) -> bool:
         """Whether a claim meets the head first."""

@@ -14,6 +14,7 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.policy import Bounded
 from forebay.core.stamp import Stamper, rank_at, rank_back
 from forebay.engine.intake import GAVE_WAY, victims
+from forebay.store.cells.ids import cell_of
 from forebay.store.protocol import Receipt
 from forebay_proof.model.dead_letters import UNHELD, DeadLetterModel
 from forebay_proof.model.jobs import OPEN, Item, JobTable, require
@@ -55,7 +56,9 @@ class IntakeModel:
             self._jobs.items.update(items)
             raise
         new = [item.job.id for item in batch.new]
-        require([*self.accepted, *new] == sorted({*self.accepted, *new}), "ids grow", self.accepted, new)
+        for number in {cell_of(job_id) for job_id in new}:
+            known, ids_there = ([each for each in some if cell_of(each) == number] for some in (self.accepted, new))
+            require([*known, *ids_there] == sorted({*known, *ids_there}), "ids grow", known, ids_there)
         self.accepted += new
         self.keys |= batch.keys
         return receipts

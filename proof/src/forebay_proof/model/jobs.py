@@ -9,6 +9,7 @@ from forebay.core.entries import Entry
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.spec import QueueSpec
+from forebay.store.cells.ids import cell_of
 
 OPEN = (State.WAITING, State.READY, State.RUNNING)
 SECOND = 1_000_000
@@ -34,8 +35,13 @@ class Item(Struct, frozen=True):
         return self.rank, self.job.id
 
     @property
-    def lane(self) -> tuple[str, str, tuple[str, ...]]:
-        return self.job.queue, self.entry.cls, self.entry.gates
+    def cell(self) -> int:
+        """Where it lives, of several stores as one; each claims, counts and orders for itself."""
+        return cell_of(self.job.id)
+
+    @property
+    def lane(self) -> tuple[str, str, tuple[str, ...], int]:
+        return self.job.queue, self.entry.cls, self.entry.gates, self.cell
 
     def expired(self, now: Instant) -> bool:
         return self.job.expires_at is not None and self.job.expires_at <= now

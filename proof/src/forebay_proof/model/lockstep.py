@@ -7,8 +7,9 @@ store is wrong, or the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +17,15 @@ from msgspec.structs import replace
 from forebay.core.changeset import ChangeSet
 from forebay.core.decide import decide
 from forebay.core.entries import LogEntry
-from forebay.core.errors import ForebayError, KeyConflict, OffsetGone, PartitionLost, QueueFull, WrongQueueKind
+from forebay.core.errors import (
+    ForebayError,
+    KeyConflict,
+    OffsetGone,
+    PartitionLost,
+    PartlyDone,
+    QueueFull,
+    WrongQueueKind,
+)
 from forebay.core.gate import condition_gate, whole_gates
 from forebay.core.instant import Instant, days, micros, minutes, seconds
 from forebay.core.job import Draft, Job, State
@@ -26,6 +35,7 @@ from forebay.core.outcome import Abandoned, Ack
 from forebay.core.policy import Routing
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.store.cells.ids import cell_of
 from forebay.store.protocol import (
     CancelAnswer,
     Checkpoint,
@@ -34,6 +44,7 @@ from forebay.store.protocol import (
     Query,
     Receipt,
     Store,
+    Tally,
     Want,
 )
 from forebay.testing.clock import ManualClock
@@ -49,6 +60,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 }
 _ROUNDS = 40
 
+I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
 
 
@@ -58,12 +70,14 @@ class OpenedStore(Struct, frozen=True):
     reopen   crash, recover and hand back the store; without it nothing survives a restart
     changes  all of them so far, for the checkers
     residue  what is left inside by name; all of it must be 0 once the store is empty
+    home     of several stores as one, the number of the cell in which a draft lives
     """
 
     store: Store
     reopen: Callable[[], Store] | None = None
     changes: Callable[[], Sequence[ChangeSet]] | None = None
     residue: Callable[[], Mapping[str, int]] | None = None
+    home: Callable[[Draft], int] = lambda _: 0
 
 
 class Lockstep:
@@ -115,14 +129,49 @@ class Lockstep:
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt] | ForebayError:
         answer = _outcome(lambda: self.store.enqueue(drafts))
-        fresh = None if isinstance(answer, ForebayError) else self._fresh(answer)
-        self._same(answer, _outcome(lambda: self.model.intake.enqueue(self.now, drafts, fresh)))
+        fresh = self._fresh(answer)
+        self._same(answer, self._by_cell(drafts, self.opened.home, fresh, self._model_enqueue))
         return answer
 
-    def _fresh(self, receipts: Sequence[Receipt]) -> list[int]:
+    def _model_enqueue(self, drafts: Sequence[Draft], fresh: Sequence[int]) -> list[Receipt]:
+        return self.model.intake.enqueue(self.now, drafts, fresh or None)
+
+    def _by_cell(
+        self,
+        items: Sequence[I],
+        home: Callable[[I], int],
+        fresh: Sequence[int],
+        call: Callable[[Sequence[I], Sequence[int]], Sequence[T]],
+    ) -> list[T] | ForebayError:
+        """All or nothing in each cell; a refusal after another cell has done its part is `PartlyDone`."""
+        parts: dict[int, list[int]] = {}
+        for place, item in enumerate(items):
+            parts.setdefault(home(item), []).append(place)
+        answers: list[T | None] = [None] * len(items)
+        causes: list[ForebayError | None] = [None] * len(items)
+        done = False
+        for number, places in parts.items():
+            ids = [job_id for job_id in fresh if cell_of(job_id) == number]
+            try:
+                found = call([items[place] for place in places], ids)
+            except ForebayError as error:
+                if not done:
+                    return error
+                for place in places:
+                    causes[place] = error
+                continue
+            done = True
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        failed = next((cause for cause in causes if cause is not None), None)
+        return cast(list[T], answers) if failed is None else PartlyDone(answers, failed, causes)
+
+    def _fresh(self, answer: object) -> list[int]:
         """Ids of new jobs, in their order."""
-        last = max(self.model.intake.accepted, default=0)
-        return sorted({job_id for receipt in receipts for job_id in receipt.copies or (receipt.id,) if job_id > last})
+        shown = answer.answers if isinstance(answer, PartlyDone) else answer if isinstance(answer, list) else []
+        known = {0, *self.model.intake.accepted}
+        receipts = [each for each in shown if isinstance(each, Receipt)]
+        return sorted({job_id for each in receipts for job_id in each.copies or (each.id,)} - known)
 
     def promote(self, limit: int = MAX_BATCH) -> None:
         answer = self.store.promote(limit)
@@ -183,21 +232,46 @@ class Lockstep:
 
     def redrive(self, ids: Sequence[int]) -> None:
         answer = _outcome(lambda: self.store.redrive(ids))
-        self._same(answer, _outcome(lambda: self.model.redrive(self.now, ids)))
+        unique = list(dict.fromkeys(ids))
+        expected = self._by_cell(unique, cell_of, (), lambda some, _: self._model_redrive(some))
+        if not isinstance(expected, ForebayError):
+            moved = [job_id for job_id, done in zip(unique, expected, strict=True) if done]
+            self._same(answer, moved)
+        else:
+            self._same(answer, expected)
+
+    def _model_redrive(self, ids: Sequence[int]) -> list[bool]:
+        moved = set(self.model.redrive(self.now, ids))
+        return [job_id in moved for job_id in ids]
 
     def purge_dead(self, ids: Sequence[int]) -> None:
         self._same(self.store.purge_dead(ids), self.model.purge_dead(ids))
 
     def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> None:
         answer = _outcome(lambda: self.store.replace_dead(pairs))
-        receipts = [] if isinstance(answer, ForebayError) else [each for each in answer if each is not None]
-        fresh = self._fresh(receipts)
-        self._same(answer, _outcome(lambda: self.model.replace_dead(self.now, pairs, fresh)))
+        fresh = self._fresh(answer)
+        replaced = self._by_cell(pairs, lambda pair: cell_of(pair[0]), fresh, self._model_replace)
+        self._same(answer, replaced)
+
+    def _model_replace(self, pairs: Sequence[tuple[int, Draft]], fresh: Sequence[int]) -> list[Receipt | None]:
+        return self.model.replace_dead(self.now, pairs, fresh)
 
     def ingest(self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]) -> None:
+        """A batch of several cells is not tried if one of them would refuse its part: it would be finished later."""
+        several = len({self.opened.home(draft) for draft in drafts}) > 1
+        if several and isinstance(self._accepted_by(deepcopy(self.model), drafts, []), ForebayError):
+            return
         answer = _outcome(lambda: self.store.ingest(source, before, after, drafts))
-        fresh = None if isinstance(answer, ForebayError) else self._new_ids()
-        self._same(answer, _outcome(lambda: self.model.ingest(self.now, source, before, after, drafts, fresh)))
+        fresh = [] if isinstance(answer, ForebayError) else self._new_ids()
+        if several and self.model.sources.get(source) == before:
+            receipts = self._accepted_by(self.model, drafts, fresh)
+            assert not isinstance(receipts, ForebayError)
+            self.model.sources[source] = after
+            self._same(answer, Tally.of(receipts))
+        else:
+            refused = isinstance(answer, ForebayError)
+            ids = None if refused else fresh
+            self._same(answer, _outcome(lambda: self.model.ingest(self.now, source, before, after, drafts, ids)))
         _equal(f"position of {source}", self.store.ingested(source), self.model.sources.get(source))
 
     def report_progress(self, reports: Sequence[ProgressReport]) -> None:
@@ -249,8 +323,19 @@ class Lockstep:
 
     def _new_ids(self) -> list[int]:
         """Of jobs that the model does not know yet."""
-        after = max(self.model.intake.accepted, default=0)
-        return [job.id for job in self.store.browse(Query(), after, MAX_BATCH).jobs]
+        known, after = set(self.model.intake.accepted), 0
+        found: list[int] = []
+        while True:
+            page = self.store.browse(Query(), after, MAX_BATCH)
+            found += [job.id for job in page.jobs if job.id not in known]
+            if page.next is None:
+                return found
+            after = page.next
+
+    def _accepted_by(self, model: Model, drafts: Sequence[Draft], fresh: Sequence[int]) -> list[Receipt] | ForebayError:
+        return self._by_cell(
+            drafts, self.opened.home, fresh, lambda some, ids: model.intake.enqueue(self.now, some, ids or None)
+        )
 
     def put_schedule(self, schedule: Schedule) -> None:
         self.store.put_schedule(schedule)
@@ -376,6 +461,8 @@ class Lockstep:
         """
         if isinstance(answer, KeyConflict) and answer.job_id not in self.model.intake.accepted:
             return KeyConflict, answer.queue, answer.key
+        if isinstance(answer, PartlyDone):
+            return PartlyDone, list(answer.answers), [each and self._comparable(each) for each in answer.causes]
         if isinstance(answer, ForebayError):
             return type(answer), [getattr(answer, name) for name in _FIELDS.get(type(answer), ())]
         return answer

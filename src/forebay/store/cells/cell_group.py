@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, TypeVar, cast
 
-from forebay.core.errors import Closed, PartlyDone, StoreFailed
+from forebay.core.errors import Closed, ForebayError, PartlyDone, StoreFailed
 from forebay.store.cells.agreement import Agreement
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_map import CellMap, Router
@@ -108,7 +108,8 @@ class CellGroup:
     ) -> list[T]:
         """The answer to each item from the cell of its id, in order; `gone` for ids that no cell has.
 
-        A cell that does not answer holds up no other: `PartlyDone` has the answers of those that did.
+        A cell that does not answer, or refuses, holds up no other: `PartlyDone` has the answers of those that did. A
+        refusal before anything was done refuses the call.
         """
         self.check_open()
         parts: dict[Cell, list[int]] = {}
@@ -116,17 +117,20 @@ class CellGroup:
             if (cell := self.home(key(item))) is not None:
                 parts.setdefault(cell, []).append(place)
         answers: list[T | None] = [gone] * len(items)
-        failure: StoreFailed | None = None
+        causes: list[ForebayError | None] = [None] * len(items)
         failed = 0
-        for cell, places in parts.items():
-            found: Sequence[T | None]
+        for number, (cell, places) in enumerate(parts.items()):
             try:
                 found = call(cell, [items[place] for place in places])
-            except StoreFailed as error:
-                failure, found = error, [None] * len(places)
+            except ForebayError as error:
+                if number == 0 and not isinstance(error, StoreFailed):
+                    raise
                 failed += 1
+                for place in places:
+                    answers[place], causes[place] = None, error
+                continue
             for place, answer in zip(places, found, strict=True):
                 answers[place] = answer
-        if failure is not None:
-            raise failure if failed == len(parts) else PartlyDone(answers, failure)
+        if failure := next((cause for cause in causes if cause is not None), None):
+            raise failure if failed == len(parts) else PartlyDone(answers, failure, causes)
         return cast(list[T], answers)

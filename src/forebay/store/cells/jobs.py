@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final, NoReturn
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ class Jobs:
 
     def __init__(self, group: CellGroup) -> None:
         self._group: Final = group
+        self._promotions = count()
 
     # -- intake
 
@@ -78,13 +80,23 @@ class Jobs:
             cell = self._group.home(job_id)
             if cell is not None and self._lives_in(cell, job_id, draft):
                 by_cell.setdefault(cell, {})[job_id] = draft
-        return {job_id: each for cell, part in by_cell.items() for job_id, each in cell.replace_dead(part).items()}
+        replaced: dict[int, Receipt] = {}
+        for cell, part in by_cell.items():
+            try:
+                replaced |= cell.replace_dead(part)
+            except ForebayError as error:
+                if not replaced:
+                    raise
+                raise PartlyDone([replaced.get(job_id) for job_id in drafts], error) from error
+        return replaced
 
     def _lives_in(self, cell: Cell, job_id: int, draft: Draft) -> bool:
         """Whether the draft lives in the cell of a dead job; False: there is no such job."""
         placement = self._group.map.placement(draft.queue)
         fits = (
-            cell.name in placement.distinct if placement.by == "id" else cell.name in self._group.router.homes([draft])
+            cell.name in placement.distinct
+            if placement.by in ("id", "key")
+            else cell.name in self._group.router.homes([draft])
         )
         if fits:
             return True
@@ -97,7 +109,17 @@ class Jobs:
     # -- leases and verdicts
 
     def promote(self, limit: int) -> Promotion:
-        found = self._group.each(lambda cell: cell.promote(limit))
+        """Up to the limit in all: the cells in turn, each for what is left of it."""
+        left = limit
+
+        def promote(cell: Cell) -> Promotion:
+            nonlocal left
+            promotion = cell.promote(left) if left else Promotion(0, cell.now())
+            left -= promotion.ready
+            return promotion
+
+        start = next(self._promotions) % len(self._group.cells)
+        found = self._group.each(promote, [*self._group.cells[start:], *self._group.cells[:start]])
         due = [each.next_due for each in found if each.next_due is not None]
         return Promotion(sum(each.ready for each in found), min(due, default=None))
 
