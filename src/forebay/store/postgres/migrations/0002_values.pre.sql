@@ -105,15 +105,12 @@ $$;
 
 -- Members of packs with the columns of a run and of their pack. `base`: the position of the first job.
 CREATE VIEW forebay.running AS
-SELECT p.id AS pack, p.n AS jobs, m.number::integer AS number, m.base::integer AS base, m.last_id, m.rank, m.due_at, m.enqueued_at,
+SELECT p.id AS pack, p.n AS jobs, m.ordinality::integer AS number, m.base::integer AS base, m.last_id, m.rank, m.due_at, m.enqueued_at,
     m.rank_base, m.expires_at, m.n, m.size, m.cost, m.delivery, m.attempt, m.max_attempts, m.settled_delivery, m.rank_timed,
     m.blocks, m.lane, m.cls, m.kind, m.settled_code, m.line, m.gates, m.errors, m.facts, m.bodies, p.queue, p.holder, p.by_heartbeat,
     p.lease_until, greatest(p.claimed_at, m.due_at) AS claimed_at,
     substring(p.settled FROM m.base::integer + 1 FOR m.n) AS settled, substring(p.cancel_requested FROM m.base::integer + 1 FOR m.n) AS cancel_requested
 FROM forebay.pack AS p CROSS JOIN LATERAL (
-    SELECT m.*, sum(m.n) OVER (ORDER BY m.number ROWS UNBOUNDED PRECEDING) - m.n AS base
-    FROM unnest(p.members) WITH ORDINALITY AS m (
-        last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, delivery, attempt, max_attempts,
-        settled_delivery, rank_timed, blocks, cancel_requested, lane, cls, kind, settled_code, line, gates, errors, facts, bodies, number
-    )
+    SELECT m.*, sum(m.n) OVER (ORDER BY m.ordinality ROWS UNBOUNDED PRECEDING) - m.n AS base
+    FROM unnest(p.members) WITH ORDINALITY AS m
 ) AS m;

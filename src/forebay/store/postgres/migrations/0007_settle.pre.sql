@@ -71,16 +71,13 @@ BEGIN
         SELECT g.queue, g.plain, g.claimed_at, m.last_id, m.n, m.kind, m.delivery, m.attempt, m.enqueued_at,
             m.due_at, m.lane, m.line, m.gates, m.cost,
             forebay.kinds(m.facts, m.size - m.n, m.n) AS kinds,
-            substr(g.touched, m.member::integer, 1) = '1' AS listed,
-            CASE WHEN substr(g.touched, m.member::integer, 1) = '1' THEN ROW(g.number, m.member, g.queue, g.cancel_requested, ROW(
+            substr(g.touched, m.ordinality::integer, 1) = '1' AS listed,
+            CASE WHEN substr(g.touched, m.ordinality::integer, 1) = '1' THEN ROW(g.number, m.ordinality, g.queue, g.cancel_requested, ROW(
                 m.last_id, m.rank, m.due_at, m.enqueued_at, m.rank_base, m.expires_at, m.n, m.size, m.cost, m.delivery, m.attempt,
                 m.max_attempts, m.settled_delivery, m.rank_timed, m.blocks, m.cancel_requested, m.lane, m.cls, m.kind, m.settled_code, m.line,
                 m.gates, m.errors, m.facts, m.bodies
             ))::forebay.touched END AS touched
-        FROM deleted AS g CROSS JOIN LATERAL unnest(g.members) WITH ORDINALITY AS m (
-            last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, delivery, attempt, max_attempts,
-            settled_delivery, rank_timed, blocks, cancel_requested, lane, cls, kind, settled_code, line, gates, errors, facts, bodies, member
-        )
+        FROM deleted AS g CROSS JOIN LATERAL unnest(g.members) WITH ORDINALITY AS m
     ), memo AS (
         INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
         SELECT sum(m.n), array_agg(m.last_id - m.n + 1), array_agg(m.n), array_agg(m.delivery), array_agg('a'::text)
@@ -111,17 +108,13 @@ BEGIN
         SELECT array_agg(p.number), array_agg(p.holder),
             v_freed || forebay.freed_by(packs, bits, array_agg(p.number) FILTER (WHERE exclusive_keys <> '{}' OR NOT p.plain)),
             (
-                SELECT array_agg(ROW(g.number, m.member, g.queue, g.cancel_requested, ROW(
+                SELECT array_agg(ROW(g.number, m.ordinality, g.queue, g.cancel_requested, ROW(
                     m.last_id, m.rank, m.due_at, m.enqueued_at, m.rank_base, m.expires_at, m.n, m.size, m.cost, m.delivery,
                     m.attempt, m.max_attempts, m.settled_delivery, m.rank_timed, m.blocks, m.cancel_requested, m.lane, m.cls, m.kind,
                     m.settled_code, m.line, m.gates, m.errors, m.facts, m.bodies
                 ))::forebay.touched)
-                FROM part AS g CROSS JOIN LATERAL unnest(g.members) WITH ORDINALITY AS m (
-                    last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, delivery, attempt, max_attempts,
-                    settled_delivery, rank_timed, blocks, cancel_requested, lane, cls, kind, settled_code, line, gates, errors, facts,
-                    bodies, member
-                )
-                WHERE substr(g.touched, m.member::integer, 1) = '1'
+                FROM part AS g CROSS JOIN LATERAL unnest(g.members) WITH ORDINALITY AS m
+                WHERE substr(g.touched, m.ordinality::integer, 1) = '1'
             )
         INTO v_parts, v_more, v_freed, v_others FROM part AS p;
         DELETE FROM forebay.pack AS p WHERE p.id = ANY (ARRAY(SELECT packs[u.number] FROM unnest(v_parts) AS u (number)))
