@@ -5,26 +5,34 @@ import os
 import re
 import runpy
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from flask import Flask, abort, request
 from sqlalchemy import event
 from sqlalchemy.orm import Session
+from werkzeug.serving import make_server
 
 from forebay import Forebay
 from forebay.contrib.asgi import Actor, Dashboard, Role, lifespan
 from forebay.contrib.sqlalchemy import enqueue_with
 from forebay.contrib.wsgi import WsgiDashboard
 from forebay.work.worker import Worker
+from tests.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE = "http://shop.example"
 COOKIE = {"cookie": "shop=secret"}
+FAILING: dict[str, dict[str, Any]] = {
+    "fastapi_shop.py": {"params": {"item": "pen"}, "headers": {"x-fail": "true"}},
+    "litestar_shop.py": {"params": {"item": "pen", "fail": "true"}},
+    "flask_shop.py": {"params": {"item": "pen", "fail": "1"}},
+}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -92,7 +100,7 @@ async def check_dashboard(client: httpx.AsyncClient) -> None:
         assert (await client.get(file)).status_code == 200
     assert (await client.get("/jobs/ui/jobs/1", headers=COOKIE)).status_code == 200
     (token,) = set(re.findall(r'name="csrf" value="([0-9a-f]{64})"', page.text))
-    pause, own = "/jobs/ui/queues/default/pause", {**COOKIE, "origin": BASE}
+    pause, own = "/jobs/ui/queues/default/pause", {**COOKIE, "origin": str(client.base_url).rstrip("/")}
     assert (await client.post(pause, headers=own, data={"csrf": "x"})).status_code == 403
     foreign = {**COOKIE, "origin": "http://elsewhere.example"}
     assert (await client.post(pause, headers=foreign, data={"csrf": token})).status_code == 403
@@ -109,7 +117,8 @@ async def check_api(client: httpx.AsyncClient) -> None:
     assert (await client.post(resume, headers=COOKIE)).status_code == 401
     assert (await client.post(resume, headers={**COOKIE, "authorization": "Basic eDp5"})).status_code == 401
     assert (await client.post(resume, headers={**COOKIE, "origin": "http://elsewhere.example"})).status_code == 401
-    assert (await client.post(resume, headers={**COOKIE, "origin": BASE})).status_code in (200, 204)
+    own = {**COOKIE, "origin": str(client.base_url).rstrip("/")}
+    assert (await client.post(resume, headers=own)).status_code in (200, 204)
 
 
 CHECKS: list[Callable[[httpx.AsyncClient], Awaitable[None]]] = [check_dashboard, check_api]
@@ -120,7 +129,7 @@ def test_fastapi(database: str) -> None:
 
     async def main() -> None:
         async with visiting(shop["app"]) as client:
-            await check_shop(client, shop["fb"], {"params": {"item": "pen"}, "headers": {"x-fail": "true"}})
+            await check_shop(client, shop["fb"], FAILING["fastapi_shop.py"])
             for check in CHECKS:
                 await check(client)
 
@@ -140,7 +149,7 @@ def test_fastapi_with_async_sessions(
 
     async def main() -> None:
         async with visiting(shop["app"]) as client:
-            await check_shop(client, shop["fb"], {"params": {"item": "pen"}, "headers": {"x-fail": "true"}})
+            await check_shop(client, shop["fb"], FAILING["fastapi_shop.py"])
 
     asyncio.run(main())
 
@@ -178,11 +187,58 @@ def test_litestar(database: str) -> None:
 
     async def main() -> None:
         async with visiting(shop["app"]) as client:
-            await check_shop(client, shop["fb"], {"params": {"item": "pen", "fail": "true"}})
+            await check_shop(client, shop["fb"], FAILING["litestar_shop.py"])
             for check in CHECKS:
                 await check(client)
 
     asyncio.run(main())
+    shop["engine"].dispose()
+
+
+@contextmanager
+def uvicorn_of(app: Any) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        eventually(lambda: server.started or not thread.is_alive(), "uvicorn serves")
+        yield "http://{}:{}".format(*server.servers[0].sockets[0].getsockname())
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+@contextmanager
+def werkzeug_of(app: Any) -> Iterator[str]:
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join(30)
+        server.server_close()
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_over_a_socket_of_a_real_server(name: str, database: str) -> None:
+    """Uvicorn, or the server of werkzeug: orders, the dashboard below the app's path, its login and its API."""
+    shop = example(name)
+    served = werkzeug_of if name == "flask_shop.py" else uvicorn_of
+    shop["fb"].backlog()  # `forebay migrate`
+
+    async def main(url: str) -> None:
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            await check_shop(client, shop["fb"], FAILING[name])
+            for check in CHECKS:
+                await check(client)
+
+    with served(shop["app"]) as url:
+        asyncio.run(main(url))
+    if name == "flask_shop.py":
+        shop["dashboard"].close()
+        shop["fb"].close()
     shop["engine"].dispose()
 
 
@@ -206,7 +262,7 @@ def test_flask(database: str) -> None:
 
     async def main() -> None:
         async with httpx.AsyncClient(transport=ThreadedWsgi(shop["app"]), base_url=BASE) as client:
-            await check_shop(client, shop["fb"], {"params": {"item": "pen", "fail": "1"}})
+            await check_shop(client, shop["fb"], FAILING["flask_shop.py"])
             for check in CHECKS:
                 await check(client)
 
@@ -256,6 +312,7 @@ def test_the_session_of_flask_sqlalchemy(database: str) -> None:
     assert run_jobs(fb) == ["receipt for book"]
     with app.app_context():
         assert [order.item for order in db.session.query(Order)] == ["book"]
+        db.session.remove()  # what is not in the pool is not closed with it
         db.engine.dispose()
     fb.close()
 
