@@ -19,6 +19,7 @@ HELM   := $(VENV)/helm
 KEDA   := $(VENV)/keda
 S3FS   := $(VENV)/s3fs
 CLIENT := $(VENV)/typescript
+TYPES  := $(VENV)/pyright
 PEERED := .venv-bench
 DJANGO := .venv-django
 SUITES := $(DJANGO)/suites
@@ -35,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite s3fs helm keda typescript django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite s3fs helm keda typescript pyright django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +65,9 @@ keda: setup $(KEDA) ## get the schemas of KEDA, for the nightly test of its mani
 	@:
 
 typescript: setup $(CLIENT) ## get what builds the TypeScript client, for its nightly test
+	@:
+
+pyright: setup $(TYPES) ## get pyright, for the nightly test of typed options
 	@:
 
 django: $(SUITES)/django $(SUITES)/django-tasks-db $(SUITES)/django-tasks ## get Django 6, and the test suites of other task backends
@@ -108,7 +112,7 @@ test-django: django ## the Django integration and other backends' test suites, o
 lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')
 	@$(PY) -m tests.spark.lie_rounds $(ARGS)
 
-test-nightly: servers prometheus azurite s3fs helm keda typescript ## every test, nightly ones too, with many more examples; then test-django
+test-nightly: servers prometheus azurite s3fs helm keda typescript pyright ## every test, nightly ones too, with many more examples; then test-django
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 --ignore tests/contrib/test_suites.py $(ARGS); \
 	tests=$$?; $(MAKE) --no-print-directory test-django ARGS=; exit $$((tests | $$?))
 
@@ -258,6 +262,11 @@ $(KEDA): | $(PY)
 	@if command -v npm >/dev/null && npm install --silent --no-save --no-audit --no-fund --ignore-scripts --prefix $@ @kubernetes-models/keda@0.4.2; \
 	then echo "setup: installed the schemas of KEDA"; \
 	else rm -rf $@; mkdir -p $@; echo "setup: npm could not install the schemas of KEDA: their nightly test will be skipped" >&2; fi
+
+$(TYPES): | $(PY)
+	@if command -v npm >/dev/null && npm install --silent --no-save --no-audit --no-fund --ignore-scripts --prefix $@ pyright@1.1.414; \
+	then echo "setup: installed pyright"; \
+	else rm -rf $@; mkdir -p $@; echo "setup: no pyright, and npm could not install it: its nightly test will be skipped" >&2; fi
 
 $(CLIENT): clients/typescript/package-lock.json | $(PY)
 	@rm -rf $@; mkdir -p $@; cp clients/typescript/package.json clients/typescript/package-lock.json $@

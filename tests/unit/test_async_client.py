@@ -1,6 +1,8 @@
 """The calls for coroutines share calls of the store, are bounded, and survive a cancellation; options are typed."""
 
 import asyncio
+import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -162,6 +164,7 @@ def test_the_typed_options_are_those_that_there_are(fb: Forebay) -> None:
         fb.enqueue("x", None, prority=5)  # type: ignore[call-arg]
 
 
+SOURCE = Path(__file__).parents[2] / "src"
 SNIPPET = """
 from forebay import Forebay
 
@@ -188,3 +191,18 @@ def test_a_wrong_option_is_an_error_of_mypy(tmp_path: Path) -> None:
     assert [where for where, _ in lines] == [f"snippet.py:{number}" for number in (12, 13, 14, 15)], checked.stdout
     assert "prority" in lines[0][1]
     assert "qeue" in lines[3][1]
+
+
+@pytest.mark.nightly
+def test_a_wrong_option_is_an_error_of_pyright(tmp_path: Path) -> None:
+    program = Path(sys.prefix, "pyright", "node_modules", ".bin", "pyright")
+    if not program.exists():
+        pytest.skip(f"no {program}: run `make pyright`, which needs npm")
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    command = [str(program), "--pythonpath", sys.executable, "--outputjson", "snippet.py"]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    checked = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    found = json.loads(checked.stdout)["generalDiagnostics"]
+    assert [each["range"]["start"]["line"] + 1 for each in found] == [12, 13, 14, 15], checked.stdout
+    assert "prority" in found[0]["message"]
+    assert "qeue" in found[3]["message"]
