@@ -22,6 +22,7 @@ BENCHMARKS: Final = {
         name: name
         for name in "memory sqlite postgres redis stores cells worker latency ledger http metrics dashboard".split()
     },
+    "async": "async_calls",
     "prices": "prices",
     "queue-names": "queue_names",
     "spark": "spark_io",
