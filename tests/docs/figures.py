@@ -109,7 +109,7 @@ def record(name: str) -> dict[str, Any]:
     load = os.getloadavg()[0]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        command.split(), cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=14_400
+        command.split(), cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=_MAX_SECONDS
     )
     figures = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     about = {"command": command, "commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count()}
@@ -145,10 +145,7 @@ def _noted(name: str, found: dict[str, Any] | None) -> list[str]:
     earlier = json.loads(EARLIER.read_text()).get(name)
     if earlier is None or (found is not None and found["load"][0] <= BUSY):
         return []
-    command = RUNS[name].replace(" --json", "")
-    command = command.replace(" --quick", "") if "full length" in earlier["note"] else command
-    command = earlier.get("command", command)
-    about = ", ".join(filter(None, [f"`{command}`", f"noted {earlier['date']}", earlier["note"]]))
+    about = ", ".join(filter(None, [f"`{earlier['command']}`", f"noted {earlier['date']}", earlier["note"]]))
     rows = "".join(f"| {figure} | {value} | {_noted_goal(goal)} |\n" for figure, value, goal in earlier["rows"])
     return [f"{about}:\n\n| figure | value | goal |\n|---|---|---|\n{rows}"]
 
