@@ -64,7 +64,7 @@ def test_a_file_without_the_wanted_jobs_is_read_no_further_than_their_column(url
     path.write_bytes(content)
     last = file.max_values["job_id"]
     assert len(read_rows(lake, "events", [file], EVENTS, {"job_id": np.array([last + 1])})) == 0
-    with pytest.raises(OSError, match="page"):
+    with pytest.raises(ForebayError, match=rf"lake file events/{file.path}: "):
         read_rows(lake, "events", [file], EVENTS, {"job_id": np.array([last])})
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from forebay.core.errors import Invalid
+from forebay.core.errors import ForebayError, Invalid
 from forebay.spark.arrow import Numbers, arrow_schema
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import REVISION, DataFile, Lake, LakeTable
@@ -141,17 +141,20 @@ def read_file(
     """The rows of one file, with the day of its partition. `wanted`: none, if no row has one of these numbers."""
     target = arrow_schema(schema)
     folder = path.partition("/")[0]
-    with lake.files(table).open_input_file(path) as file:
-        parquet = pq.ParquetFile(file)
-        stored = set(parquet.schema_arrow.names)
-        if wanted is not None and not _holds(parquet, wanted):
-            return
-        for batch in parquet.iter_batches(columns=[name for name in target.names if name in stored]):
-            columns = [
-                batch[field.name].cast(field.type) if field.name in stored else _absent(folder, len(batch), field)
-                for field in target
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=target)
+    try:
+        with lake.files(table).open_input_file(path) as file:
+            parquet = pq.ParquetFile(file)
+            stored = set(parquet.schema_arrow.names)
+            if wanted is not None and not _holds(parquet, wanted):
+                return
+            for batch in parquet.iter_batches(columns=[name for name in target.names if name in stored]):
+                columns = [
+                    batch[field.name].cast(field.type) if field.name in stored else _absent(folder, len(batch), field)
+                    for field in target
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=target)
+    except (pa.ArrowException, OSError) as error:
+        raise ForebayError(f"lake file {table}/{path}: {error}") from None
 
 
 def read_rows(
