@@ -69,13 +69,15 @@ def test_a_stream_follows_until_a_signal_and_a_second_start_continues(
         finally:
             os.kill(os.getpid(), number)
 
+    upkeep = {"1h": "1ms", "1ms": "1h"}
     for batches, tables_every, number in ((2, "1h", signal.SIGTERM), (1, "1ms", signal.SIGINT)):
         watcher = Thread(target=watch, args=(batches, tables_every == "1ms", number))
         watcher.start()
-        answer = run(*words, tables_every)
+        answer = run(*words, tables_every, "--maintain-every", upkeep[tables_every])
         watcher.join()
         assert {held.end for held in lake.contents().tables.values()} == {lake.contents().end}
         assert (answer.code, missed) == (0, []), answer.err
+        assert ("small files joined" in answer.err) == (upkeep[tables_every] == "1ms")
         assert f"{3 * batches} records, {3 * batches * JOBS} events" in answer.out
     contents = lake.contents()
     assert followed == [True, True, True]

@@ -20,15 +20,16 @@ from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from forebay.core.errors import Invalid
 from forebay.spark.arrow import arrow_schema
-from forebay.spark.lake import Conflict, DataFile, Lake
+from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable
 from forebay.spark.lake_reader import read_files
-from forebay.spark.landing import write_file, write_rows
+from forebay.spark.landing import MAX_ROWS, write_file, write_rows
 from forebay.spark.schemas import EFFECTS, RECEIPTS, conform
 from forebay.spark.session import stage
 
@@ -72,6 +73,9 @@ _LINES: Final[dict[str, tuple[type[Struct], StructType]]] = {
     "effects": (EffectLine, EFFECTS),
 }
 
+
+EVIDENCE: Final = {"receipts": "sent_at", "effects": "effect_at"}
+"""The tables, by the column that says how old a row is."""
 
 _ORIGIN: Final = pa.schema([(name, pa.string()) for name in ("digest", "parent", "start", "end", "source")])
 """The segment that a row belongs to: the digest of its file up to its end, that of the segment before it or "first",
@@ -144,6 +148,66 @@ class Evidence(Struct, frozen=True):
 
     def rows(self, spark: SparkSession) -> DataFrame:
         return read_files(spark, self.lake, self.name, self.files, self.schema)
+
+
+def join_segments(lake: Lake, name: str) -> int:
+    """Join the files of each segment, up to MAX_ROWS in one; how many were joined."""
+    table = lake.table(name)
+    added, removed = list[DataFile](), list[DataFile]()
+    for files in _by_segment(table.files):
+        batch: list[DataFile] = []
+        for file in [*sorted(files, key=lambda each: each.rows), None]:
+            if file is not None and sum(each.rows for each in batch) + file.rows <= MAX_ROWS:
+                batch.append(file)
+                continue
+            if len(batch) > 1:
+                added.append(_rewritten(lake, name, batch))
+                removed += batch
+            batch = [] if file is None else [file]
+    return len(removed) if _replaced(lake, table, added, removed) else 0
+
+
+def expire_segments(lake: Lake, name: str, day: str) -> int:
+    """Drop the rows of segments that are all of earlier days; how many they were. An empty file stays for each: its
+    lines are not decoded again, and proofs that name it hold."""
+    table = lake.table(name)
+    at = EVIDENCE[name]
+    old = [
+        files
+        for files in _by_segment(table.files)
+        if all(at in file.max_values and str(file.max_values[at])[:10] < day for file in files)
+    ]
+    added = [_rewritten(lake, name, files, empty=True) for files in old]
+    removed = [file for files in old for file in files]
+    return sum(file.rows for file in removed) if _replaced(lake, table, added, removed) else 0
+
+
+def _by_segment(files: Iterable[DataFile]) -> Iterable[list[DataFile]]:
+    segments: dict[str, list[DataFile]] = {}
+    for file in files:
+        segments.setdefault(file.partition["digest"], []).append(file)
+    return segments.values()
+
+
+def _rewritten(lake: Lake, name: str, files: Sequence[DataFile], *, empty: bool = False) -> DataFile:
+    place, first = lake.files(name), files[0]
+    tables = [arrow_schema(_LINES[name][1]).empty_table()]
+    for file in () if empty else files:
+        with place.open_input_file(file.path) as opened:
+            tables.append(pq.ParquetFile(opened).read())
+    path = f"{first.partition['digest']}/{uuid4().hex}.parquet"
+    return write_file(place, path, pa.concat_tables(tables, promote_options="permissive"), first.partition)
+
+
+def _replaced(lake: Lake, table: LakeTable, added: list[DataFile], removed: list[DataFile]) -> bool:
+    """Whether they were: if another process has just changed the table, the next upkeep does it."""
+    try:
+        if removed:
+            table.commit(added, removed=removed)
+    except Conflict:
+        lake.discard(table.name, added)
+        return False
+    return True
 
 
 def read_receipts(start: StartSpark, paths: Sequence[str], lake: Lake) -> Evidence:

@@ -47,6 +47,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 _STORE, _FORMAT = "forebay.store", "forebay.format"
 _CELLS: Final = "cells.json"
+_DROPPED: Final = "forebay/dropped"
 _COMPACTED_BYTES: Final = 128 * 2**20
 
 
@@ -204,8 +205,28 @@ class LakeTable:
         )
         return int(done["numFilesRemoved"])
 
-    def delete(self, predicate: str) -> int:
-        return int(self._table.delete(predicate)["num_deleted_rows"] or 0)
+    @property
+    def dropped(self) -> int:
+        """How many rows upkeep has dropped so far."""
+        return self.reached(_DROPPED) or 0
+
+    def drop(self, column: str, last: int) -> int:
+        """Delete rows up to a number; how many they were."""
+        import pyarrow.dataset as ds
+
+        rows = int(self._table.to_pyarrow_dataset().count_rows(filter=ds.field(column) <= last))
+        self._delete(f"{column} <= {last}", {_DROPPED: self.dropped + rows})
+        return rows
+
+    def drop_days(self, first: str) -> int:
+        """Delete the rows of the days before this one; how many they were."""
+        return self._delete(f"day < '{first}'", {})
+
+    def _delete(self, predicate: str, apps: Mapping[str, int]) -> int:
+        from deltalake import CommitProperties, Transaction
+
+        properties = CommitProperties(app_transactions=[Transaction(app, version) for app, version in apps.items()])
+        return int(self._table.delete(predicate, commit_properties=properties)["num_deleted_rows"] or 0)
 
     def vacuum(self, hours: int) -> int:
         """Remove files that no version of the last hours refers to."""

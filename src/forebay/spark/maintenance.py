@@ -3,20 +3,26 @@
 Each step is a Delta commit, so readers and writers continue meanwhile; a writer that loses a race repeats its batch.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
+import msgspec
+import pyarrow.parquet as pq
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, TABLES, Lake, LakeTable
+from forebay.spark.evidence import EVIDENCE, expire_segments, join_segments
+from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, TABLES, Conflict, DataFile, Lake
 from forebay.store.clock import SystemClock
 
-AUDIT = ("receipts", "effects", "proof")
-"""Tables of the audit: their files are replaced, never joined."""
+PROOF: Final = "proof"
+"""A table of the audit, whose files replace each other."""
 
 
 class Maintenance(Struct, frozen=True):
-    """`every`: seconds. `keep`: days of acceptance, of claims, of events that are older are dropped; None: none are.
+    """`every`: seconds. `keep`: days of acceptance, of claims, of events that are older are dropped; None: none are;
+    so are segments of evidence whose rows are all older, and proofs of older audits.
     `grace`: how long a replaced file stays for its readers, in hours, rounded up."""
 
     every: float = 3600.0
@@ -45,10 +51,10 @@ class Maintained(Struct, frozen=True):
 def maintain(lake: Lake, maintenance: Maintenance) -> Maintained:
     """All tables of a lake."""
     dropped = 0 if maintenance.keep is None else _drop(lake, maintenance.keep)
-    tables = lake.tables([EVENTS, *TABLES, *AUDIT])
-    joined = sum(
-        table.compact(None if name == EVENTS else MAX_TABLE_ROWS) for name, table in tables.items() if name not in AUDIT
-    )
+    tables = lake.tables([EVENTS, *TABLES, *EVIDENCE, PROOF])
+    joined = sum(join_segments(lake, name) for name in EVIDENCE if name in tables)
+    joined += sum(tables[name].compact(MAX_TABLE_ROWS) for name in TABLES if name in tables)
+    joined += tables[EVENTS].compact()
     hours = -(-maintenance.grace // timedelta(hours=1))
     removed = sum(lake.table(name).vacuum(hours) for name in tables)
     return Maintained(joined, dropped, removed)
@@ -58,10 +64,25 @@ def _drop(lake: Lake, keep: timedelta) -> int:
     """Events are dropped by offset, up to the last one of the expired days, so that the rest stays dense."""
     now = datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
     first_day = (now - keep).date().isoformat()
-    tables: dict[str, LakeTable] = lake.tables([EVENTS, *TABLES])
+    tables = lake.tables([EVENTS, *TABLES, *EVIDENCE, PROOF])
     old = [file.max_values["offset"] for file in tables[EVENTS].files if file.day < first_day]
-    dropped = tables[EVENTS].delete(f"offset <= {max(old)}") if old else 0
-    for name in TABLES:
-        if name in tables and any(file.day < first_day for file in tables[name].files):
-            dropped += tables[name].delete(f"day < '{first_day}'")
+    dropped = tables[EVENTS].drop("offset", max(old)) if old else 0
+    for name, table in tables.items():
+        if name in TABLES and any(file.day < first_day for file in table.files):
+            dropped += table.drop_days(first_day)
+        elif name in EVIDENCE:
+            dropped += expire_segments(lake, name, first_day)
+        elif name == PROOF:
+            expired = {file.partition["scope"] for file in table.files if _proven_before(lake, file, first_day)}
+            with suppress(Conflict):
+                table.commit([], removed=[file for file in table.files if file.partition["scope"] in expired])
     return dropped
+
+
+def _proven_before(lake: Lake, file: DataFile, day: str) -> bool:
+    """Whether this is the proof of an audit of an earlier day."""
+    if file.partition["content"] != "proof":
+        return False
+    with lake.files(PROOF).open_input_file(file.path) as opened:
+        (content,) = pq.ParquetFile(opened).read(["proof"])["proof"].to_pylist()
+    return str(msgspec.json.decode(content)["at"])[:10] < day

@@ -94,6 +94,7 @@ def audit_lake(
     earlier audit, if there is one. Spark is started where there is much to read, or if `by_spark`. `note` is called
     with a line for the user."""
     table, cells = lake.table(EVENTS_TABLE), lake.cells()
+    evidence = replace(evidence, cut=evidence.cut or table.dropped > 0)
     coverage = {} if cells is None else {number: table.coverage(number) for number in cells.names}
     if cells is not None:
         if cells.unread:
@@ -136,7 +137,7 @@ def _audit_small(
     if verdict.answer == "PASS":
         digests = {each.name: _digests(each, proven) for each in evidence.tables}
         carried = [] if options.drained else _write_open(lake, case.open_events(), scope)
-        _record(lake, scope, case.proven(_now(), table.rows, digests), carried)
+        _record(lake, scope, case.proven(_now(), table.rows + table.dropped, digests), carried)
     return verdict
 
 
@@ -274,7 +275,7 @@ class _LakeAudit:
         """After an audit that passed."""
         digests = {each.name: _digests(each, None if past is None else past.proven) for each in self._evidence.tables}
         end = self._table.end if self._until is None else self._until
-        rows = self._table.rows - self._new_rows_from(end)
+        rows = self._table.rows + self._table.dropped - self._new_rows_from(end)
         proven = case.proven(_now(), rows, digests, held_back=self._until is not None)
         _record(self._lake, scope, proven, [] if drained else self._write_open(case, past, scope))
 
@@ -358,7 +359,7 @@ def _why_not_relied_on(lake: Lake, table: LakeTable, evidence: LakeEvidence, pro
     new = _count_new(lake, table, proven.end)
     if new > _MAX_NEW:
         return f"{new:,} events are new, more than {_MAX_NEW:,}"
-    below = table.rows - new
+    below = table.rows + table.dropped - new
     if below != proven.rows:
         return f"the lake has {below:,} events below it, {proven.rows:,} were there"
     for each in evidence.tables:

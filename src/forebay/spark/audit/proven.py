@@ -38,7 +38,7 @@ class Proven(Struct, frozen=True):
     """Every event below the offset `end` was checked, and nothing was wrong.
 
     at         when, in UTC
-    rows       of the lake's events below `end`
+    rows       of the lake's events below `end`, with those that upkeep has dropped
     evidence   the digests of the receipts and effects that were given, by the name of their table
     slots      the last one of each schedule
     held_back  evidence about later acceptances and claims was left out
