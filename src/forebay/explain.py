@@ -51,12 +51,12 @@ def _in_cells(store: Cellular, job: Job, found: list[str]) -> list[str]:
     ]
 
 
-def gates_of(store: Store, spec: QueueSpec, most: int) -> list[GateUse]:
-    """The gates in use that may hold jobs of the queue, by name, at most `most`."""
+def gates_of(store: Store, spec: QueueSpec, maximum: int) -> list[GateUse]:
+    """The gates in use that may hold jobs of the queue, by name, at most `maximum`."""
     found: list[GateUse] = []
     after: str | None = ""
-    while after is not None and len(found) < most:
-        page, after = gates_page(store, gate_names(spec), after, min(most - len(found), MAX_BATCH))
+    while after is not None and len(found) < maximum:
+        page, after = gates_page(store, gate_names(spec), after, min(maximum - len(found), MAX_BATCH))
         found += page
     return found
 

@@ -109,8 +109,8 @@ class Vault:
         envelope = {"key": self._first, "nonce": b64encode(nonce).decode(), "text": b64encode(text).decode()}
         sealed = msgspec.json.encode({SEALED: envelope if mark is None else {**envelope, "same": mark}})
         if len(sealed) > limit:
-            most = limit * 3 // 4 - 256
-            raise Invalid(kind, f"{len(body)} bytes are too many to seal", f"the limit is about {most} bytes")
+            maximum = limit * 3 // 4 - 256
+            raise Invalid(kind, f"{len(body)} bytes are too many to seal", f"the limit is about {maximum} bytes")
         return sealed
 
 

@@ -174,7 +174,7 @@ CELL_MUTANTS = [
     Mutant(
         "a cell that fails fails the verdicts of all",
         f"{_HOME}/cell_group.py",
-        "            raise failure if failed == len(parts) else PartlyDone(answers, failure)\n",
+        "            raise failure if failed == len(parts) else PartlyDone(answers, failure, causes)\n",
         "            raise failure\n",
         (*_TESTS, "-k", "holds_up_no_other or settler"),
     ),

@@ -57,7 +57,7 @@ SPARK_MUTANTS = [
     Mutant(
         "spark: a refresh skips files with changed jobs",
         f"{SPARK}/lake_reader.py",
-        "        return first < len(self.buckets) and self.buckets[first] <= most\n",
+        "        return first < len(self.buckets) and self.buckets[first] <= maximum\n",
         "        return False\n",
         ("tests/spark/test_pipeline_run.py", "-k", "writes_what_changed"),
     ),

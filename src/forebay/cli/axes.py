@@ -162,8 +162,8 @@ def _eligibility(text: str) -> Fields:
                 terms.append(AtMost(number, per or None, shared))  # type: ignore[arg-type] # checked above
             case ["rate", limit, every, *burst] if len(burst) < 2:
                 number, shared = _shared(limit)
-                most = _number(burst[0]) if burst else None
-                terms.append(Rate(number, _time(every), per or None, most, shared))  # type: ignore[arg-type] # checked
+                maximum = _number(burst[0]) if burst else None
+                terms.append(Rate(number, _time(every), per or None, maximum, shared))  # type: ignore[arg-type] # checked
             case ["in-order"]:
                 terms.append(InOrder(per or "subject"))  # type: ignore[arg-type] # checked above
             case ["in-order", ("skip" | "block") as dead_head]:

@@ -50,13 +50,13 @@ class Demand(Struct, frozen=True):
     connections: int = 200
 
     def __post_init__(self) -> None:
-        for name, value, most in (
+        for name, value, maximum in (
             ("--rate", self.rate, 1e9),
             ("--payload", self.payload or 0, PAYLOAD_BYTES),
             ("--replication", self.copies, 10),
         ):
-            if value > most:
-                raise Invalid(name, f"{value:,.15g} is more than {most:,.15g}", "give less")
+            if value > maximum:
+                raise Invalid(name, f"{value:,.15g} is more than {maximum:,.15g}", "give less")
 
 
 class PlanLine(Struct, frozen=True):

@@ -203,8 +203,8 @@ def _dead(store: Store) -> Iterator[Diagnosis]:
     if not dead:
         yield Diagnosis("ok", "dead", "no dead letters")
         return
-    most = sorted(dead, key=lambda queue: -dead[queue])[:5]
-    fact = f"{many(sum(dead.values()), 'dead letter')}: " + ", ".join(f"{queue} {dead[queue]:,}" for queue in most)
+    deepest = sorted(dead, key=lambda queue: -dead[queue])[:5]
+    fact = f"{many(sum(dead.values()), 'dead letter')}: " + ", ".join(f"{queue} {dead[queue]:,}" for queue in deepest)
     yield Diagnosis("warn", "dead", fact, "forebay dlq ls --group shows the causes, forebay dlq redrive retries them")
 
 

@@ -46,12 +46,12 @@ def _given(gate: GateUse) -> str:
     return "" if gate.given is None else f"set to {gate.given} by an operator"
 
 
-def _gates(store: Store, queue: str | None, most: int) -> list[GateUse]:
+def _gates(store: Store, queue: str | None, maximum: int) -> list[GateUse]:
     if queue is not None:
-        return gates_of(store, _spec(store, queue), most)
+        return gates_of(store, _spec(store, queue), maximum)
     found: list[GateUse] = []
-    while len(found) < most:
-        page = store.gates(found[-1].name if found else "", min(most - len(found), MAX_BATCH))
+    while len(found) < maximum:
+        page = store.gates(found[-1].name if found else "", min(maximum - len(found), MAX_BATCH))
         if not page:
             break
         found += page

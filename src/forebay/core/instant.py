@@ -46,14 +46,14 @@ def micros(duration: timedelta) -> Duration:
     return duration // _MICROSECOND
 
 
-def checked_micros(field: str, duration: timedelta, least: timedelta, most: timedelta) -> Duration:
+def checked_micros(field: str, duration: timedelta, minimum: timedelta, maximum: timedelta) -> Duration:
     """The duration in microseconds; `Invalid` if it is not a timedelta within the bounds."""
     if not isinstance(duration, timedelta):
         raise Invalid(
             field, f"{type(duration).__name__} is not a length of time", "give a timedelta, such as seconds(30)"
         )
-    if not least <= duration <= most:
-        bounds = f"{in_words(least)} … {in_words(most)}"
+    if not minimum <= duration <= maximum:
+        bounds = f"{in_words(minimum)} … {in_words(maximum)}"
         raise Invalid(field, f"{in_words(duration)} is not in {bounds}", "choose a length in that range")
     return micros(duration)
 
@@ -82,10 +82,10 @@ def to_datetime(instant: Instant) -> datetime:
     return _EPOCH + timedelta(microseconds=instant)
 
 
-def from_seconds(field: str, count: float, most: timedelta = MAX_DURATION) -> Duration:
+def from_seconds(field: str, count: float, maximum: timedelta = MAX_DURATION) -> Duration:
     """Seconds as microseconds; `Invalid` if they are not a number within the bounds."""
-    if type(count) not in (int, float) or not 0 <= count <= most.total_seconds():
-        raise Invalid(field, f"{count!r} is not a number of seconds in 0 … {most.total_seconds():g}", "give seconds")
+    if type(count) not in (int, float) or not 0 <= count <= maximum.total_seconds():
+        raise Invalid(field, f"{count!r} is not a number of seconds in 0 … {maximum.total_seconds():g}", "give seconds")
     return round(count * 1_000_000)
 
 

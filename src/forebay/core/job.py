@@ -192,9 +192,9 @@ def with_progress(job: Job | None, delivery: int, progress: Progress) -> Job | N
     return replace(job, progress=progress)
 
 
-def _check_count(field: str, value: int, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise Invalid(field, f"{value!r} is not an integer in {least} … {most}", "choose one inside these bounds")
+def _check_count(field: str, value: int, minimum: int, maximum: int) -> None:
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise Invalid(field, f"{value!r} is not an integer in {minimum} … {maximum}", "choose one inside these bounds")
 
 
 def _checked_meta(meta: dict[str, str]) -> dict[str, str]:

@@ -128,9 +128,9 @@ class LedgerRule(Struct, frozen=True):
     def __post_init__(self) -> None:
         if type(self.on) is not bool:
             raise Invalid("ledger on", f"{self.on!r} is neither True nor False", "say whether records are written")
-        for field, value, most in (("keep", self.keep, _MAX_KEEP), ("keep_bytes", self.keep_bytes, _MAX_BYTES)):
-            if type(value) is not int or not 0 <= value <= most:
-                raise Invalid(f"ledger {field}", f"{value!r} is not an integer in 0 … {most}", "keep less of it")
+        for field, value, maximum in (("keep", self.keep, _MAX_KEEP), ("keep_bytes", self.keep_bytes, _MAX_BYTES)):
+            if type(value) is not int or not 0 <= value <= maximum:
+                raise Invalid(f"ledger {field}", f"{value!r} is not an integer in 0 … {maximum}", "keep less of it")
 
     def dropped(self, oldest: Iterable[tuple[Instant, int]], size: int, now: Instant) -> tuple[int, int]:
         """How many of the oldest records the rule gives up, and their bytes.

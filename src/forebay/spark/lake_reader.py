@@ -77,22 +77,22 @@ class Touched(NamedTuple):
         """Whether the file may hold one of them, by its statistics."""
         if self.column not in file.max_values:
             return False
-        least, most = file.min_values[self.column] >> self.shift, file.max_values[self.column] >> self.shift
-        first = bisect_left(self.buckets, least)
-        return first < len(self.buckets) and self.buckets[first] <= most
+        minimum, maximum = file.min_values[self.column] >> self.shift, file.max_values[self.column] >> self.shift
+        first = bisect_left(self.buckets, minimum)
+        return first < len(self.buckets) and self.buckets[first] <= maximum
 
 
 def touched(rows: DataFrame, column: str) -> Touched:
     """The numbers of a column."""
     known = rows.select(column).filter(F.col(column).isNotNull())
-    least, most = known.agg(F.min(column), F.max(column)).collect()[0]
-    shift = 0 if least is None else _shift(least, most)
+    minimum, maximum = known.agg(F.min(column), F.max(column)).collect()[0]
+    shift = 0 if minimum is None else _shift(minimum, maximum)
     found = known.select(F.shiftright(column, shift).alias("bucket")).distinct().collect()
     return Touched(column, shift, sorted(row.bucket for row in found))
 
 
-def _shift(least: int, most: int) -> int:
-    return max(0, (most - least).bit_length() - _BUCKET_BITS)
+def _shift(minimum: int, maximum: int) -> int:
+    return max(0, (maximum - minimum).bit_length() - _BUCKET_BITS)
 
 
 def local_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:

@@ -194,15 +194,15 @@ class _RawOptions:
             raise Invalid(f"option {name}", f"{value!r} is not one of its values", f"use {' or '.join(choices)}")
         return value
 
-    def count(self, name: str, default: int, most: int) -> int:
-        value = self._number(name, int, most)
+    def count(self, name: str, default: int, maximum: int) -> int:
+        value = self._number(name, int, maximum)
         return default if value is None else int(value)
 
-    def number(self, name: str, most: float) -> float | None:
-        value = self._number(name, float, most)
+    def number(self, name: str, maximum: float) -> float | None:
+        value = self._number(name, float, maximum)
         return None if value is None else float(value)
 
-    def _number(self, name: str, kind: type[Any], most: float) -> Any:
+    def _number(self, name: str, kind: type[Any], maximum: float) -> Any:
         text = self.text(name)
         if text is None:
             return None
@@ -210,6 +210,6 @@ class _RawOptions:
             value = kind(text)
         except ValueError:
             value = -1
-        if not 0 < value <= most:
-            raise Invalid(f"option {name}", f"{text!r} is not a number in 1 … {most:g}", "choose one of these")
+        if not 0 < value <= maximum:
+            raise Invalid(f"option {name}", f"{text!r} is not a number in 1 … {maximum:g}", "choose one of these")
         return value

@@ -216,5 +216,5 @@ def _height(point: tuple[float, float | None]) -> float:
     return point[1] or 0.0
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _cut(text: str, maximum: int) -> str:
+    return text if len(text) <= maximum else text[: maximum - 1] + "…"

@@ -38,9 +38,11 @@ class ReadRange(InputPartition):
     shift: int = 0
 
 
-def split(partition: int, start: int, end: int, parts: int, least: int = _MIN_PART, shift: int = 0) -> list[ReadRange]:
+def split(
+    partition: int, start: int, end: int, parts: int, minimum: int = _MIN_PART, shift: int = 0
+) -> list[ReadRange]:
     """Neighbouring ranges of about the same size, none of them empty."""
-    parts = max(1, min(parts, (end - start) // least))
+    parts = max(1, min(parts, (end - start) // minimum))
     bounds = [start + (end - start) * number // parts for number in range(parts + 1)]
     return [ReadRange(partition, low, high, shift) for low, high in pairwise(bounds) if low < high]
 
@@ -126,16 +128,16 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         extents = tail.extents()
         ends: list[int] = []
         skipped = start["skipped"]
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         for number, (start_offset, (first, following)) in enumerate(
             zip(self._padded(start, extents), extents, strict=True)
         ):
             begin = self._gap(number, start_offset, first) if start_offset < first else start_offset
             skipped += begin - start_offset
             end = following if self._target is None else min(following, max(begin, self._target[number]))
-            if most is not None:
+            if maximum is not None:
                 end = min(end, begin + max(1, self._reading.max_records // len(extents)))
-                end = tail.within(number, begin, end, max(1, most // len(extents)))
+                end = tail.within(number, begin, end, max(1, maximum // len(extents)))
             ends.append(max(begin, end))
         return {"next": self._keyed(ends), "skipped": skipped, "late": start.get("late", 0) + self._late(extents)}
 

@@ -96,12 +96,12 @@ def _numbers(redriven: RedriveCommit) -> list[int]:
     return list(asdict(redriven).values())
 
 
-def _chunks(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[tuple[int, str | None]]]:
+def _chunks(batches: Iterable[pa.RecordBatch], maximum: int) -> Iterator[list[tuple[int, str | None]]]:
     for batch in batches:
         ids = batch.column("id").to_pylist()
         payloads = batch.column("payload").to_pylist() if "payload" in batch.schema.names else [None] * len(ids)
         rows = list(zip(ids, payloads, strict=True))
-        yield from (rows[start : start + most] for start in range(0, len(rows), most))
+        yield from (rows[start : start + maximum] for start in range(0, len(rows), maximum))
 
 
 def _redrive_chunk(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool) -> RedriveCommit:

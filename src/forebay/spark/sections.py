@@ -100,8 +100,8 @@ def next_sections(
             if each.start >= following:
                 continue
             share = max(1, len(positions.known))
-            most = min(following, each.start + max(1, _MAX_RECORDS // share))
-            end = tail.within(each.partition, each.start, most, max(1, _MAX_EVENTS // share))
+            largest = min(following, each.start + max(1, _MAX_RECORDS // share))
+            end = tail.within(each.partition, each.start, largest, max(1, _MAX_EVENTS // share))
             shift = 0 if each.cell is None else at - each.start
             sections.append(Section(each, each.start, end, shift, end < following))
             at = end + shift

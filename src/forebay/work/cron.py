@@ -163,10 +163,12 @@ class Timetable(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         _check_word("overlap", self.overlap, OVERLAPS)
-        most = int(MAX_JITTER.total_seconds())
-        if type(self.jitter) is not int or not 0 <= self.jitter <= most:
+        maximum = int(MAX_JITTER.total_seconds())
+        if type(self.jitter) is not int or not 0 <= self.jitter <= maximum:
             raise Invalid(
-                "jitter", f"{self.jitter!r} is not a whole number of seconds in 0 … {most}", "choose one in that range"
+                "jitter",
+                f"{self.jitter!r} is not a whole number of seconds in 0 … {maximum}",
+                "choose one in that range",
             )
         if len(self.rule) > RULE_LENGTH:
             raise Invalid("rule", f"{len(self.rule)} characters with its options", f"the limit is {RULE_LENGTH}")
@@ -304,11 +306,11 @@ def _meaning(rule: str) -> _Meaning:
     if rule.startswith("@"):
         word, _, length = rule.lower().partition(" ")
         if word == "@every":
-            most = int(MAX_DURATION.total_seconds())
+            maximum = int(MAX_DURATION.total_seconds())
             every = _seconds("rule @every", length)
-            if not 1 <= every <= most:
+            if not 1 <= every <= maximum:
                 raise Invalid(
-                    "rule @every", f"{_quoted(length)} is not in 1s … {most}s", "choose an interval in that range"
+                    "rule @every", f"{_quoted(length)} is not in 1s … {maximum}s", "choose an interval in that range"
                 )
             return _Meaning(every, "", False)
         if rule.lower() not in MACROS:

@@ -179,8 +179,8 @@ class JobLog:
         if not refused:
             return
         count = sum(refused.values())
-        most = sorted(refused, key=lambda key: -refused[key])[:_SUMMARY_NAMES]
-        named = ", ".join(f"{' '.join(key) if isinstance(key, tuple) else key} {refused[key]:,}" for key in most)
+        top = sorted(refused, key=lambda key: -refused[key])[:_SUMMARY_NAMES]
+        named = ", ".join(f"{' '.join(key) if isinstance(key, tuple) else key} {refused[key]:,}" for key in top)
         text = f"{many(count, 'job record')} left out by the rate limit: {named}"
         _handle(logging.WARNING, text, {"event": "suppressed", "suppressed": count})
 

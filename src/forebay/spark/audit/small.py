@@ -121,8 +121,8 @@ class SmallCase:
         if receipts is None:
             return {}
         own = receipts.filter(pc.is_in(receipts["job_id"], value_set=pa.array(sorted(jobs), pa.int64())))
-        least = own.group_by("job_id").aggregate([("seq", "min")])
-        return dict(zip(least["job_id"].to_pylist(), least["seq_min"].to_pylist(), strict=True))
+        minimum = own.group_by("job_id").aggregate([("seq", "min")])
+        return dict(zip(minimum["job_id"].to_pylist(), minimum["seq_min"].to_pylist(), strict=True))
 
 
 def _extent(events: pa.Table, begin: int) -> LedgerExtent | None:

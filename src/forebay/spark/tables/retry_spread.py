@@ -49,13 +49,13 @@ def retry_spread(events: DataFrame) -> DataFrame:
         (F.max("delay") / 1e6).alias("delay_max"),
     )
     alike = drawn.groupBy(*_KEY, F.round(F.col("delay") / 1e3).alias("length")).count()
-    most = alike.groupBy(*_KEY).agg(F.max("count").alias("alike"))
+    largest = alike.groupBy(*_KEY).agg(F.max("count").alias("alike"))
     failed, back = F.date_trunc("second", "event_at").alias("failed"), F.date_trunc("second", "next_at").alias("back")
     bins = drawn.groupBy(*_KEY, failed, back).count()
     crowd = bins.groupBy(*_KEY, "failed").agg(F.sum("count").alias("jobs"), F.max("count").alias("burst"))
     crowds = crowd.filter(F.col("jobs") >= CROWD).groupBy(*_KEY)
     bursts = crowds.agg(F.count("*").alias("crowds"), F.max(F.col("burst") / F.col("jobs")).alias("burst"))
-    rows = whole.join(most, _KEY).join(bursts, _KEY, "left")
+    rows = whole.join(largest, _KEY).join(bursts, _KEY, "left")
     columns = {f"delay_p{each}": percentile("delay_sketch", each) for each in PERCENTILES}
     columns |= {"same_delay": F.col("alike") / F.col("retries"), "crowds": F.coalesce("crowds", F.lit(0))}
     return rows.withColumns(columns).select(*RETRY_SPREAD.names)

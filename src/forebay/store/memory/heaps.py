@@ -93,18 +93,18 @@ class LazyHeap(Generic[T]):
                 things.append(item[2])
         return things
 
-    def before(self, key: int, number: int, most: int, counts: Callable[[T], bool] = lambda _: True) -> int:
-        """How many things go before this one, `most` at most. Only those, and what hangs below them, are looked at."""
+    def before(self, key: int, number: int, maximum: int, counts: Callable[[T], bool] = lambda _: True) -> int:
+        """How many things go before this one, `maximum` at most. Only those, and what hangs below them, are read."""
         items, mine = self.items, (key, number)
         found: dict[tuple[int, int], int] = {}
         places = [0]
-        while places and len(found) < most + self._dead_count:
+        while places and len(found) < maximum + self._dead_count:
             place = places.pop()
             if place < len(items) and items[place][:2] < mine:
                 places += (2 * place + 1, 2 * place + 2)
                 if counts(items[place][2]):
                     found[items[place][:2]] = found.get(items[place][:2], 0) + 1
-        return min(most, sum(times > self._dead.get(name, 0) for name, times in found.items()))
+        return min(maximum, sum(times > self._dead.get(name, 0) for name, times in found.items()))
 
     def forget(self, key: int, number: int) -> None:
         """The entry, wherever it is, is dead."""

@@ -272,8 +272,8 @@ class Index:
 
     def _excess(self, queue: str) -> int:
         state = self.queues[queue]
-        most = state.stamper.max_dead
-        return 0 if most is None else state.counts[State.DEAD] - most
+        maximum = state.stamper.max_dead
+        return 0 if maximum is None else state.counts[State.DEAD] - maximum
 
     def next_due(self, now: Instant) -> Instant | None:
         """When the next row falls due, or the next rate opens that holds ready rows."""

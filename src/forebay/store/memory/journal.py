@@ -154,9 +154,11 @@ class Journal:
         a chunk may already hold the effect of a later record if replaying that record does no harm.
         A failure leaves the journal running and the older snapshot in force.
         """
-        least = max(self._snapshots, default=1)
-        if not least <= lsn <= self.lsn:
-            raise ValueError(f"snapshot at {lsn}: older than {least} is of no use, newer than {self.lsn} is not there")
+        minimum = max(self._snapshots, default=1)
+        if not minimum <= lsn <= self.lsn:
+            raise ValueError(
+                f"snapshot at {lsn}: older than {minimum} is of no use, newer than {self.lsn} is not there"
+            )
         replayed = self._bytes_since_snapshot
         try:
             size = write_snapshot(self._disk, self._opened.directory, lsn, self._then_sync(chunks))

@@ -179,9 +179,9 @@ class PlainRows(LaneRows):
             rows.append(self.pop())
         return rows
 
-    def before(self, key: int, number: int, most: int, counts: Callable[[JobRow], bool] = lambda _: True) -> int:
-        odd = 0 if self.odd is None else self.odd.before(key, number, most, counts)
-        return min(most, super().before(key, number, most, counts) + odd)
+    def before(self, key: int, number: int, maximum: int, counts: Callable[[JobRow], bool] = lambda _: True) -> int:
+        odd = 0 if self.odd is None else self.odd.before(key, number, maximum, counts)
+        return min(maximum, super().before(key, number, maximum, counts) + odd)
 
     def walk(self) -> Iterator[RankedRow]:
         return super().walk() if self.odd is None else merge(super().walk(), self.odd.walk())
@@ -307,9 +307,9 @@ class QueueState:
         heads = (ages[0] if ages else None, self._single.oldest())
         return max((now - head[2].due_at for head in heads if head is not None and head[2].due_at < now), default=0)
 
-    def ahead(self, row: JobRow, most: int) -> int:
-        """How many ready rows of its lane are ahead of this one, up to `most`."""
-        return self._ready(row).before(row.rank, row.entry.id, most)
+    def ahead(self, row: JobRow, maximum: int) -> int:
+        """How many ready rows of its lane are ahead of this one, up to `maximum`."""
+        return self._ready(row).before(row.rank, row.entry.id, maximum)
 
     def walk(self, lane: LaneName) -> Iterator[RankedRow]:
         """The ready rows of a lane, in order; nothing may change meanwhile."""

@@ -94,8 +94,8 @@ class _Part:
         self.taken = Tally()
 
     def has_room(self, draft: Draft) -> bool:
-        most = _MAX_PART if self.copied else MAX_BATCH
-        return len(self.drafts) < most and self.size + len(draft.body) <= BATCH_BYTES
+        maximum = _MAX_PART if self.copied else MAX_BATCH
+        return len(self.drafts) < maximum and self.size + len(draft.body) <= BATCH_BYTES
 
     def add(self, draft: Draft) -> None:
         self.drafts.append(draft)

@@ -124,7 +124,7 @@ class Database:
 
     def patiently(self, action: Callable[[], T]) -> T:
         """Do it as soon as no other process has the lock; counted in pauses, so that no clock is read."""
-        waited, most = 0.0, 2 * _MIN_PAUSE
+        waited, maximum = 0.0, 2 * _MIN_PAUSE
         while True:
             try:
                 return action()
@@ -134,10 +134,10 @@ class Database:
                 if waited >= self._patience:
                     reason = f"locked by another process for {self._patience:g} s"
                     raise StoreFailed(self.name, reason) from error
-            pause = uniform(_MIN_PAUSE, most)
+            pause = uniform(_MIN_PAUSE, maximum)
             sleep(pause)
             waited += pause
-            most = min(most * _PAUSE_GROWTH, _MAX_PAUSE)
+            maximum = min(maximum * _PAUSE_GROWTH, _MAX_PAUSE)
 
     @contextmanager
     def failing(self) -> Iterator[None]:

@@ -80,11 +80,11 @@ class StoreWaiters:
         topics: Sequence[Topic],
         end: Instant,
         find: Callable[[sqlite3.Connection], list[T]],
-        least: Duration = _MIN_POLL,
+        minimum: Duration = _MIN_POLL,
     ) -> list[T]:
         """What `find` returns once it is not empty. Topics: jobs that may end, owners of jobs to cancel.
 
-        `least`: the shortest interval between two polls of the file.
+        `minimum`: the shortest interval between two polls of the file.
         """
         signal = Event()
         found: list[T] = []
@@ -99,7 +99,7 @@ class StoreWaiters:
                 self._watchers.setdefault(topic, set()).add(signal)
         try:
             with self._database.reader() as connection:
-                self._poll(connection, signal, end, ready, signal.clear, least)
+                self._poll(connection, signal, end, ready, signal.clear, minimum)
         finally:
             with self._guard:
                 self.registered -= 1
@@ -156,7 +156,7 @@ class StoreWaiters:
         end: Instant,
         ready: ReadReady,
         again: Callable[[], bool | None],
-        least: Duration = _MIN_POLL,
+        minimum: Duration = _MIN_POLL,
     ) -> bool:
         """Until the tables have something, or `again`, which is called before they are read again, returns true."""
         version = self._database.patiently(lambda: _version(connection))
@@ -165,7 +165,7 @@ class StoreWaiters:
             now = self._time.now()
             if self._closed or wake_at <= now or end <= now:
                 return self._closed or wake_at <= now
-            interval = max(least, min(_MAX_POLL, (now - self._changed_at) // _POLL_FRACTION))
+            interval = max(minimum, min(_MAX_POLL, (now - self._changed_at) // _POLL_FRACTION))
             self._clock.wait(signal, min(wake_at - now, end - now, interval))
             seen = self._database.patiently(lambda: _version(connection))
             if seen != version or signal.is_set():
