@@ -11,6 +11,13 @@ _SOURCES = ("tests/stores/test_cells_sources.py",)
 
 CELL_MUTANTS = [
     Mutant(
+        "a bounded queue moves above its bound unasked",
+        f"{_HOME}/moving.py",
+        "            if not allow_over:\n",
+        "            if False:\n",
+        (*_MOVES, "-k", "bounded_queue"),
+    ),
+    Mutant(
         "each cell promotes up to the limit",
         f"{_HOME}/jobs.py",
         "            left -= promotion.ready\n",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, QueueFull
 from forebay.core.instant import minutes
 from forebay.core.job import Draft, State
 from forebay.core.lease import Settled
 from forebay.core.outcome import Ack, DeadLetter, Failure
-from forebay.core.policy import AtMost, InOrder, KeepFor, LatestWins, Moved, Rate, Retained, Until
+from forebay.core.policy import AtMost, Bounded, InOrder, KeepFor, LatestWins, Moved, Rate, Retained, Until
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.backend import Backend
@@ -321,6 +321,24 @@ def test_what_cannot_move_is_refused_by_name(
     with pytest.raises(Invalid, match=complaint):
         mover_of(store).start(["mail"], source, target)
     assert store.backend.group.map.version == 1
+
+
+def test_a_bounded_queue_moves_only_if_it_may_be_above_its_bound_meanwhile(cells_fixture: CellsFixture) -> None:
+    store = cells_fixture.open()
+    store.put_spec(QueueSpec(name="mail", capacity=Bounded(2)))
+    store.enqueue([Draft("work", queue="mail")] * 2)
+    mover = mover_of(store)
+    refusal = r"its bound of 2 counts only .* --allow-over"
+    with pytest.raises(Invalid, match=refusal):
+        mover.start(["mail"], "a", "b")
+    with pytest.raises(Invalid, match=refusal):
+        mover.drain("a", "b")
+    mover.start(["mail"], "a", "b", allow_over=True)
+    mover.advance()
+    store.enqueue([Draft("work", queue="mail")] * 2)
+    with pytest.raises(QueueFull):
+        store.enqueue([Draft("work", queue="mail")])
+    assert store.backlog(["mail"])[0].depth == 4
 
 
 def test_jobs_that_would_wait_for_others_refuse_a_move(cells_fixture: CellsFixture) -> None:

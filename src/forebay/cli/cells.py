@@ -125,7 +125,7 @@ def _move(call: Invocation) -> int:
             return OK
         if args.source is None:
             raise Invalid("--from", "it is missing", "name the cell that the queues leave, or some --partition")
-        mover.start(args.queues, args.source, args.target)
+        mover.start(args.queues, args.source, args.target, allow_over=args.allow_over)
         return _follow(call, mover, lambda: None)
 
 
@@ -134,7 +134,7 @@ def _drain(call: Invocation) -> int:
         mover = _mover(store)
 
         def drain() -> None:
-            mover.drain(call.args.cell, call.args.target)
+            mover.drain(call.args.cell, call.args.target, allow_over=call.args.allow_over)
 
         drain()
         return _follow(call, mover, drain)
@@ -172,6 +172,9 @@ def _show(call: Invocation, state: "MoveState") -> None:
 def _target_argument(parser: ArgumentParser) -> None:
     parser.add_argument("--to", dest="target", metavar="CELL", required=True, help="the cell that takes new jobs")
     parser.add_argument("--no-wait", action="store_true", help="do not wait for the jobs of the source")
+    parser.add_argument(
+        "--allow-over", action="store_true", help="move bounded queues, which may be above their bound meanwhile"
+    )
 
 
 def _move_arguments(parser: ArgumentParser) -> None:

@@ -48,9 +48,9 @@ class SimMover(Process):
         world.record(f"moves {queues} from {source} to {target}")
         try:
             if world.chance(0.1):
-                self._mover.drain(source, target)
+                self._mover.drain(source, target, allow_over=True)
             else:
-                self._mover.start(queues, source, target)
+                self._mover.start(queues, source, target, allow_over=True)
         except Invalid as error:
             world.record(f"refused: {error}")
 

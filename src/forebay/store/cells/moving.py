@@ -23,7 +23,7 @@ from forebay.core.errors import Invalid
 from forebay.core.humanize import format_duration
 from forebay.core.instant import Duration, micros
 from forebay.core.limits import MAX_BATCH
-from forebay.core.policy import Moved, terms_of
+from forebay.core.policy import Bounded, Moved, terms_of
 from forebay.core.spec import QueueSpec
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
@@ -90,20 +90,20 @@ class Mover:
             after = page[-1]
         return sorted(placed)
 
-    def start(self, queues: Sequence[str], source: str, target: str) -> None:
+    def start(self, queues: Sequence[str], source: str, target: str, *, allow_over: bool = False) -> None:
         """Begin to move what these queues have in a cell; a move that has begun already goes on."""
         self._group.refresh()
         moves = {queue: self._map.move(queue) for queue in queues}
         begun = {queue for queue, move in moves.items() if move and (move.source, move.target) == (source, target)}
         if new := [queue for queue in queues if queue not in begun]:
-            self._publish("closing", self._moved(new, self._cell(source), self._cell(target)))
+            self._publish("closing", self._moved(new, self._cell(source), self._cell(target), allow_over))
 
-    def drain(self, source: str, target: str) -> None:
+    def drain(self, source: str, target: str, *, allow_over: bool = False) -> None:
         """Begin to move all queues of a cell, and let new ones live in the target."""
         self._group.refresh()
         others = self._map.queues[OTHERS]
         after = replace(others, cells=tuple(target if name == source else name for name in others.cells))
-        cells = self._moved(self.queues_in(source), self._cell(source), self._cell(target))
+        cells = self._moved(self.queues_in(source), self._cell(source), self._cell(target), allow_over)
         cells = self._with_strays(replace(cells, queues=cells.queues | {OTHERS: after}), self._cell(source))
         if cells != self._map:
             self._publish("closing", cells)
@@ -141,11 +141,13 @@ class Mover:
         self._group.refresh()
         return [state for queue in list(self._map.moves) for state in self._advance(queue)]
 
-    def _moved(self, queues: Sequence[str], source: Cell, target: Cell) -> CellMap:
-        """The map with new moves, which are prepared in the target."""
+    def _moved(self, queues: Sequence[str], source: Cell, target: Cell, allow_over: bool) -> CellMap:
+        """The map with new moves, which are prepared in the target. `allow_over`: see `_check_bound`."""
         cells = self._map
         specs = {queue: self._spec(queue, source) for queue in queues}
         for spec in specs.values():
+            if not allow_over:
+                _check_bound(spec)
             cells = self._with_move(cells, spec, source, target)
         self._check(cells)
         for queue, spec in specs.items():
@@ -281,6 +283,13 @@ class Mover:
 def _held(spec: QueueSpec) -> bool:
     """Whether jobs that run in two cells at once would break a promise."""
     return bool(terms_of(spec.eligibility)) or spec.merge is not None
+
+
+def _check_bound(spec: QueueSpec) -> None:
+    """The target counts its own jobs only, so both cells together may hold more than the bound."""
+    if isinstance(spec.capacity, Bounded):
+        reason = f"its bound of {spec.capacity.limit} counts only the jobs of the target while it moves"
+        raise Invalid(f"queue {spec.name}", reason, "allow more for as long as the move takes: --allow-over")
 
 
 def _is_closed(spec: QueueSpec) -> bool:
