@@ -130,7 +130,7 @@ TABLE: Final = {
     "GET /ui/bulk/new": Row(roles=OPERATE, foreign=200),
     "POST /ui/bulk": Row(roles=OPERATE, own=303, foreign=303, form={"act": "cancel", "queue": "{queue}"}),
     "GET /ui/bulk/{action_id}": Row(roles=OPERATE, thing="move"),
-    "POST /ui/bulk/{action_id}/go": Row(roles=OPERATE, own=303, thing="move", form={}),
+    "POST /ui/bulk/{action_id}/start": Row(roles=OPERATE, own=303, thing="move", form={}),
     "POST /ui/bulk/{action_id}/stop": Row(roles=OPERATE, own=303, thing="move", form={}),
     "GET /ui/schedules": Row(roles=VIEW, foreign=200),
     "GET /ui/schedules/{name}": Row(roles=VIEW, thing="cron"),
@@ -254,7 +254,7 @@ class World:
         mover = self.visitors[role if role in OPERATE else Role.OPERATOR] if queue == OWN else self._stranger
         page = mover.post("/ui/bulk", data={"act": "cancel", "queue": queue}).headers["location"]
         for _ in range(1_000):
-            if f"{page}/go" in mover.get(page).text:
+            if f"{page}/start" in mover.get(page).text:
                 return str(page.rsplit("/", 1)[1])
         raise AssertionError("the dry run does not end")
 
