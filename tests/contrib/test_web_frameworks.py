@@ -288,7 +288,9 @@ def test_the_session_of_flask_sqlalchemy(database: str) -> None:
     @fb.job(keep_result=True)
     def send_receipt(order: int) -> str:
         with app.app_context():
-            return f"receipt for {db.session.get(Order, order).item}"
+            placed = db.session.get(Order, order)
+            assert placed is not None
+            return f"receipt for {placed.item}"
 
     @app.post("/orders")
     def order() -> tuple[dict[str, int | None], int]:

@@ -164,9 +164,12 @@ class Site:
                 assert done.get(seq), f"seq {seq} is done and has no effect"
 
     def end(self, process: subprocess.Popen[bytes], signals: int = 1) -> int:
+        """The exit code after these signals; with another than 0, the log of the processes is printed for the report."""
         for _ in range(signals):
             process.send_signal(signal.SIGTERM)
-        return process.wait(PATIENCE)
+        if code := process.wait(PATIENCE):
+            print(self.log.read_text(errors="replace")[-8_000:])
+        return code
 
     def close(self) -> None:
         """Everything is stopped, by force if need be; then nothing that ever loaded the app may be alive."""
