@@ -26,6 +26,13 @@ CELL_MUTANTS = [
         (*_TESTS, "-k", "promotions"),
     ),
     Mutant(
+        "a cell in which much is due keeps promotions from the others",
+        f"{_HOME}/jobs.py",
+        "        start = next(self._promotions) % len(self._group.cells)\n",
+        "        start = 0\n",
+        (*_TESTS, "-k", "much_is_due"),
+    ),
+    Mutant(
         "what one cell has redriven is forgotten when another one refuses",
         f"{_HOME}/cell_group.py",
         "                if number == 0 and not isinstance(error, StoreFailed):\n",
