@@ -255,13 +255,21 @@ def test_a_home_that_is_closed_all_the_same_is_opened_by_its_spec(cells_fixture:
     assert cell_of(store.enqueue([Draft("work", queue="mail")])[0].id) == 0
 
 
-def test_a_cell_that_was_closed_by_a_map_that_no_cell_shows_stays_closed(cells_fixture: CellsFixture) -> None:
+def test_a_cell_that_was_closed_by_a_map_that_no_cell_shows_stays_closed(
+    cells_fixture: CellsFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = cells_fixture.open()
     store.put_spec(CAPPED)
     cells_fixture.open_cell("memory://a").put_spec(QueueSpec(name="mail", capacity=Moved(version=9)))
+    for each in (store, store.cells()["a"]):
+        with pytest.raises(QueueMoved, match="queue mail: it has left this cell by version 9 of the map"):
+            each.put_spec(CAPPED)
+
+    def fail(_: str) -> None:
+        raise StoreFailed("the store", "it is out of reach", "call it again")
+
+    monkeypatch.setattr(cells_fixture.open_cell("memory://c"), "extent", fail)
     with pytest.raises(
         StoreFailed, match=r"queue mail failed: .* version 9 of the map, which no cell that answers has"
     ):
         store.put_spec(CAPPED)
-    with pytest.raises(QueueMoved, match="queue mail: it has left this cell by version 9 of the map"):
-        store.cells()["a"].put_spec(CAPPED)

@@ -10,6 +10,9 @@ from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import SECOND, Harness
 from forebay_proof.conformance.racing import RacingCall, answers, race
 
+_CLOSED = 1_000_000
+"""The version of a map that no process of these cases has, also where the store itself is several cells."""
+
 
 def _blocking(h: Harness, limit: int = 1) -> None:
     h.spec(capacity=Bounded(limit, when_full=Block(timeout=hours(1))))
@@ -171,15 +174,15 @@ def a_queue_that_has_moved_accepts_nothing_and_finishes_what_it_has(h: Harness) 
 @case
 def an_older_map_does_not_open_a_queue_that_has_moved(h: Harness) -> None:
     h.spec()
-    h.spec(capacity=Moved(version=3))
+    h.spec(capacity=Moved(version=_CLOSED))
     with h.unchanged():
-        assert refused(QueueMoved, h.spec).version == 3
+        assert refused(QueueMoved, h.spec).version == _CLOSED
         refused(QueueMoved, lambda: h.spec(capacity=Bounded(5)))
-        refused(QueueMoved, lambda: h.spec(capacity=Moved(version=2)))
-        refused(QueueMoved, lambda: h.spec(capacity=Moved(version=2, released=True)))
-    h.spec(capacity=Moved(version=4), routing=Routing(7))
-    refused(QueueMoved, lambda: h.spec(capacity=Moved(version=3, released=True)))
-    h.spec(capacity=Moved(version=4, released=True))
+        refused(QueueMoved, lambda: h.spec(capacity=Moved(version=_CLOSED - 1)))
+        refused(QueueMoved, lambda: h.spec(capacity=Moved(version=_CLOSED - 1, released=True)))
+    h.spec(capacity=Moved(version=_CLOSED + 1), routing=Routing(7))
+    refused(QueueMoved, lambda: h.spec(capacity=Moved(version=_CLOSED, released=True)))
+    h.spec(capacity=Moved(version=_CLOSED + 1, released=True))
     refused(QueueFull, h.one)
     h.spec()
     assert h.one()
@@ -187,7 +190,7 @@ def an_older_map_does_not_open_a_queue_that_has_moved(h: Harness) -> None:
 
 @case
 def racing_specs_leave_a_queue_closed_that_has_moved(h: Harness) -> None:
-    for version in range(1, 9):
+    for version in range(_CLOSED, _CLOSED + 8):
         h.spec(capacity=Moved(version=version - 1, released=True))
         h.spec()
 

@@ -70,8 +70,11 @@ class Control:
         raise StoreFailed(f"queue {spec.name}", reason, "call it again")
 
     def _follow(self, moved: QueueMoved) -> None:
+        """The map by which a cell was closed is in that cell, or, if its mover was stopped, at least in one of them."""
         self._group.refresh()
         if self._group.map.version < moved.version:
+            if all(cell.guard.down is None for cell in self._group.cells):
+                raise moved
             reason = f"it has left a cell by version {moved.version} of the map, which no cell that answers has"
             raise StoreFailed(moved.field, reason, "call it again when all cells answer") from moved
 
