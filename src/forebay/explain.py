@@ -35,11 +35,18 @@ def explain(store: Store, job_id: int) -> list[str]:
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
     backlog, workers = store.backlog([job.queue])[0], store.workers("", MAX_BATCH)
     found = reasons(job, backlog, store.now(), position_of(store, job), workers)
-    return [*(_in_cells(store, job, found) if isinstance(store, Cellular) else found), spec.vector()]
+    return [*with_cell(store, job, found), spec.vector()]
 
 
-def _in_cells(store: Cellular, job: Job, found: list[str]) -> list[str]:
-    """The same sentences with the cell of the job; what holds it in a move decides before all else."""
+def cells_of(store: Store, queue: str) -> tuple[str, ...]:
+    """The cells of a queue; none where the store has no cells."""
+    return tuple(store.homes(queue)) if isinstance(store, Cellular) else ()
+
+
+def with_cell(store: Store, job: Job, found: list[str]) -> list[str]:
+    """The same sentences with the cell of the job, if any; what holds it in a move decides before all else."""
+    if not isinstance(store, Cellular):
+        return found
     home = store.home(job.id)
     name = next(name for name, cell in store.cells().items() if cell is home)
     held_by = None if job.state.terminal else store.held_by(job)

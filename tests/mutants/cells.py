@@ -7,6 +7,7 @@ _TESTS = ("tests/stores/test_cells.py",)
 _EVENTS = ("tests/stores/test_cells_events.py",)
 _SIMULATED = ("tests/sim/test_cells.py",)
 _MOVES = ("tests/stores/test_cells_moves.py",)
+_SPECS = ("tests/stores/test_cells_moves_specs.py",)
 _SOURCES = ("tests/stores/test_cells_sources.py",)
 
 CELL_MUTANTS = [
@@ -23,6 +24,13 @@ CELL_MUTANTS = [
         "            left -= promotion.ready\n",
         "",
         (*_TESTS, "-k", "promotions"),
+    ),
+    Mutant(
+        "a cell in which much is due keeps promotions from the others",
+        f"{_HOME}/jobs.py",
+        "        start = next(self._promotions) % len(self._group.cells)\n",
+        "        start = 0\n",
+        (*_TESTS, "-k", "much_is_due"),
     ),
     Mutant(
         "what one cell has redriven is forgotten when another one refuses",
@@ -209,8 +217,8 @@ CELL_MUTANTS = [
     Mutant(
         "drafts that are routed by an old map are accepted by the cell that their queue has left",
         f"{_HOME}/moving.py",
-        "            source.put_spec(closed(spec))\n",
-        "            pass\n",
+        "                source.put_spec(closed(spec, version))\n",
+        "                pass\n",
         (*_SIMULATED, "-k", "four_cells"),
     ),
     Mutant(
@@ -315,8 +323,8 @@ CELL_MUTANTS = [
     Mutant(
         "the cell that a queue leaves goes on accepting jobs",
         f"{_HOME}/moving.py",
-        "            source.put_spec(closed(spec))\n",
-        "",
+        "                source.put_spec(closed(spec, version))\n",
+        "                pass\n",
         (*_MOVES, "-k", "stopped_at_any_write"),
     ),
     Mutant(
@@ -350,9 +358,75 @@ CELL_MUTANTS = [
     Mutant(
         "a spec that is put again reopens the cell that the queue left",
         f"{_HOME}/control.py",
-        "            cell.put_spec(closed(spec) if cell.name == left else spec)\n",
-        "            cell.put_spec(spec)\n",
+        "            cell.put_spec(closed(spec, cells.version))\n",
+        "            put_open(cell, spec, 10**6)\n",
         (*_MOVES, "-k", "moves_back"),
+    ),
+    Mutant(
+        "a spec of an older map opens the cell that its queue has left",
+        "src/forebay/engine/control.py",
+        "    check_moved(known, spec)\n",
+        "",
+        (*_SPECS, "-k", "arrives_late"),
+    ),
+    Mutant(
+        "a spec of an older map opens the cell that its queue has left, in the simulation",
+        "src/forebay/engine/control.py",
+        "    check_moved(known, spec)\n",
+        "",
+        (*_SIMULATED, "-k", "four_cells"),
+    ),
+    Mutant(
+        "a cell that was closed by a newer map is released by an older one",
+        "src/forebay/engine/control.py",
+        " or spec.capacity.version < known.capacity.version:\n",
+        ":\n",
+        (*_SPECS, "-k", "was_stopped"),
+    ),
+    Mutant(
+        "a spec of an older map opens the cell that its queue has left, in Redis",
+        "src/forebay/store/redis/control.py",
+        "            check_moved(next((known for known in specs if known.name == name), None), spec)\n",
+        "",
+        ("tests/stores/test_conformance.py", "-k", "redis-capacity"),
+    ),
+    Mutant(
+        "an edit does not follow a move that begins meanwhile",
+        f"{_HOME}/control.py",
+        "                self._group.named(name).guard.probe()\n",
+        "                pass\n",
+        (*_SPECS, "-k", "just_before"),
+    ),
+    Mutant(
+        "an edit that was put before a move was known stays in the source",
+        f"{_HOME}/moving.py",
+        "            self._copy_spec(queue, source, target, cells.version)\n",
+        "",
+        (*_SPECS, "-k", "goes_along"),
+    ),
+    Mutant(
+        "what a cell accepted before it was closed again does not count",
+        f"{_HOME}/moving.py",
+        "            self._close(queue, source, cells.version)\n"
+        "        # Read behind the closing: what was accepted before it counts.\n"
+        "        (backlog,) = source.backlog([queue])\n",
+        "            before = source.backlog([queue])\n            self._close(queue, source, cells.version)\n"
+        "        else:\n            before = source.backlog([queue])\n        (backlog,) = before\n",
+        (*_SPECS, "-k", "closed_again"),
+    ),
+    Mutant(
+        "a mover that is overtaken sets a move back",
+        f"{_HOME}/moving.py",
+        "        if cells.move(queue) != known:\n",
+        "        if False:\n",
+        (*_SPECS, "-k", "overtaken"),
+    ),
+    Mutant(
+        "a mover that cannot read a spec takes the default",
+        f"{_HOME}/moving.py",
+        "(spec for spec in cell.read_specs() if spec.name == queue), QueueSpec",
+        "(spec for spec in cell.specs() if spec.name == queue), QueueSpec",
+        (*_SPECS, "-k", "cannot_read"),
     ),
     Mutant(
         "a schedule that was paused for a move stays paused",

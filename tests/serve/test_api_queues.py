@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from forebay.core.instant import to_datetime
 from forebay.core.job import Draft, State
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry
-from forebay.core.policy import DeadLetters, Retained, Routing
+from forebay.core.policy import DeadLetters, Moved, Retained, Routing
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
@@ -81,6 +81,12 @@ def test_a_spec_that_makes_no_sense_is_refused(site: Site) -> None:
     client.put("/queues/log", json={"retention": {"type": "retained"}})
     problem(client.put("/queues/log", json={}), 409, "wrong-kind")
     problem(client.post("/jobs", json={"kind": "a", "queue": "log"}), 409, "wrong-kind")
+
+
+def test_a_queue_that_has_left_the_cell_is_not_opened(site: Site, store: Store) -> None:
+    store.put_spec(QueueSpec(name="mail", capacity=Moved(version=3)))
+    refused = problem(site.client(Role.ADMIN).put("/queues/mail", json={}), 409, "queue-moved")
+    assert (refused["queue"], refused["version"]) == ("mail", 3)
 
 
 def test_only_queues_that_are_reached_are_listed_and_logs_are_not(site: Site, store: Store) -> None:

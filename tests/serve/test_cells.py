@@ -49,6 +49,11 @@ def test_the_pages_and_the_api_show_jobs_of_all_cells(tmp_path: Path, serve_on: 
     with site.client(Role.ADMIN) as client:
         for job_id in ids:
             assert client.get(f"/jobs/{job_id}").json()["id"] == job_id
+            sentences = client.get(f"/jobs/{job_id}/explain").json()["sentences"]
+            assert f"it lives in cell c{cell_of(job_id)}" in sentences
+        homes = {each["name"]: each["cells"] for each in client.get("/queues").json()["queues"]}
+        assert homes == {queue: [f"c{cell_of(job_id)}"] for queue, job_id in zip(queues, ids, strict=True)}
+        assert client.get("/queues/mail").json()["cells"] == homes["mail"]
         metrics = client.get("/metrics").text
         assert all(f'queue="{queue}"' in metrics for queue in queues)
         for cell in ("c0", "c1"):
@@ -59,6 +64,12 @@ def test_the_pages_and_the_api_show_jobs_of_all_cells(tmp_path: Path, serve_on: 
     with visitor(site, Role.ADMIN) as admin:
         for page in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/queues/mail", *(f"/ui/jobs/{job_id}" for job_id in ids)):
             assert admin.client.get(page).status_code == 200, page
+        for queue, job_id in zip(queues, ids, strict=True):
+            assert f"It lives in cell c{cell_of(job_id)}." in admin.client.get(f"/ui/jobs/{job_id}").text
+            assert f"It lives in cell c{cell_of(job_id)}." in admin.client.get(f"/ui/queues/{queue}").text
+    with site.client(Role.VIEWER, tenant="acme") as tenant:
+        (own,) = store.enqueue([Draft("work", queue="mail", tenant="acme")])
+        assert not any("cell" in each for each in tenant.get(f"/jobs/{own.id}/explain").json()["sentences"])
     store.close()
 
 

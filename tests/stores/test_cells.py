@@ -274,6 +274,13 @@ def test_a_limit_of_promotions_is_that_of_all_cells(homes: Homes) -> None:
         assert [store.promote(limit).ready for limit in (1, 2, 2)] == [1, 2, 1]
 
 
+def test_a_cell_in_which_much_is_due_does_not_keep_promotions_from_the_others(homes: Homes) -> None:
+    with opened(homes, file('mail = "a"\nnews = "b"')) as store:
+        store.enqueue([Draft("work", queue=queue, delay=1) for queue in ("mail", "mail", "mail", "mail", "news")])
+        assert [store.promote(1).ready for _ in range(2)] == [1, 1]
+        assert [cell.promote(10).ready for cell in store.cells().values()] == [3, 0]
+
+
 @pytest.mark.parametrize("verb", ["redrive", "replace"])
 def test_a_redrive_and_a_replacement_over_several_cells_say_what_is_done(verb: str, homes: Homes) -> None:
     with opened(homes, file('mail = "a"\nnews = "b"')) as store:

@@ -26,6 +26,7 @@ from forebay.core.errors import (
     PartlyDone,
     PayloadInvalid,
     QueueFull,
+    QueueMoved,
     ResultPending,
     SealBroken,
     StoreFailed,
@@ -83,6 +84,11 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
         WrongQueueKind("orders", False),
         {"name": "orders", "is_log": False},
         ["orders", "remove-on-ack queue", "enqueue and claim"],
+    ),
+    (
+        QueueMoved("email", 7),
+        {"queue": "email", "version": 7},
+        ["queue email", "left this cell", "version 7", "put its spec through cells:"],
     ),
     (
         QueueFull("email", 100, 100, 1, 2.5),
@@ -174,9 +180,9 @@ def test_no_error_is_left_out() -> None:
 def test_one_except_catches_them_all() -> None:
     assert all(isinstance(error, ForebayError) for error, _, _ in EXAMPLES)
     assert issubclass(Invalid, ValueError)
-    assert all(issubclass(kind, Invalid) for kind in (PayloadInvalid, BatchTooLarge, WrongQueueKind))
+    assert all(issubclass(kind, Invalid) for kind in (PayloadInvalid, BatchTooLarge, QueueMoved, WrongQueueKind))
 
 
 def test_what_is_refused_before_anything_is_written_is_invalid_and_the_rest_is_not() -> None:
     invalid = {type(error) for error, _, _ in EXAMPLES if isinstance(error, Invalid)}
-    assert invalid == {Invalid, PayloadInvalid, BatchTooLarge, WrongQueueKind}
+    assert invalid == {Invalid, PayloadInvalid, BatchTooLarge, QueueMoved, WrongQueueKind}

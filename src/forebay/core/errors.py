@@ -56,6 +56,19 @@ class WrongQueueKind(Invalid):
         self.is_log = is_log
 
 
+class QueueMoved(Invalid):
+    """The queue has left this cell: a spec that would open it again was refused.
+
+    version  of the map of cells by which it was closed
+    """
+
+    def __init__(self, queue: str, version: int) -> None:
+        reason = f"it has left this cell by version {version} of the map of cells"
+        super().__init__(f"queue {queue}", reason, "put its spec through cells:, not in the cell itself")
+        self.queue = queue
+        self.version = version
+
+
 class QueueFull(ForebayError):
     """A bounded queue has no room; the call had no effect."""
 

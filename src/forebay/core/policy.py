@@ -376,9 +376,15 @@ class Bounded(Struct, frozen=True, forbid_unknown_fields=True, tag="bounded"):
 
 
 class Moved(Bounded, frozen=True, forbid_unknown_fields=True, tag="moved"):
-    """No job is accepted: the queue has moved to another cell. Duplicates and merges need no room, as ever."""
+    """No job is accepted: the queue has moved to another cell. Duplicates and merges need no room, as ever.
+
+    version   that of the map of cells by which it was closed; who has an older map does not open it again
+    released  another spec may take its place
+    """
 
     limit: int = 0
+    version: int = 0
+    released: bool = False
 
     def __post_init__(self) -> None:
         check_between("Moved", self.limit, 0, 0)

@@ -3,6 +3,7 @@
 How a store uses it, inside the step that writes:
 
     new_partitions(known, spec, …)      refuses an invalid change of a spec; the partitions that a log gains
+    check_moved(known, spec)            refuses to open a queue that has left this cell; `new_partitions` has it in it
     is_due(schedule, tick, last_at)     whether `fire` may fire this slot
     fired(schedule, …)                  the schedule after it
 """
@@ -12,9 +13,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.errors import Invalid, QueueMoved, WrongQueueKind
 from forebay.core.instant import Instant
-from forebay.core.policy import Retained
+from forebay.core.policy import Moved, Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import became
@@ -34,6 +35,7 @@ def new_partitions(
     """
     if known is not None and known.is_log != spec.is_log:
         raise WrongQueueKind(spec.name, known.is_log)
+    check_moved(known, spec)
     if known is None and spec.is_log and has_jobs():
         raise WrongQueueKind(spec.name, is_log=False)
     partitions = range(0 if known is None else _partitions(known), _partitions(spec))
@@ -41,6 +43,14 @@ def new_partitions(
         raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
     check_neighbours(spec, others())
     return partitions
+
+
+def check_moved(known: QueueSpec | None, spec: QueueSpec) -> None:
+    """A queue that has left this cell stays closed, until a process that knows the map of that move releases it."""
+    if known is None or not isinstance(known.capacity, Moved) or known.capacity.released:
+        return
+    if not isinstance(spec.capacity, Moved) or spec.capacity.version < known.capacity.version:
+        raise QueueMoved(spec.name, known.capacity.version)
 
 
 def is_due(schedule: Schedule | None, tick: Instant, last_at: Instant | None) -> bool:

@@ -576,6 +576,9 @@ class Cellular(Protocol):
     def home(self, job_id: int) -> Store | None:
         """The cell of a job; None: no cell has such ids."""
 
+    def homes(self, queue: str) -> list[str]:
+        """The cells in which jobs of a queue live; first the one that it leaves."""
+
     def held_by(self, job: Job) -> str | None:
         """The cell whose jobs of this queue have to finish before this one starts; None: there is none."""
 

@@ -1,17 +1,17 @@
-"""The price of cells: whole cycles (enqueue, claim, acknowledge) through 1, 2, 4 and 8 of them, and beside a dead one.
+"""The price of cells: whole cycles (enqueue, claim, acknowledge) through 1, 2, 4 and 8 of them, and beside a lost one.
 
-forebay bench run cells            Postgres databases of one server, SQLite files, a cell that is killed
+forebay bench run cells            Postgres databases of one server, SQLite files, a cell that is killed or hangs
 forebay bench run cells --quick    a first look
 
 `cells/postgres-N` and `cells/sqlite-N` are CPU a job, of this process and the server. `cells/sqlite-rate-N` is the rate
 of two processes on one file, or on two. `cells/dead-rate` and `cells/dead-p99` are what living cells do while another
-one is down, beside `cells/alive-…`, the same with all of them up; p99 is of a cycle of 100 jobs.
+one is down, and `cells/hanging-…` while its server is stopped (SIGSTOP) and its connections stay open, beside
+`cells/alive-…`, the same with all of them up; p99 is of a cycle of 100 jobs.
 `cells/move-rate` are the jobs that leave a cell in a second, from a backlog of a million whose queue moves, while 2,000
 a second are enqueued (`cells/move-flow`).
 """
 
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE, Popen
+from typing import Literal, TypeAlias
 
 from forebay import open_store
 from forebay.core.job import Draft
@@ -28,13 +29,17 @@ from forebay.store.protocol import Store, Want
 from forebay_proof.bench import cell_moves
 from forebay_proof.bench.measure import Figure, arguments, run
 from forebay_proof.bench.memory import BATCH, LEASE, drafts
-from forebay_proof.processes import cpu_seconds
+from forebay_proof.histogram import percentile
+from forebay_proof.processes import cpu_seconds, tree_of
 from forebay_proof.servers.postgres import PostgresServer, StopMode
 
 ROUNDS = 5
 CELLS = (1, 2, 4, 8)
 MOVED = 1_000_000
 _LIVING = 2
+
+Third: TypeAlias = Literal["alive", "dead", "hanging"]
+"""What becomes of the third cell."""
 
 
 @contextmanager
@@ -132,23 +137,23 @@ def work(url: str, queue: str, jobs: int) -> None:
 
 
 class Outage:
-    """Two living cells on one server, a third on another that is killed; claims visit all three."""
+    """Two living cells on one server, a third on another that is killed or stopped; claims visit all three."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._seen: dict[bool, tuple[float, float]] = {}
+        self._seen: dict[Third, tuple[float, float]] = {}
 
-    def rate(self, *, dead: bool) -> float:
-        self._seen[dead] = self._measure(dead)
-        return self._seen[dead][0]
+    def rate(self, third: Third) -> float:
+        self._seen[third] = self._measure(third)
+        return self._seen[third][0]
 
-    def p99(self, *, dead: bool) -> float:
+    def p99(self, third: Third) -> float:
         """Milliseconds; of the round that `rate` has measured just before, if it has."""
-        if dead not in self._seen:
-            self.rate(dead=dead)
-        return self._seen[dead][1]
+        if third not in self._seen:
+            self.rate(third)
+        return self._seen[third][1]
 
-    def _measure(self, dead: bool) -> tuple[float, float]:
+    def _measure(self, third: Third) -> tuple[float, float]:
         with ExitStack() as stack:
             alive = stack.enter_context(PostgresServer(private=True))
             other = stack.enter_context(PostgresServer(private=True))
@@ -158,12 +163,18 @@ class Outage:
             stack.callback(store.close)
             for queue in queues:
                 cycle(store, queue)
-            if dead:
+            if third == "dead":
                 other.stop(StopMode.KILL)
+            elif third == "hanging":
+                for process in tree_of([other.pid]):
+                    process.suspend()
+                    stack.callback(process.resume)
             return self._work(store, queues)
 
     def _work(self, store: Store, queues: list[str]) -> tuple[float, float]:
-        """The first calls find the cell down; the rates of a minute are not made of them, so they are not counted."""
+        """The first calls find the cell down, one of them after its deadline. The rates of a minute are not made of
+        them, so they are not counted.
+        """
         wants = [Want(queue, BATCH) for queue in queues]
         times: list[float] = []
         for turn in range(self._jobs // BATCH + _LIVING):
@@ -176,7 +187,7 @@ class Outage:
                 left -= len(leases)
             times.append(time.perf_counter() - began)
         counted = times[_LIVING:]
-        return len(counted) * BATCH / sum(counted), statistics.quantiles(counted, n=100)[-1] * 1_000
+        return len(counted) * BATCH / sum(counted), percentile(counted, 99) * 1_000
 
 
 def figures(scale: int, server: PostgresServer) -> list[Figure]:
@@ -195,10 +206,12 @@ def figures(scale: int, server: PostgresServer) -> list[Figure]:
         *found,
         Figure(f"{rate}-1", "jobs/s", partial(sqlite_rate, 1, 2 * jobs)),
         Figure(f"{rate}-2", "jobs/s", partial(sqlite_rate, 2, 2 * jobs), f"{rate}-1", "at least 1.6"),
-        Figure("cells/alive-rate", "jobs/s", lambda: outage.rate(dead=False)),
-        Figure("cells/alive-p99", "ms", lambda: outage.p99(dead=False)),
-        Figure("cells/dead-rate", "jobs/s", lambda: outage.rate(dead=True), "cells/alive-rate", "at least 0.95"),
-        Figure("cells/dead-p99", "ms", lambda: outage.p99(dead=True), "cells/alive-p99", "at most 50 ms more"),
+        Figure("cells/alive-rate", "jobs/s", partial(outage.rate, "alive")),
+        Figure("cells/alive-p99", "ms", partial(outage.p99, "alive")),
+        Figure("cells/dead-rate", "jobs/s", partial(outage.rate, "dead"), "cells/alive-rate", "at least 0.95"),
+        Figure("cells/dead-p99", "ms", partial(outage.p99, "dead"), "cells/alive-p99", "at most 50 ms more"),
+        Figure("cells/hanging-rate", "jobs/s", partial(outage.rate, "hanging"), "cells/alive-rate", "at least 0.95"),
+        Figure("cells/hanging-p99", "ms", partial(outage.p99, "hanging"), "cells/alive-p99", "at most 50 ms more"),
         *cell_moves.figures(server, MOVED // scale),
     ]
 

@@ -2,13 +2,16 @@
 
 from threading import Event
 
-from forebay.core.errors import Closed, QueueFull
+from forebay.core.errors import Closed, QueueFull, QueueMoved
 from forebay.core.instant import hours
 from forebay.core.lease import Settled
-from forebay.core.policy import Block, Bounded, LatestWins, Moved
+from forebay.core.policy import Block, Bounded, LatestWins, Moved, Routing, Unbounded
 from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import SECOND, Harness
 from forebay_proof.conformance.racing import RacingCall, answers, race
+
+_CLOSED = 1_000_000
+"""The version of a map that no process of these cases has, also where the store itself is several cells."""
 
 
 def _blocking(h: Harness, limit: int = 1) -> None:
@@ -155,7 +158,7 @@ def a_smaller_bound_keeps_what_was_accepted(h: Harness) -> None:
 def a_queue_that_has_moved_accepts_nothing_and_finishes_what_it_has(h: Harness) -> None:
     dead = h.dead()
     ids = [h.one(key="k"), h.one(), h.one(delay=SECOND)]
-    h.spec(capacity=Moved())
+    h.spec(capacity=Moved(version=3))
     with h.unchanged():
         error = refused(QueueFull, h.one)
         assert refused(QueueFull, lambda: h.store.redrive([dead])).limit == 0
@@ -166,8 +169,37 @@ def a_queue_that_has_moved_accepts_nothing_and_finishes_what_it_has(h: Harness) 
     h.advance(SECOND)
     assert sorted(h.drain()) == sorted(ids)
     refused(QueueFull, h.one)
+
+
+@case
+def an_older_map_does_not_open_a_queue_that_has_moved(h: Harness) -> None:
+    h.spec()
+    h.spec(capacity=Moved(version=_CLOSED))
+    with h.unchanged():
+        assert refused(QueueMoved, h.spec).version == _CLOSED
+        refused(QueueMoved, lambda: h.spec(capacity=Bounded(5)))
+        refused(QueueMoved, lambda: h.spec(capacity=Moved(version=_CLOSED - 1)))
+        refused(QueueMoved, lambda: h.spec(capacity=Moved(version=_CLOSED - 1, released=True)))
+    h.spec(capacity=Moved(version=_CLOSED + 1), routing=Routing(7))
+    refused(QueueMoved, lambda: h.spec(capacity=Moved(version=_CLOSED, released=True)))
+    h.spec(capacity=Moved(version=_CLOSED + 1, released=True))
+    refused(QueueFull, h.one)
     h.spec()
     assert h.one()
+
+
+@case
+def racing_specs_leave_a_queue_closed_that_has_moved(h: Harness) -> None:
+    for version in range(_CLOSED, _CLOSED + 8):
+        h.spec(capacity=Moved(version=version - 1, released=True))
+        h.spec()
+
+        def declare(number: int, version: int = version) -> None:
+            h.spec(capacity=Moved(version=version) if number == 3 else Unbounded())
+
+        race(6, declare)
+        refused(QueueFull, h.one)
+        h.spec(capacity=Moved(version=version, released=True))
 
 
 @case

@@ -50,6 +50,7 @@ class Kind(StrEnum):
     LATE = "deadline-missed"
     MOVE = "queue-moves"
     MOVE_KILL = "mover-crash"
+    LATE_SPEC = "spec-late"
 
 
 PLANNED: Final = (
@@ -65,7 +66,7 @@ PLANNED: Final = (
 )
 """What the chaos draws from, with weights."""
 
-OF_CELLS: Final = (Kind.PARTITION, Kind.SLOW_CELL, Kind.LATE, Kind.MOVE, Kind.MOVE_KILL)
+OF_CELLS: Final = (Kind.PARTITION, Kind.SLOW_CELL, Kind.LATE, Kind.MOVE, Kind.MOVE_KILL, Kind.LATE_SPEC)
 """What happens only where there are cells."""
 
 PLANNED_OF_CELLS: Final = (*PLANNED, (Kind.PARTITION, 12), (Kind.SLOW_CELL, 8))

@@ -1,14 +1,16 @@
 """Queues move between cells while everything else goes on, and movers are killed in the middle.
 
 Promise: a mover is the real one of `forebay cells move`. After each of its writes others act before it goes on, and it
-may be killed there, as by kill -9; a new one goes on with what the agreed map says. There may be two at once.
+may be killed there, as by kill -9; a new one goes on with what the agreed map says. There may be two at once. Specs
+that processes without the map of the move have put arrive late in the cell that the queue leaves.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
-from forebay.core.errors import Invalid, StoreFailed
+from forebay.core.errors import Invalid, QueueMoved, StoreFailed
 from forebay.store.cells.cell_map import Step
 from forebay.store.cells.moving import Mover
 from forebay_proof.sim.cells import CellStores, open_view
@@ -27,6 +29,7 @@ class SimMover(Process):
         super().__init__(name)
         self._around = around
         self._world = around.world
+        self._stores = stores
         self._queues = queues
         self._group = open_view(stores, around.faults, around.evidence, self).backend.group
         self._mover = Mover(self._group, self._reached)
@@ -59,12 +62,25 @@ class SimMover(Process):
         world.record(f"wrote {write}")
         if write == Step.LEAVING:
             faults.count(Kind.MOVE)
+        if write in (Step.DRAINING, Step.LEAVING) and faults.allows(Kind.LATE_SPEC):
+            self._put_late(write)
         world.linger(self, world.between(0, SECOND // 5))
         if faults.allows(Kind.MOVE_KILL) and world.chance(_KILLED):
             faults.count(Kind.MOVE_KILL)
             world.record("the mover dies")
             self.alive = False
             raise Killed
+
+    def _put_late(self, step: str) -> None:
+        for spec in self._around.specs:
+            move = self._group.map.move(spec.name)
+            if move is None or move.step != step:
+                continue
+            cell = self._stores.processes[move.source]
+            with suppress(QueueMoved, ConnectionError):
+                cell.perform(partial(cell.store.backend.put_spec, spec))
+            self._world.record(f"the spec of {spec.name} arrives late in {move.source}")
+            self._around.faults.count(Kind.LATE_SPEC)
 
 
 class MoverSlot:

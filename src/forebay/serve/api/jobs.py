@@ -16,7 +16,7 @@ from forebay.core.instant import to_datetime
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import MAX_BATCH, TEXT_LENGTH
 from forebay.core.spec import QueueSpec
-from forebay.explain import position_of, reasons
+from forebay.explain import position_of, reasons, with_cell
 from forebay.serve.actor import Actor, Role
 from forebay.serve.api.requests import CancelMany, NewJob
 from forebay.serve.api.responses import (
@@ -200,6 +200,8 @@ def why(
     backlog = store.backlog([job.queue])[0]
     position, workers = position_of(store, job), store.workers("", MAX_BATCH)
     sentences = reasons(shown, backlog, store.now(), position, workers, others=actor.tenant is None)
+    if actor.tenant is None:
+        sentences = with_cell(store, job, sentences)
     return Explained(job_id, [*sentences, spec.vector()])
 
 

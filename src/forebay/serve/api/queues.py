@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from forebay.core.errors import Invalid
 from forebay.core.instant import from_datetime
 from forebay.core.spec import QueueSpec
+from forebay.explain import cells_of
 from forebay.serve.api.requests import Pause, PutQueue
 from forebay.serve.api.responses import SECOND, BacklogView, Paused, Queues, QueueView, moment
 from forebay.serve.api.routing import (
@@ -30,7 +31,7 @@ from forebay.serve.queue_totals import exists, reachable_names
 from forebay.serve.security.auth import charge_queue_names
 from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.visibility import require_queue
-from forebay.store.protocol import Backlog
+from forebay.store.protocol import Backlog, Store
 
 router = api_router("queues")
 
@@ -44,7 +45,8 @@ def browse(context: ContextDep, actor: ViewerActor, after: NameFilter = None, li
     specs = {spec.name: spec for spec in context.store.specs()}
     shown = [name for name in names if not (name in specs and specs[name].is_log)]
     backlogs = context.store.backlog(shown) if shown else []
-    return Queues([_view(specs.get(each.queue) or QueueSpec(name=each.queue), each) for each in backlogs], more)
+    store = context.store
+    return Queues([_view(store, specs.get(each.queue) or QueueSpec(name=each.queue), each) for each in backlogs], more)
 
 
 @router.get("/queues/{name}", responses=problems(404))
@@ -54,7 +56,7 @@ def show(context: ContextDep, actor: ViewerActor, name: PathName) -> QueueView:
     if not exists(context.store, name):
         raise not_found(f"queue {name}")
     spec = next((spec for spec in context.store.specs() if spec.name == name), QueueSpec(name=name))
-    return _view(spec, context.store.backlog([name])[0])
+    return _view(context.store, spec, context.store.backlog([name])[0])
 
 
 @router.put("/queues/{name}", responses=problems(404, 409))
@@ -66,7 +68,7 @@ def put(context: ContextDep, actor: AdminActor, body: JsonBody[PutQueue], name: 
     spec = QueueSpec.from_json(msgspec.json.encode(replace(body, name=name)))
     context.store.put_spec(spec)
     record_action(context.store, actor.name, "queues put", name, vector=spec.vector())
-    return _view(spec, None)
+    return _view(context.store, spec, None)
 
 
 @router.post("/queues/{name}/pause", responses=problems(404))
@@ -94,7 +96,7 @@ def resume(context: ContextDep, actor: OperatorActor, name: PathName) -> Paused:
     return Paused(name, False)
 
 
-def _view(spec: QueueSpec, backlog: Backlog | None) -> QueueView:
+def _view(store: Store, spec: QueueSpec, backlog: Backlog | None) -> QueueView:
     counts = None
     if backlog is not None:
         counts = BacklogView(
@@ -110,4 +112,5 @@ def _view(spec: QueueSpec, backlog: Backlog | None) -> QueueView:
             backlog.paused_until is not None,
             moment(backlog.paused_until),
         )
-    return QueueView(spec.name, spec.vector(), spec.axes(), spec.commit_point, Raw(spec.to_json()), counts)
+    cells = cells_of(store, spec.name)
+    return QueueView(spec.name, spec.vector(), spec.axes(), spec.commit_point, Raw(spec.to_json()), counts, cells)

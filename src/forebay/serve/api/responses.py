@@ -278,7 +278,10 @@ class BacklogView(ResponseModel, frozen=True):
 
 
 class QueueView(ResponseModel, frozen=True):
-    """A queue's spec in one line, axis by axis in words, and as the values that PUT takes."""
+    """A queue's spec in one line, axis by axis in words, and as the values that PUT takes.
+
+    `cells`: those in which its jobs live; first the one that it leaves. Empty where the store has no cells.
+    """
 
     name: str
     vector: str
@@ -286,6 +289,7 @@ class QueueView(ResponseModel, frozen=True):
     commit_point: str
     spec: Raw
     backlog: BacklogView | None
+    cells: tuple[str, ...] = ()
 
 
 class Queues(ResponseModel, frozen=True):

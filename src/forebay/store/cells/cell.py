@@ -169,7 +169,12 @@ class Cell:
     def specs(self) -> list[QueueSpec]:
         """The last known ones while the cell does not answer."""
         with suppress(StoreFailed):
-            self._specs = [spec for spec in self._within(self.backend.specs) if spec.name != MAP_LOG]
+            return self.read_specs()
+        return self._specs
+
+    def read_specs(self) -> list[QueueSpec]:
+        """Those that the cell has now."""
+        self._specs = [spec for spec in self._within(self.backend.specs) if spec.name != MAP_LOG]
         return self._specs
 
     def hold(self, job_id: int) -> Hold | None:

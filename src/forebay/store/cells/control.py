@@ -1,12 +1,13 @@
 """Specs, gates, schedules, presences and logs over cells: each goes to the cells of its queue."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
 
 from forebay.core.entries import LogEntry
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, QueueMoved, StoreFailed
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft
 from forebay.core.policy import Moved
@@ -15,14 +16,29 @@ from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
-from forebay.store.cells.cell_map import Step
+from forebay.store.cells.cell_map import CellMap, Step
 from forebay.store.cells.promises import check_promises
 from forebay.store.log import Owned, Standing
 
+_MAX_PUTS: Final = 5
+"""How often a spec is put anew, because a newer map was agreed on meanwhile."""
 
-def closed(spec: QueueSpec) -> QueueSpec:
+
+def closed(spec: QueueSpec, version: int) -> QueueSpec:
     """The spec in a cell that the queue has left. A broker holds no jobs; the queues of its routes are closed."""
-    return spec if spec.is_broker else replace(spec, capacity=Moved())
+    return spec if spec.is_broker else replace(spec, capacity=Moved(version=version))
+
+
+def put_open(cell: Cell, spec: QueueSpec, version: int) -> None:
+    """Put a spec in a cell in which the queue lives by this version of the map, also if it had left that cell before.
+
+    The cell refuses if a newer version than this one has closed it.
+    """
+    try:
+        cell.put_spec(spec)
+    except QueueMoved:
+        cell.put_spec(replace(spec, capacity=Moved(version=version, released=True)))
+        cell.put_spec(spec)
 
 
 class Control:
@@ -32,13 +48,48 @@ class Control:
         self._group: Final = group
 
     def put_spec(self, spec: QueueSpec) -> None:
-        """In every cell of the queue. A put that failed halfway is repeated. A cell that it leaves stays closed."""
+        """In every cell of the queue, by the map that is agreed on at the end. A put that failed halfway is repeated.
+
+        A cell that the queue leaves stays closed: it refuses what was put by an older map, which is why its log has the
+        newer one before it is closed.
+        """
         self._group.check_open()
-        check_promises(spec, self._group.map, (each for cell in self._group.cells for each in cell.specs()))
-        move = self._group.map.move(spec.name)
-        left = move.source if move is not None and move.step is not Step.CLOSING else None
-        for cell in self._group.of_queue(spec.name):
-            cell.put_spec(closed(spec) if cell.name == left else spec)
+        for _ in range(_MAX_PUTS):
+            cells = self._group.map
+            check_promises(spec, cells, (each for cell in self._group.cells for each in cell.specs()))
+            try:
+                self._put_spec(spec, cells)
+            except QueueMoved as moved:
+                self._follow(moved)
+                continue
+            for name in cells.homes(spec.name):
+                self._group.named(name).guard.probe()
+            if self._group.map.version == cells.version:
+                return
+        reason = f"the map of cells changed in each of {_MAX_PUTS} attempts to put its spec"
+        raise StoreFailed(f"queue {spec.name}", reason, "call it again")
+
+    def _follow(self, moved: QueueMoved) -> None:
+        """The map by which a cell was closed is in that cell, or, if its mover was stopped, at least in one of them."""
+        self._group.refresh()
+        if self._group.map.version < moved.version:
+            if all(cell.guard.down is None for cell in self._group.cells):
+                raise moved
+            reason = f"it has left a cell by version {moved.version} of the map, which no cell that answers has"
+            raise StoreFailed(moved.field, reason, "call it again when all cells answer") from moved
+
+    def _put_spec(self, spec: QueueSpec, cells: CellMap) -> None:
+        move = cells.move(spec.name)
+        for name in cells.homes(spec.name):
+            cell = self._group.named(name)
+            if move is None or name != move.source:
+                put_open(cell, spec, cells.version)
+                continue
+            if move.step is Step.CLOSING:
+                with suppress(QueueMoved):
+                    cell.put_spec(spec)
+                    continue
+            cell.put_spec(closed(spec, cells.version))
 
     def pause(self, queue: str, until: Instant | None) -> None:
         self._group.check_open()

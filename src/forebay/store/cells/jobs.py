@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final, NoReturn
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ class Jobs:
 
     def __init__(self, group: CellGroup) -> None:
         self._group: Final = group
+        self._promotions = count()
 
     # -- intake
 
@@ -107,7 +109,7 @@ class Jobs:
     # -- leases and verdicts
 
     def promote(self, limit: int) -> Promotion:
-        """Up to the limit in all: one cell after the other, each for what is left of it."""
+        """Up to the limit in all: the cells in turn, each for what is left of it."""
         left = limit
 
         def promote(cell: Cell) -> Promotion:
@@ -116,7 +118,8 @@ class Jobs:
             left -= promotion.ready
             return promotion
 
-        found = self._group.each(promote)
+        start = next(self._promotions) % len(self._group.cells)
+        found = self._group.each(promote, [*self._group.cells[start:], *self._group.cells[:start]])
         due = [each.next_due for each in found if each.next_due is not None]
         return Promotion(sum(each.ready for each in found), min(due, default=None))
 

@@ -6,20 +6,22 @@ versions of the agreed map; a move that was interrupted goes on from the last of
 
 1. The target gets spec, pause and operator's numbers; the map says closing. Drafts are offered to the source first.
 2. Active schedules move: paused in the source, put into the target, dropped in the source.
-3. The source is closed: its store refuses drafts in the transaction that would accept them, whichever map their
-   process has. This is the instant that divides the jobs of the source from those of the target. The map says draining.
+3. The source is closed: its store refuses drafts in the transaction that would accept them, and specs that would open
+   it again, whichever map their process has. Its log has the map of the move before. This is the instant that divides
+   the jobs of the source from those of the target. The map says draining.
 4. If the queue has an order, caps or rates (`held`), jobs of the target start once the source has no unfinished job
    and no unpaid start. The map says leaving. Keys are compared in the source until their window has ended.
 5. Once no job is left, neither dead nor kept, the map says left, and the source is not visited any more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, QueueMoved
 from forebay.core.humanize import format_duration
 from forebay.core.instant import Duration, micros
 from forebay.core.limits import MAX_BATCH
@@ -28,7 +30,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
 from forebay.store.cells.cell_map import OTHERS, CellMap, Move, Placement, Step
-from forebay.store.cells.control import closed
+from forebay.store.cells.control import closed, put_open
 from forebay.store.cells.promises import check_promises, shared_gates
 from forebay.store.protocol import GateUse
 
@@ -56,6 +58,10 @@ class MoveState(Struct, frozen=True):
     window: Duration
 
 
+class _Overtaken(Exception):
+    """Another mover has changed the move meanwhile."""
+
+
 class Mover:
     """Changes the agreed map by moves. `reached` is called after each write, by its name: tests interrupt it there."""
 
@@ -69,15 +75,15 @@ class Mover:
 
     def add(self, name: str) -> None:
         """Agree on a cell that the file has and the map has not."""
-        self._group.refresh()
+        cells = self._newest()
         if all(cell.name != name for cell in self._group.cells):
             raise Invalid(f"cell {name}", "the file does not have it", f"write [cells.{name}] into it first")
-        if name in self._map.cells:
-            raise Invalid(f"cell {name}", f"it is in the agreed map, version {self._map.version}", "nothing to do")
+        if name in cells.cells:
+            raise Invalid(f"cell {name}", f"it is in the agreed map, version {cells.version}", "nothing to do")
         number = self._cell(name).number
-        if number in self._map.cells.values():
+        if number in cells.cells.values():
             raise Invalid(f"cell {name}", f"number {number} belongs to another cell", "ids carry it: give a new number")
-        self._publish("added", replace(self._map, cells=self._map.cells | {name: number}))
+        self._publish("added", replace(cells, cells=cells.cells | {name: number}))
 
     def queues_in(self, name: str) -> list[str]:
         """Queues and logs that live in a cell, also those that only a schedule there names."""
@@ -92,26 +98,26 @@ class Mover:
 
     def start(self, queues: Sequence[str], source: str, target: str, *, allow_over: bool = False) -> None:
         """Begin to move what these queues have in a cell; a move that has begun already goes on."""
-        self._group.refresh()
-        moves = {queue: self._map.move(queue) for queue in queues}
+        cells = self._newest()
+        moves = {queue: cells.move(queue) for queue in queues}
         begun = {queue for queue, move in moves.items() if move and (move.source, move.target) == (source, target)}
         if new := [queue for queue in queues if queue not in begun]:
-            self._publish("closing", self._moved(new, self._cell(source), self._cell(target), allow_over))
+            self._publish("closing", self._moved(cells, new, self._cell(source), self._cell(target), allow_over))
 
     def drain(self, source: str, target: str, *, allow_over: bool = False) -> None:
         """Begin to move all queues of a cell, and let new ones live in the target."""
-        self._group.refresh()
-        others = self._map.queues[OTHERS]
+        known = self._newest()
+        others = known.queues[OTHERS]
         after = replace(others, cells=tuple(target if name == source else name for name in others.cells))
-        cells = self._moved(self.queues_in(source), self._cell(source), self._cell(target), allow_over)
+        cells = self._moved(known, self.queues_in(source), self._cell(source), self._cell(target), allow_over)
         cells = self._with_strays(replace(cells, queues=cells.queues | {OTHERS: after}), self._cell(source))
-        if cells != self._map:
+        if cells != known:
             self._publish("closing", cells)
 
     def split(self, queue: str, partitions: Sequence[int], target: str) -> None:
         """Place some partitions elsewhere, while their cell keeps others. No promise may depend on the partition."""
-        self._group.refresh()
-        placement = self._map.placement(queue)
+        known = self._newest()
+        placement = known.placement(queue)
         if wrong := [number for number in partitions if not 0 <= number < len(placement.cells)]:
             reason = f"{wrong[0]} is not a partition in 0 … {len(placement.cells) - 1}"
             raise Invalid(f"queue {queue}", reason, "see its entry in the file of cells")
@@ -122,11 +128,11 @@ class Mover:
             raise Invalid(f"queue {queue}", reason, "move all its partitions in a cell together: leave out --partition")
         if gone := set(placement.cells) - set(cells):
             raise Invalid(f"queue {queue}", f"none is left in cell {min(gone)}", "leave out --partition")
-        moves = (*self._map.moves.get(queue, ()), *self._split(placement, partitions, target))
-        queues = self._map.queues | {queue: replace(placement, cells=cells)}
-        new = replace(self._map, queues=queues, moves=self._map.moves | {queue: moves})
+        moves = (*known.moves.get(queue, ()), *self._split(placement, partitions, target))
+        queues = known.queues | {queue: replace(placement, cells=cells)}
+        new = replace(known, queues=queues, moves=known.moves | {queue: moves})
         self._check(new)
-        self._cell(target).put_spec(spec)
+        put_open(self._cell(target), spec, known.version)
         self._publish("split", new)
 
     def _split(self, placement: Placement, partitions: Sequence[int], target: str) -> Iterator[Move]:
@@ -138,20 +144,33 @@ class Mover:
 
     def advance(self) -> list[MoveState]:
         """Take every step that can be taken now; the moves that are not over."""
-        self._group.refresh()
-        return [state for queue in list(self._map.moves) for state in self._advance(queue)]
+        return [state for queue in self._newest().moves for state in self._advance(queue)]
 
-    def _moved(self, queues: Sequence[str], source: Cell, target: Cell, allow_over: bool) -> CellMap:
+    def _advance(self, queue: str) -> list[MoveState]:
+        while (move := (cells := self._map).move(queue)) is not None:
+            with suppress(_Overtaken):
+                return list(self._steps(cells, queue, move))
+        return []
+
+    def _newest(self) -> CellMap:
+        """The map to go on from. It may be followed by others meanwhile; a step from it is refused then."""
+        self._group.refresh()
+        return self._map
+
+    def _moved(self, cells: CellMap, queues: Sequence[str], source: Cell, target: Cell, allow_over: bool) -> CellMap:
         """The map with new moves, which are prepared in the target. `allow_over`: see `_check_bound`."""
-        cells = self._map
+        version = cells.version
         specs = {queue: self._spec(queue, source) for queue in queues}
         for spec in specs.values():
+            if isinstance(spec.capacity, Moved):
+                reason = f"it is closed in cell {source.name}, though it lives there"
+                raise Invalid(f"queue {spec.name}", reason, "put its spec, which opens it, and move it then")
             if not allow_over:
                 _check_bound(spec)
             cells = self._with_move(cells, spec, source, target)
         self._check(cells)
         for queue, spec in specs.items():
-            target.put_spec(spec)
+            put_open(target, spec, version)
             (backlog,) = source.backlog([queue])
             if backlog.paused_until is not None:
                 target.pause(queue, backlog.paused_until)
@@ -209,38 +228,48 @@ class Mover:
         for backlog in source.backlog(None):
             home = cells.placement(backlog.queue).cells[0]
             if backlog.depth and source.name not in cells.homes(backlog.queue):
-                spec = self._spec(backlog.queue, source)
+                spec = self._stray(backlog.queue, source, self._cell(home))
                 moves[spec.name] = (Move(source.name, home, (0,), _held(spec), merges=spec.merge is not None),)
         return replace(cells, moves=cells.moves | moves) if moves else cells
 
+    def _stray(self, queue: str, source: Cell, home: Cell) -> QueueSpec:
+        """The spec where the queue lives counts."""
+        spec = next((spec for spec in home.read_specs() if spec.name == queue), None)
+        if spec is not None:
+            source.put_spec(spec)
+        return self._spec(queue, source)
+
     def _check(self, cells: CellMap) -> None:
         """Refuse a map in which a promise of any queue would not hold."""
-        specs = {spec.name: spec for cell in self._group.cells for spec in cell.specs() if not _is_closed(spec)}
+        found = (spec for cell in self._group.cells for spec in cell.read_specs())
+        specs = {spec.name: spec for spec in found if not isinstance(spec.capacity, Moved)}
         for spec in specs.values():
             check_promises(spec, cells, specs.values())
 
-    def _advance(self, queue: str) -> Iterator[MoveState]:
-        move = self._map.move(queue)
-        if move is None:
-            return
+    def _steps(self, cells: CellMap, queue: str, move: Move) -> Iterator[MoveState]:
         source, target = self._cell(move.source), self._cell(move.target)
         if move.step is Step.CLOSING:
+            # The cell that is closed must have the map by which it is.
+            self._group.agreement.publish(cells)
             self._move_schedules(move, queue, source, target)
-            self._close(queue, source)
-            move = self._step(queue, replace(move, step=Step.DRAINING, since=source.now()))
-        (backlog,) = source.backlog([queue])
+            self._copy_spec(queue, source, target, cells.version)
+            self._close(queue, source, cells.version)
+            move = self._step(queue, move, replace(move, step=Step.DRAINING, since=source.now()))
         if move.step is Step.DRAINING:
             self._move_schedules(move, queue, source, target)
-            self._close(queue, source)
+            self._close(queue, source, cells.version)
+        # Read behind the closing: what was accepted before it counts.
+        (backlog,) = source.backlog([queue])
+        if move.step is Step.DRAINING:
             paid = not any(gate.used or gate.name.startswith("rate/") for gate in _gates(source, queue))
             if backlog.depth == 0 and (paid or not move.held):
-                move = self._step(queue, replace(move, step=Step.LEAVING))
+                move = self._step(queue, move, replace(move, step=Step.LEAVING))
         kept = backlog.done + backlog.dead + backlog.cancelled
         window = micros(self._spec(queue, target).key_window)
         if move.step is Step.LEAVING:
             self._move_schedules(move, queue, source, target)
             if backlog.depth + kept == 0 and source.now() > move.since + window:
-                self._step(queue, replace(move, step=Step.LEFT, since=source.now()))
+                self._step(queue, move, replace(move, step=Step.LEFT, since=source.now()))
                 return
         yield MoveState(queue, move.source, move.target, move.step, backlog.depth, backlog.waiting, kept, window)
 
@@ -254,15 +283,30 @@ class Mover:
             self._reached("schedule put")
             source.drop_schedule(schedule.name)
 
-    def _close(self, queue: str, source: Cell) -> None:
+    def _copy_spec(self, queue: str, source: Cell, target: Cell, version: int) -> None:
+        """What processes without the map of the move have put since the target was prepared; those with it put both."""
+        copied = None
+        while (spec := self._spec(queue, source)) != copied and not _is_closed(spec):
+            if self._spec(queue, target) != spec:
+                put_open(target, spec, version)
+            copied = spec
+
+    def _close(self, queue: str, source: Cell, version: int) -> None:
         spec = self._spec(queue, source)
         if not _is_closed(spec) and not spec.is_broker:
-            source.put_spec(closed(spec))
+            try:
+                source.put_spec(closed(spec, version))
+            except QueueMoved:
+                raise _Overtaken from None
             self._reached("closed")
 
-    def _step(self, queue: str, move: Move) -> Move:
-        moves = (*(each for each in self._map.moves[queue] if each.step is Step.LEFT), move)
-        self._publish(move.step, replace(self._map, moves=self._map.moves | {queue: moves}))
+    def _step(self, queue: str, known: Move, move: Move) -> Move:
+        """From the map that has the move as it was read: another mover may have gone on with it since."""
+        cells = self._newest()
+        if cells.move(queue) != known:
+            raise _Overtaken
+        moves = (*(each for each in cells.moves[queue] if each.step is Step.LEFT), move)
+        self._publish(move.step, replace(cells, moves=cells.moves | {queue: moves}))
         return move
 
     def _publish(self, name: str, cells: CellMap) -> None:
@@ -277,7 +321,7 @@ class Mover:
         return found
 
     def _spec(self, queue: str, cell: Cell) -> QueueSpec:
-        return next((spec for spec in cell.specs() if spec.name == queue), QueueSpec(name=queue))
+        return next((spec for spec in cell.read_specs() if spec.name == queue), QueueSpec(name=queue))
 
 
 def _held(spec: QueueSpec) -> bool:
@@ -293,7 +337,7 @@ def _check_bound(spec: QueueSpec) -> None:
 
 
 def _is_closed(spec: QueueSpec) -> bool:
-    return isinstance(spec.capacity, Moved)
+    return isinstance(spec.capacity, Moved) and not spec.capacity.released
 
 
 def _gates(cell: Cell, queue: str) -> Iterator[GateUse]:

@@ -74,6 +74,10 @@ class CellsStore(Shell[CellsBackend]):
         cell = self.backend.group.home(job_id)
         return None if cell is None else self._cells[cell.name]
 
+    def homes(self, queue: str) -> list[str]:
+        """The cells in which jobs of a queue live; first the one that it leaves."""
+        return list(self.backend.group.map.homes(queue))
+
     def held_by(self, job: Job) -> str | None:
         """The cell that the job's queue leaves, if no job of its own cell starts before that one is empty."""
         cell, move = self.backend.group.home(job.id), self.backend.group.map.move(job.queue)

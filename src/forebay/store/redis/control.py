@@ -14,6 +14,7 @@ from forebay.core.policy import Retained
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.engine.control import check_moved
 from forebay.store.checks import check_bytes, check_neighbours
 from forebay.store.protocol import CancelAnswer
 from forebay.store.redis.records import packed, sids
@@ -40,7 +41,9 @@ class Control:
 
         def attempt() -> Sequence[Any]:
             seen = session.command("HGET", session.key("head"), "specs") or 0
-            check_neighbours(spec, session.stored_specs())
+            specs = session.stored_specs()
+            check_moved(next((known for known in specs if known.name == name), None), spec)
+            check_neighbours(spec, specs)
             reply: Sequence[Any] = (b"more", "")
             # A spec that begins to shed marks the jobs that the queue has first, some at a time.
             while reply[0] == b"more":

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.explain import QueuePosition, position_of, reasons
+from forebay.explain import QueuePosition, position_of, reasons, with_cell
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import life
 from forebay.serve.dashboard.pages.routing import (
@@ -92,8 +92,10 @@ def _why(cache: ViewCache, actor: Actor, found: Job, now: Instant) -> list[str]:
     if backlog is None:
         return []
     position = position_of(cache.store, found) if actor.tenant is None else QueuePosition()
-    sentences = reasons(found, backlog, now, position, cache.workers(), others=actor.tenant is None)[1:]
-    return [redact_text(each) for each in sentences if not each.startswith("attempt ")]
+    sentences = reasons(found, backlog, now, position, cache.workers(), others=actor.tenant is None)
+    if actor.tenant is None:
+        sentences = with_cell(cache.store, found, sentences)
+    return [redact_text(each) for each in sentences[1:] if not each.startswith("attempt ")]
 
 
 _NOTICES: Final = {

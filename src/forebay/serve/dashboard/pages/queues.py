@@ -8,6 +8,7 @@ from forebay.core.gate import has_gate
 from forebay.core.humanize import SECOND
 from forebay.core.limits import MAX_INSTANT, MAX_SLOTS
 from forebay.core.spec import QueueSpec
+from forebay.explain import cells_of
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import star
 from forebay.serve.dashboard.pages.routing import (
@@ -58,6 +59,7 @@ def queue(cache: Cache, name: str, actor: ViewerActor) -> HtmlPage:
     view = queue_view(cache.store, spec, declared is not None, backlog, lambda gate: controls_gate(actor, gate, specs))
     values = {
         "view": view,
+        "cells": cells_of(cache.store, name),
         "unhandled": cache.unhandled(actor).get(name, []),
         "star": star(view.axes),
         "known": cache.rate_tracker.known,
