@@ -150,6 +150,20 @@ APPLICATION_MUTANTS = [
         (ASYNC, "-k", "error_of_mypy"),
     ),
     Mutant(
+        "async: type checkers take any option of a job",
+        "src/forebay/client.py",
+        "    def job(self, **options: Unpack[JobOptions]) -> ",
+        "    def job(self, **options: Any) -> ",
+        (ASYNC, "-k", "error_of_mypy"),
+    ),
+    Mutant(
+        "batches: a value of one job is shared by all of its batch",
+        BATCHES,
+        '        if found is not None and providers[found].scope == "job":\n',
+        "        if False:\n",
+        (BATCH_TESTS, "-k", "no_value_of_one_job"),
+    ),
+    Mutant(
         "hooks: a worker whose start-up failed works all the same",
         "src/forebay/work/worker.py",
         "            return CANNOT_START\n        for number",
