@@ -51,7 +51,7 @@ from forebay.transactions import aenqueue_in, call_after_commit, check_connectio
 from forebay.vault import Vault
 from forebay.work.batches import Call, gathered
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
-from forebay.work.declare import BatchOptions, HandlerOptions, JobOptions, declare
+from forebay.work.declare import BatchOptions, HandlerOptions, JobOptions, check_breaker, declare
 from forebay.work.handler import Handler
 from forebay.work.hooks import Hooked
 from forebay.work.role import WorkerRole
@@ -529,6 +529,7 @@ class Forebay(Hooked):
             function = gathered(kind, function, options, providers)
         signature = Signature(kind, function, self.codec, providers, options.pop("version", 1))
         handler = declare(kind, function, signature, options)
+        check_breaker(handler, self.registry.values())
         self.registry[kind] = handler
         return JobType(self, handler, decorated)
 

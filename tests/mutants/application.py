@@ -164,6 +164,13 @@ APPLICATION_MUTANTS = [
         (BATCH_TESTS, "-k", "no_value_of_one_job"),
     ),
     Mutant(
+        "breaker: kinds that name one dependency have breakers of their own",
+        "src/forebay/core/breaker.py",
+        '        return (None, kind) if self.name is None else (self.name, "")\n',
+        "        return (self.name, kind)\n",
+        ("tests/unit/test_pool.py", "-k", "one_dependency"),
+    ),
+    Mutant(
         "hooks: a worker whose start-up failed works all the same",
         "src/forebay/work/worker.py",
         "            return CANNOT_START\n        for number",

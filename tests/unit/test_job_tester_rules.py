@@ -49,6 +49,28 @@ def test_an_open_breaker_postpones_jobs_without_an_attempt(fb: Forebay) -> None:
         assert jobs.run_all() == 1, "each tester begins with a closed breaker"
 
 
+def test_kinds_that_name_one_dependency_share_its_breaker(fb: Forebay) -> None:
+    payments = Breaker(failures=2, cooldown=seconds(30), name="payments")
+
+    @fb.job(breaker=payments)
+    def charge() -> None:
+        raise ConnectionError
+
+    @fb.job(breaker=payments, keep_result=True)
+    def refund() -> None: ...
+
+    with JobTester(fb) as jobs:
+        for _ in range(2):
+            charge.enqueue()
+        assert jobs.run_all() == 2
+        refunded = refund.enqueue()
+        assert jobs.run_all() == 0, "the breaker of both is open"
+        jobs.advance(minutes=1)
+        job = fb.get(refunded.id)
+        assert job is not None
+        assert (job.state, job.attempt) == (State.DONE, 1)
+
+
 def test_batches_are_gathered_up_to_their_size(fb: Forebay) -> None:
     batches: list[list[int]] = []
     plain: list[int] = []

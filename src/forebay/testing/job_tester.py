@@ -151,7 +151,7 @@ class JobTester:
         self._depth = 0
         self._claimed: deque[Lease] = deque()
         self._last_queue = ""
-        self._circuits: dict[str, Circuit] = {}
+        self._circuits: dict[object, Circuit] = {}
         self._active: list[Run] = []
         self.store: Final = _RecordingStore(self)
         self._ticker = Ticker(self.store, self._draw, app.hooks.enqueue_layers_for(app.registry))
@@ -361,7 +361,7 @@ class JobTester:
     def _circuit(self, handler: Handler) -> Circuit | None:
         if handler.breaker is None:
             return None
-        return self._circuits.setdefault(handler.kind, Circuit(handler.breaker))
+        return self._circuits.setdefault(handler.breaker.key(handler.kind), Circuit(handler.breaker))
 
     def _outcomes(self, runs: Sequence[Run]) -> list[Outcome]:
         """How these runs of one handler end."""

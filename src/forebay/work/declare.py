@@ -1,6 +1,6 @@
 """From the options of `@fb.job(...)` to a `Handler`: each is checked here, when the function is decorated."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict
 
@@ -104,3 +104,15 @@ def _keep_for(keep_result: bool, result_ttl: float | timedelta | None) -> Durati
         return micros(RESULT_KEPT) if keep_result else 0
     ttl = result_ttl if isinstance(result_ttl, timedelta) else timedelta(seconds=result_ttl)
     return checked_micros("result_ttl", ttl, timedelta(milliseconds=1), MAX_DURATION)
+
+
+def check_breaker(handler: Handler, others: Iterable[Handler]) -> None:
+    """Kinds that share a breaker by its name agree on its numbers."""
+    breaker = handler.breaker
+    if breaker is None or breaker.name is None:
+        return
+    for other in others:
+        shared = other.breaker
+        if other.kind != handler.kind and shared is not None and shared.name == breaker.name and shared != breaker:
+            what = f"the breaker {breaker.name!r} has other numbers in {other.kind}"
+            raise Invalid(handler.kind, what, "give both kinds the same Breaker, or one of them another name")

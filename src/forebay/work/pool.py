@@ -121,7 +121,10 @@ class Pool:
         self._ended = 0
         self._counted = (0, time.monotonic())
         self._waiting, self._stuck = 0, 0
-        self._circuits = {kind: Circuit(each.breaker) for kind, each in registry.items() if each.breaker}
+        breakers = {kind: each.breaker for kind, each in registry.items() if each.breaker}
+        circuits = {each.key(kind): Circuit(each) for kind, each in breakers.items()}
+        self._circuits = {kind: circuits[each.key(kind)] for kind, each in breakers.items()}
+        self._rejected = dict.fromkeys(breakers, 0)
         self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
         self._children: dict[Run, IsolatedProcess] = {}
         self._warm: list[IsolatedProcess] = []
@@ -286,9 +289,9 @@ class Pool:
             return tuple(sorted(self._unhandled))
 
     def circuits(self) -> dict[str, tuple[str, int]]:
-        """Per kind with a circuit breaker: its state, and the runs that it rejected."""
+        """Per kind with a circuit breaker: its state, and the runs of the kind that it postponed."""
         now = _micros(time.monotonic())
-        return {kind: (circuit.state(now), circuit.rejected) for kind, circuit in self._circuits.items()}
+        return {kind: (circuit.state(now), self._rejected[kind]) for kind, circuit in self._circuits.items()}
 
     def mark_lost(self, fences: Sequence[Fence]) -> None:
         for fence in fences:
@@ -407,6 +410,7 @@ class Pool:
         """Microseconds for which to delay the job: its circuit breaker is open, or the retry budget is spent."""
         circuit = self._circuits.get(lease.job.kind)
         if circuit is not None and (after := circuit.admit(_micros(now))) > 0:
+            self._rejected[lease.job.kind] += 1
             return after
         if self._budget is None:
             return 0
