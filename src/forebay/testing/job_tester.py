@@ -13,7 +13,8 @@ rules as in a worker: signature, retries, routing, dead letters, results. No tes
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from threading import Event, RLock
@@ -325,9 +326,7 @@ class JobTester:
         """The end of these jobs is requested, as far as they run now."""
         for run in self._active:
             if run.lease.job.id in ids and run.stop is None:
-                run.stop = Stop.CANCEL
-                if run.context is not None:
-                    run.context.cancelled = True
+                run.mark_stopped(Stop.CANCEL)
                 if isinstance(run.task, asyncio.Task):
                     run.task.get_loop().call_soon_threadsafe(run.task.cancel)
 
@@ -386,7 +385,7 @@ class JobTester:
     async def _awaited_outcome(self, run: Run) -> Outcome:
         began, run.task = self.clock.now(), asyncio.current_task()
         try:
-            async with asyncio.timeout(self._limit(run)):
+            async with self._limited(run):
                 value = await self._call(run)
             outcome: Outcome = run.handler.succeeded(value)
         except asyncio.CancelledError:
@@ -418,9 +417,21 @@ class JobTester:
     def _draw(self) -> float:
         return _MIDDLE
 
-    def _limit(self, run: Run) -> float | None:
-        """Virtual seconds for which an async handler runs."""
-        return None if run.handler.timeout is None else run.handler.timeout / 1_000_000
+    @asynccontextmanager
+    async def _limited(self, run: Run) -> AsyncIterator[None]:
+        """An async handler is stopped after as many virtual seconds as its timeout has."""
+        limit = None if run.handler.timeout is None else run.handler.timeout / 1_000_000
+        timer = None if limit is None else asyncio.get_running_loop().call_later(limit, self._time_out, run)
+        try:
+            async with asyncio.timeout(limit):
+                yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _time_out(self, run: Run) -> None:
+        if run.context is not None:
+            run.context.stop = Stop.TIMEOUT
 
     def _crash_point(self) -> None:
         """Called before and after each enqueue."""

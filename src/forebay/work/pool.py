@@ -429,10 +429,7 @@ class Pool:
             return
         if stop is Stop.LOST and run.settled:
             return
-        run.stop, run.stopped_at = stop, time.monotonic()
-        if run.context is not None:
-            run.context.cancelled |= stop is Stop.CANCEL
-            run.context.lost |= stop is Stop.LOST
+        run.mark_stopped(stop)
         if run.quarantined and (self._quarantine is not None or not run.begun):
             if self._quarantine is not None:
                 self._quarantine.interrupt(run)
