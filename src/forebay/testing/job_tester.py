@@ -29,7 +29,7 @@ from forebay.core.clock import Signal
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid, Unsupported
 from forebay.core.instant import Duration, Instant, micros
-from forebay.core.job import Draft, Job
+from forebay.core.job import Draft, Job, Progress
 from forebay.core.lease import Lease
 from forebay.core.limits import MAX_BATCH, MAX_LEASE
 from forebay.core.outcome import Abandoned, Failed, Failure, Outcome, Release, Succeeded, Unhandled, Verdict
@@ -94,6 +94,13 @@ class _RecordingStore(MemoryStore):
         self._tester._crash_point()
         return receipts
 
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        """With the progress that running handlers have reported so far."""
+        running = [(run.fence, run.context) for run in self._tester._active if run.context is not None]
+        if reported := [(fence, ctx.reported) for fence, ctx in running if ctx.reported is not None]:
+            self.report_progress(reported)
+        return super().get(ids)
+
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
         fired = super().fire(name, tick, next_at, draft)
         job_id = next((schedule.last_job for schedule in self.schedules() if schedule.name == name), None)
@@ -128,6 +135,7 @@ class JobTester:
     inline   each enqueue runs its jobs before it returns; an exception of a handler is raised there
     clock    virtual time
     errors   what handlers raised, oldest first
+    progress the last progress of each job, by its id; `fb.get(id).progress` is that of a job that runs
 
     The app's start-up hooks run before the first job, its shutdown hooks in `close`. `provided`: values by type, which
     are injected instead of those that the app provides.
@@ -144,6 +152,7 @@ class JobTester:
         self.app = app
         self.clock = clock or ManualClock()
         self.errors: list[BaseException] = []
+        self.progress: dict[int, Progress] = {}
         self._inline = inline
         self._failing: defaultdict[str, deque[BaseException]] = defaultdict(deque)
         self._crashing: defaultdict[str, int] = defaultdict(int)
@@ -348,6 +357,8 @@ class JobTester:
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         job = run.lease.job
+        if run.context is not None and run.context.reported is not None:
+            self.progress[job.id] = run.context.reported
         if self._crashing[job.kind]:
             self._crashing[job.kind] -= 1
             outcome = Abandoned()
