@@ -171,6 +171,27 @@ APPLICATION_MUTANTS = [
         ("tests/unit/test_pool.py", "-k", "one_dependency"),
     ),
     Mutant(
+        "hooks: a layer of enqueues that wants a value is accepted",
+        "src/forebay/work/hooks.py",
+        "            if (found := injectable(hint, self.providers)) is not None:\n                what = ",
+        "            if (found := injectable(hint, ())) is not None:\n                what = ",
+        (HOOKS, "-k", "refused_at_its_declaration"),
+    ),
+    Mutant(
+        "django: a task that is drained on its last attempt has failed",
+        "src/forebay/contrib/django/backend.py",
+        "        stopped = ctx.stop is not None and isinstance(error, CancelledError)\n",
+        "        stopped = False\n",
+        ("tests/contrib/test_django_signals.py", "-k", "drained and async"),
+    ),
+    Mutant(
+        "django: a task whose result cannot be kept has ended well",
+        "src/forebay/contrib/django/backend.py",
+        "    body = None if ctx.settled else app().registry[ctx.job.kind].encode_result(plain)\n",
+        "    body = None\n",
+        ("tests/contrib/test_django_signals.py", "-k", "last_signal and large"),
+    ),
+    Mutant(
         "hooks: a worker whose start-up failed works all the same",
         "src/forebay/work/worker.py",
         "            return CANNOT_START\n        for number",
