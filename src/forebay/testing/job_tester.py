@@ -132,10 +132,10 @@ class _RecordingStore(MemoryStore):
 class JobTester:
     """Puts a store in memory under the app until `close`, and runs its jobs when the test says so.
 
-    inline   each enqueue runs its jobs before it returns; an exception of a handler is raised there
-    clock    virtual time
-    errors   what handlers raised, oldest first
-    progress the last progress of each job, by its id; `fb.get(id).progress` is that of a job that runs
+    inline    each enqueue runs its jobs before it returns; an exception of a handler is raised there
+    clock     virtual time
+    errors    what handlers raised, oldest first
+    progress  the last progress of each job, by its id; `fb.get(id).progress` is that of a job that runs
 
     The app's start-up hooks run before the first job, its shutdown hooks in `close`. `provided`: values by type, which
     are injected instead of those that the app provides.
