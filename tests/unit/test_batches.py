@@ -312,7 +312,13 @@ def test_what_is_wrong_with_a_batch_is_refused_at_its_declaration(fb: Forebay) -
 
     def none() -> None: ...
 
-    for options in ({"batch": 0}, {"batch": 5_000}, {"batch": 2, "wait": 61}, {"batch": 2, "isolate": True}):
+    given: list[dict[str, Any]] = [
+        {"batch": 0},
+        {"batch": 5_000},
+        {"batch": 2, "wait": 61},
+        {"batch": 2, "isolate": True},
+    ]
+    for options in given:
         decorate: Any = fb.job(**options)
         with pytest.raises(Invalid):
             decorate(right)

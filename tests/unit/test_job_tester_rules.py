@@ -63,9 +63,9 @@ def test_the_progress_of_a_job_is_seen_while_it_runs_and_the_last_one_is_kept(fb
     async def on_the_loop(ctx: Context) -> None:
         body(ctx)
 
-    work = fb.job(kind="work", keep_result=True)(on_the_loop if on_loop else body)
+    fb.job(kind="work", keep_result=True)(on_the_loop if on_loop else body)
     with JobTester(fb) as jobs:
-        job_id = work.enqueue().id
+        job_id = fb.enqueue("work").id
         assert jobs.progress == {}
         jobs.run_all()
         job = fb.get(job_id)

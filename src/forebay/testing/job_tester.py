@@ -428,11 +428,16 @@ class JobTester:
     def _draw(self) -> float:
         return _MIDDLE
 
+    def _limit(self, run: Run) -> float | None:
+        """Virtual seconds for which an async handler runs."""
+        return None if run.handler.timeout is None else run.handler.timeout / 1_000_000
+
     @asynccontextmanager
     async def _limited(self, run: Run) -> AsyncIterator[None]:
-        """An async handler is stopped after as many virtual seconds as its timeout has."""
-        limit = None if run.handler.timeout is None else run.handler.timeout / 1_000_000
-        timer = None if limit is None else asyncio.get_running_loop().call_later(limit, self._time_out, run)
+        """Stop an async handler at its limit; its context says so if that is its timeout."""
+        limit, timeout = self._limit(run), run.handler.timeout
+        at_timeout = limit is not None and timeout is not None and limit >= timeout / 1_000_000
+        timer = asyncio.get_running_loop().call_later(limit, self._time_out, run) if limit and at_timeout else None
         try:
             async with asyncio.timeout(limit):
                 yield

@@ -87,7 +87,8 @@ def _ending(how: str) -> Any:
             return "x" * 300_000
         case "none":
             return None
-    return how
+        case _:
+            return how
 
 
 @task(max_attempts=1, timeout=1.0, takes_context=True)
