@@ -6,6 +6,7 @@ While it is open, jobs are released uncharged, so an outage of a dependency cost
 to a share of all runs. The current time is an argument.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Literal
 
@@ -94,6 +95,12 @@ class Circuit:
         self._probing = max(0, self._probing - 1)
         if self._opened_at is not None or self._failed >= self._policy.failures:
             self._opened_at = now
+
+
+def circuits_of(breakers: Mapping[str, Breaker]) -> dict[str, Circuit]:
+    """The state of each kind's breaker; kinds that share a name share the state."""
+    circuits = {breaker.key(kind): Circuit(breaker) for kind, breaker in breakers.items()}
+    return {kind: circuits[breaker.key(kind)] for kind, breaker in breakers.items()}
 
 
 class Budget:

@@ -15,7 +15,7 @@ from math import inf
 from threading import Condition, Lock, current_thread
 from typing import Any, Final
 
-from forebay.core.breaker import Budget, Circuit
+from forebay.core.breaker import Budget, circuits_of
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.lease import Fence, Lease, Settlement
@@ -117,14 +117,11 @@ class Pool:
         self._max_prefetch = _MAX_PREFETCH if len({handler.where for handler in registry.values()}) == 1 else 0
         self._prefetch = 0
         self._extra_slots: dict[Fence, int] = {}
-        self._extra = 0
-        self._ended = 0
+        self._extra, self._ended = 0, 0
         self._counted = (0, time.monotonic())
         self._waiting, self._stuck = 0, 0
-        breakers = {kind: each.breaker for kind, each in registry.items() if each.breaker}
-        circuits = {each.key(kind): Circuit(each) for kind, each in breakers.items()}
-        self._circuits = {kind: circuits[each.key(kind)] for kind, each in breakers.items()}
-        self._rejected = dict.fromkeys(breakers, 0)
+        self._circuits = circuits_of({kind: each.breaker for kind, each in registry.items() if each.breaker})
+        self._rejected = dict.fromkeys(self._circuits, 0)
         self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
         self._children: dict[Run, IsolatedProcess] = {}
         self._warm: list[IsolatedProcess] = []

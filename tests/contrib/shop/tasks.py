@@ -1,7 +1,6 @@
 """Tasks as an application writes them."""
 
 import asyncio
-import time
 from typing import Any
 
 from django.db import connection
@@ -10,6 +9,7 @@ from forebay import Drop, Snooze
 from forebay.contrib.django import ForebayTaskContext
 from tests.contrib.shop.models import Order
 from tests.contrib.task_api import task as django_task
+from tests.waiting import eventually
 
 task: Any = django_task
 """The decorator does not know the options of its backend's tasks."""
@@ -94,8 +94,8 @@ def _ending(how: str) -> Any:
 @task(max_attempts=1, timeout=1.0, takes_context=True)
 def end(context: ForebayTaskContext, how: str) -> Any:
     begun.append(how)
-    while how == "hang" and len(begun) == 1 and not context.forebay.cancelled:
-        time.sleep(0.01)
+    if how == "hang" and len(begun) == 1:
+        eventually(lambda: context.forebay.cancelled)
     return None if context.forebay.cancelled else _ending(how)
 
 
