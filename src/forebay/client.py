@@ -28,12 +28,11 @@ from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
 from forebay.blobs import Blobs, BlobSweeper, PayloadCodec, blobs_of
-from forebay.core.breaker import Breaker
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, JobCancelled, JobFailed, JobGone, ResultPending
 from forebay.core.instant import from_seconds
@@ -52,7 +51,7 @@ from forebay.transactions import aenqueue_in, call_after_commit, check_connectio
 from forebay.vault import Vault
 from forebay.work.batches import Call, gathered
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
-from forebay.work.declare import declare
+from forebay.work.declare import BatchOptions, HandlerOptions, JobOptions, check_breaker, declare
 from forebay.work.handler import Handler
 from forebay.work.hooks import Hooked
 from forebay.work.role import WorkerRole
@@ -259,41 +258,17 @@ class Forebay(Hooked):
     def job(self, function: Callable[P, R], /) -> JobType[P, R]: ...
 
     @overload
-    def job(
-        self,
-        *,
-        kind: str | None = None,
-        queue: str = "default",
-        max_attempts: int | None = None,
-        cost: int = 1,
-        timeout: float | timedelta | None = None,
-        retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
-        drop_on: type[BaseException] | Sequence[type[BaseException]] = (),
-        breaker: Breaker | None = None,
-        isolate: bool = False,
-        keep_result: bool = False,
-        result_ttl: float | timedelta | None = None,
-        version: int = 1,
-    ) -> Callable[[Callable[P, R]], JobType[P, R]]: ...
+    def job(self, **options: Unpack[JobOptions]) -> Callable[[Callable[P, R]], JobType[P, R]]: ...
 
     @overload
     def job(
-        self, *, batch: int, wait: float = ..., **options: Any
-    ) -> Callable[[Callable[[list[Call[T]]], Any]], JobType[[T], Any]]: ...
+        self, *, batch: int, wait: float = ..., **options: Unpack[BatchOptions]
+    ) -> Callable[[Callable[Concatenate[list[Call[T]], ...], Any]], JobType[[T], Any]]: ...
 
     def job(self, *functions: Callable[..., Any], **options: Any) -> Any:
-        """Make a function a kind of job.
+        """Make a function a kind of job, with `JobOptions`.
 
-        cost       what it takes of each cap, rate and condition of its queue
-        timeout    seconds after which it is stopped and counts as failed
-        retry_on   only these exceptions are worth another try;  drop_on: these never are
-        breaker    stop calling a dependency that is down
-        isolate    run it in a process of its own, which may be killed
-        keep_result, result_ttl
-                   keep what it returns, with the finished job, for an hour or for so many seconds, on any queue
-        version    of its payload; `@job.upgrade(from_version=1)` turns older ones into this
-        batch, wait
-                   gather up to so many jobs, for so many seconds, for one call with a list of `Call`
+        `batch`, `wait`: gather up to so many jobs, for so many seconds, for one call with a list of `Call`.
         """
         if functions:
             return self._register(functions[0], {})
@@ -308,7 +283,7 @@ class Forebay(Hooked):
         allow: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         timeout: float = 15.0,
-        **options: Any,
+        **options: Unpack[HandlerOptions],
     ) -> JobType[..., int]:
         """A kind of job that is a signed POST to this URL; further options as of `job`. See docs/guides/webhooks.md."""
         from forebay.work.webhook import Endpoint
@@ -549,9 +524,12 @@ class Forebay(Hooked):
         known = self.registry.get(kind)
         if known is not None and _place(known.function) != _place(function):
             raise Invalid(kind, "another function has this kind already", "give one of them kind=…")
-        decorated, function = function, function if "batch" not in options else gathered(kind, function, options)
-        signature = Signature(kind, function, self.codec, self.hooks.providers, options.pop("version", 1))
+        decorated, providers = function, self.hooks.providers
+        if "batch" in options:
+            function = gathered(kind, function, options, providers)
+        signature = Signature(kind, function, self.codec, providers, options.pop("version", 1))
         handler = declare(kind, function, signature, options)
+        check_breaker(handler, self.registry.values())
         self.registry[kind] = handler
         return JobType(self, handler, decorated)
 

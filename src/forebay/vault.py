@@ -127,5 +127,5 @@ def _ciphers() -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
-        raise Invalid("vault", "cryptography is not installed", "pip install 'forebay[server]'") from None
+        raise Invalid("vault", "cryptography is not installed", "pip install 'forebay[vault]'") from None
     return AESGCM

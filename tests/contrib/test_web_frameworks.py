@@ -154,7 +154,7 @@ def test_fastapi_with_async_sessions(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("example_name", ["fastapi_shop.py", "fastapi_async_shop.py"])
+@pytest.mark.parametrize("example_name", ["fastapi_shop.py", "fastapi_async_shop.py", "litestar_shop.py"])
 def test_a_commit_that_fails_is_no_success_for_the_client(
     example_name: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_commit_that_fails_is_no_success_for_the_client(
                 return answer.status_code
 
     assert asyncio.run(main()) == 500
-    if example_name == "fastapi_shop.py":
+    if example_name != "fastapi_async_shop.py":
         shop["engine"].dispose()
 
 

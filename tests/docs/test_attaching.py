@@ -22,7 +22,7 @@ from forebay.work.worker import Worker
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hooks.md"
 FIRST = "import time\nfrom collections.abc import Iterator\nfrom forebay import Context, Draft, Forebay\nfb = Forebay('memory://')\n"
-MAX_LINES = 11
+MAX_LINES = 10
 
 
 def attached(heading: str, tmp_path: Path) -> Forebay:
@@ -31,7 +31,7 @@ def attached(heading: str, tmp_path: Path) -> Forebay:
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     for block in blocks:
         lines = [line for line in block.splitlines() if line.strip() and not line.startswith(("import", "from"))]
-        assert len(lines) <= MAX_LINES, "it attaches by a few lines"
+        assert len(lines) <= MAX_LINES, "it attaches by ten lines besides imports"
     script = tmp_path / "attach.py"
     script.write_text(FIRST + "\n".join(blocks))
     fb: Forebay = runpy.run_path(str(script))["fb"]
@@ -84,7 +84,9 @@ class _Kept(sentry_sdk.Transport):
 
 def test_sentry_gets_each_failure_with_its_job_and_no_snooze(tmp_path: Path) -> None:
     transport = _Kept()
-    sentry_sdk.init(dsn="http://key@127.0.0.1:1/1", transport=transport, include_local_variables=False)
+    sentry_sdk.init(
+        dsn="http://key@127.0.0.1:1/1", transport=transport, include_local_variables=False, ignore_errors=[Snooze]
+    )
     try:
         with worked_on(attached("Sentry", tmp_path)):
             pass

@@ -140,7 +140,9 @@ def test_every_page_with_a_terminal_is_run() -> None:
     for name, where in ELSEWHERE.items():
         source = source_of(where)
         assert f'"{name}"' in source, f"{where} does not name {name}"
-        assert re.search(r"for command in page_commands\(", source), f"{where} does not type every command of {name}"
+        assert re.search(r"for (command in page_commands|block in blocks)\(", source), (
+            f"{where} does not type every command of {name}"
+        )
 
 
 def test_every_file_that_a_page_shows_is_used_by_a_terminal_of_it() -> None:

@@ -38,6 +38,7 @@ DOCS = ROOT / "docs"
 PLACES = ("start", "guides", "internals")
 ELSEWHERE = {
     "audit.md": "tests/spark/test_audit_docs.py::test_the_app_of_the_page_passes",
+    "django.md": "tests/contrib/test_django_guide.py::test_the_project_of_the_guide_runs",
     "lake.md": "tests/spark/test_pipeline_docs.py::test_the_terminal_of_the_page_runs",
 }
 """Guides whose terminals are run by another test, which types every command of them."""

@@ -26,6 +26,13 @@ BESIDE = {
     "postgres": {"psycopg", "psycopg-binary", "typing-extensions"},
     "redis": {"hiredis", "redis"},
     "blobs": {"fsspec"},
+    "jwt": {"cffi", "cryptography", "pycparser", "pyjwt", "typing-extensions"},
+    "vault": {"cffi", "cryptography", "pycparser", "typing-extensions"},
+    "server": {
+        *("annotated-doc", "annotated-types", "anyio", "click", "fastapi", "h11", "httptools", "idna", "jinja2"),
+        *("markupsafe", "opentelemetry-api", "prometheus-client", "pydantic", "pydantic-core", "starlette"),
+        *("typing-extensions", "typing-inspection", "uvicorn", "uvloop"),
+    },
     "tracing": {"opentelemetry-api", "typing-extensions"},
 }
 """All that an extra may bring along on any Python. Python 3.12 and newer need fewer."""
@@ -125,6 +132,15 @@ def test_an_extra_stays_small(extra: str) -> None:
                 left.append(each)
     assert found >= {"forebay", *(name.replace("_", "-") for name in DEPENDENCIES)}
     assert found - {"forebay", *(name.replace("_", "-") for name in DEPENDENCIES)} <= BESIDE[extra]
+
+
+def test_the_server_starts_without_jwt_and_names_the_extra_that_has_it(tmp_path: Path) -> None:
+    without = "sys.modules.update(jwt=None, cryptography=None)"
+    serve = "main(['serve', '--store', 'memory://', '--port', '0', '--jwt', 'rules.json'])"
+    command = [sys.executable, "-c", f"import sys; {without}; from forebay.cli import main; sys.exit({serve})"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stderr == "forebay: --jwt: jwt is not installed; pip install 'forebay[jwt]'\n"
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("command", PROOF)

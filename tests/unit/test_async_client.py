@@ -3,21 +3,23 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from threading import Event, active_count
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
-from forebay import Draft, Forebay, Invalid, Job, State
+from forebay import Breaker, Draft, Forebay, Invalid, Job, State
 from forebay.core.errors import Closed, ForebayError
 from forebay.core.limits import MAX_BATCH
 from forebay.enqueue_options import EnqueueOptions, Settings
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import CancelAnswer, Query, Receipt
+from forebay.work.declare import JobOptions
 from tests.waiting import PATIENCE
 
 
@@ -181,28 +183,97 @@ send.using(priority="high").enqueue("ada")
 send.using(priority=5).enqueue(7)
 fb.enqueue("send", None, qeue="mail")
 """
+WRONG_OPTIONS = (12, 13, 14, 15)
+JOBS = """
+from forebay import Call, Forebay
+
+fb = Forebay()
 
 
-def test_a_wrong_option_is_an_error_of_mypy(tmp_path: Path) -> None:
-    (tmp_path / "snippet.py").write_text(SNIPPET)
+class Pool: ...
+
+
+@fb.job(batch=2, wait=0.1, max_attempts=5, kind="add")
+async def insert(calls: list[Call[int]], pool: Pool) -> None: ...
+
+
+@fb.job(max_attempts=5, isolate=True, timeout=30)
+def resize(width: int) -> None: ...
+
+
+paid = fb.webhook("paid", url="https://example.com", secret="s", max_attempts=12, keep_result=True)
+insert.enqueue(5)
+resize.enqueue(5)
+insert.enqueue("five")
+resize.enqueue("five")
+fb.job(max_atempts=5)
+fb.job(batch=2, max_atempts=5)
+fb.job(batch=2, isolate=True)
+fb.job(max_attempts="five")
+fb.webhook("gone", url="https://example.com", secret="s", max_atempts=12)
+"""
+WRONG_JOBS = (21, 22, 23, 24, 25, 26, 27)
+
+
+SNIPPETS = pytest.mark.parametrize(
+    ("snippet", "wrong", "misspelt"),
+    [(SNIPPET, WRONG_OPTIONS, ("prority", "qeue")), (JOBS, WRONG_JOBS, ("max_atempts",))],
+    ids=["enqueue", "job"],
+)
+
+
+def _nothing() -> None: ...
+
+
+def test_the_typed_options_of_a_job_are_those_that_it_takes(fb: Forebay) -> None:
+    values: dict[str, Any] = {
+        "queue": "mail",
+        "max_attempts": 3,
+        "cost": 2,
+        "retry_on": OSError,
+        "drop_on": [ValueError],
+        "breaker": Breaker(),
+        "keep_result": True,
+        "result_ttl": 60,
+        "version": 2,
+        "kind": "other",
+        "timeout": 5,
+        "isolate": True,
+    }
+    assert list(get_type_hints(JobOptions)) == list(values)
+    decorate: Any = fb.job(**values)
+    decorate(_nothing)
+    handler = fb.registry["other"]
+    assert (handler.queue, handler.max_attempts, handler.cost, handler.where) == ("mail", 3, 2, "process")
+    decorate = fb.job(max_atempts=5)  # type: ignore[call-overload]
+    with pytest.raises(Invalid, match="max_atempts"):
+        decorate(_nothing)
+
+
+@SNIPPETS
+def test_a_wrong_option_is_an_error_of_mypy(
+    tmp_path: Path, snippet: str, wrong: tuple[int, ...], misspelt: tuple[str, ...]
+) -> None:
+    (tmp_path / "snippet.py").write_text(snippet)
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache")]
     checked = subprocess.run([*command, "snippet.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    lines = [line.partition(": error: ")[::2] for line in checked.stdout.splitlines() if ": error: " in line]
-    assert [where for where, _ in lines] == [f"snippet.py:{number}" for number in (12, 13, 14, 15)], checked.stdout
-    assert "prority" in lines[0][1]
-    assert "qeue" in lines[3][1]
+    lines = re.findall(r"^snippet\.py:(\d+): error: ", checked.stdout, re.MULTILINE)
+    assert sorted(set(map(int, lines))) == list(wrong), checked.stdout
+    assert all(word in checked.stdout for word in misspelt)
 
 
 @pytest.mark.nightly
-def test_a_wrong_option_is_an_error_of_pyright(tmp_path: Path) -> None:
+@SNIPPETS
+def test_a_wrong_option_is_an_error_of_pyright(
+    tmp_path: Path, snippet: str, wrong: tuple[int, ...], misspelt: tuple[str, ...]
+) -> None:
     program = Path(sys.prefix, "pyright", "node_modules", ".bin", "pyright")
     if not program.exists():
         pytest.skip(f"no {program}: run `make pyright`, which needs npm")
-    (tmp_path / "snippet.py").write_text(SNIPPET)
+    (tmp_path / "snippet.py").write_text(snippet)
     command = [str(program), "--pythonpath", sys.executable, "--outputjson", "snippet.py"]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     checked = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    found = json.loads(checked.stdout)["generalDiagnostics"]
-    assert [each["range"]["start"]["line"] + 1 for each in found] == [12, 13, 14, 15], checked.stdout
-    assert "prority" in found[0]["message"]
-    assert "qeue" in found[3]["message"]
+    found = [each for each in json.loads(checked.stdout)["generalDiagnostics"] if each["severity"] == "error"]
+    assert sorted({each["range"]["start"]["line"] + 1 for each in found}) == list(wrong), checked.stdout
+    assert all(word in checked.stdout for word in misspelt)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from threading import Event
 from typing import Any
@@ -46,6 +46,78 @@ def working(fb: Forebay) -> Iterator[Worker]:
 def states(fb: Forebay, ids: list[int]) -> list[tuple[State | None, int]]:
     jobs = [fb.wait_for(job_id, 5) for job_id in ids]
     return [(None, 0) if job is None else (job.state, job.attempt) for job in jobs]
+
+
+class Pool:
+    """What a bulk insert needs: made once in a process."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+
+class Session:
+    """Made for each run."""
+
+
+@pytest.mark.parametrize("on_loop", [True, False])
+@pytest.mark.parametrize("where", ["worker", "tester"])
+def test_a_batch_takes_values_of_the_process(fb: Forebay, where: str, on_loop: bool) -> None:
+    made: list[Pool] = []
+
+    async def make_pool() -> AsyncIterator[Pool]:
+        made.append(Pool())
+        yield made[-1]
+        made[-1].rows.append(-1)
+
+    fb.provide(Pool, make_pool)
+
+    def insert(calls: list[Call[int]], pool: Pool | None = None) -> list[Any]:
+        assert pool is not None
+        pool.rows += [call.item for call in calls]
+        return [len(pool.rows)] * len(calls)
+
+    async def insert_async(calls: list[Call[int]], *, pool: Pool) -> list[Any]:
+        return insert(calls, pool)
+
+    chosen: Any = insert_async if on_loop else insert
+    bulk = fb.job(batch=3, wait=LONG, kind="insert", keep_result=True)(chosen)
+    if where == "worker":
+        with working(fb):
+            receipts = [bulk.enqueue(n) for n in range(3)]
+            assert [receipt.result() for receipt in receipts] == [3] * 3
+        assert [job.payload for job in fb.jobs()] == [{"item": n} for n in range(3)]
+        (pool,) = made
+        assert (sorted(pool.rows[:3]), pool.rows[3:]) == ([0, 1, 2], [-1])
+    with JobTester(fb, provided={Pool: (given := Pool())}) as jobs:
+        for n in range(3, 6):
+            bulk.enqueue(n)
+        jobs.run_all()
+    assert given.rows == [3, 4, 5]
+
+
+def test_a_batch_takes_no_value_of_one_job(fb: Forebay) -> None:
+    fb.provide(Pool, Pool)
+    fb.provide(Session, Session, scope="job")
+
+    def takes_context(calls: list[Call[int]], ctx: Context) -> None: ...
+
+    def takes_session(calls: list[Call[int]], session: Session) -> None: ...
+
+    def takes_item(calls: list[Call[int]], item: Pool) -> None: ...
+
+    def takes_first(pool: Pool, calls: list[Call[int]]) -> None: ...
+
+    wrong = {
+        takes_context: "'ctx' belongs to one job.*call.ctx",
+        takes_session: r"'session' \(Session\) is made for each job.*scope",
+        takes_item: "'item' has a name of Call",
+        takes_first: "first parameter.*not a list of calls",
+    }
+    for function, message in wrong.items():
+        decorate: Any = fb.job(batch=2)
+        with pytest.raises(Invalid, match=message):
+            decorate(function)
+    assert fb.registry == {}
 
 
 @pytest.mark.parametrize("on_loop", [True, False])
@@ -238,11 +310,19 @@ def test_what_is_wrong_with_a_batch_is_refused_at_its_declaration(fb: Forebay) -
 
     def two(calls: list[Call[int]], more: int) -> None: ...
 
-    for options in ({"batch": 0}, {"batch": 5_000}, {"batch": 2, "wait": 61}, {"batch": 2, "isolate": True}):
+    def none() -> None: ...
+
+    given: list[dict[str, Any]] = [
+        {"batch": 0},
+        {"batch": 5_000},
+        {"batch": 2, "wait": 61},
+        {"batch": 2, "isolate": True},
+    ]
+    for options in given:
         decorate: Any = fb.job(**options)
         with pytest.raises(Invalid):
             decorate(right)
-    for function in (wrong, two):
+    for function in (wrong, two, none):
         decorate = fb.job(batch=2)
         with pytest.raises(Invalid, match="Call"):
             decorate(function)

@@ -24,7 +24,6 @@ def test_a_new_circuit_is_closed_and_lets_everything_run() -> None:
     circuit = Circuit(POLICY)
     assert circuit.state(NOW) == "closed"
     assert [circuit.admit(NOW) for _ in range(100)] == [0] * 100
-    assert circuit.rejected == 0
 
 
 def test_it_opens_at_the_last_failure_in_a_row_and_not_before() -> None:
@@ -49,7 +48,6 @@ def test_while_it_is_open_nothing_runs_and_every_caller_waits_for_its_rest() -> 
     circuit = opened()
     assert circuit.admit(NOW) == 10 * SECOND
     assert circuit.admit(NOW + 4 * SECOND) == 6 * SECOND
-    assert circuit.rejected == 2
 
 
 def test_the_wait_is_never_shorter_than_a_tenth_of_the_rest() -> None:
@@ -122,10 +120,8 @@ def test_every_run_that_was_not_wasted_is_counted() -> None:
         assert circuit.admit(NOW + SECOND) > 0
     later = NOW + 10 * SECOND
     assert [circuit.admit(later) > 0 for _ in range(5)] == [False, False, True, True, True]
-    assert circuit.rejected == 10
     circuit.succeeded()
     circuit.admit(later)
-    assert circuit.rejected == 10
 
 
 def test_one_failure_and_one_probe_are_enough() -> None:

@@ -467,6 +467,24 @@ def test_what_is_wrong_is_refused_at_its_declaration(fb: Forebay) -> None:
         async def no_plain(draft: Draft) -> AsyncIterator[None]:
             yield
 
+    with pytest.raises(Invalid, match=r"cannot be called with the draft alone.*'why'"):
+
+        @fb.around_enqueue
+        def two(draft: Draft, why: str) -> Iterator[None]:
+            yield
+
+    with pytest.raises(Invalid, match="cannot be called with the draft alone"):
+
+        @fb.around_enqueue
+        def nothing() -> Iterator[None]:
+            yield
+
+    with pytest.raises(Invalid, match=r"nothing is injected into its parameter 'pool' \(Pool\)"):
+
+        @fb.around_enqueue
+        def with_pool(draft: Draft, pool: Pool | None = None) -> Iterator[None]:
+            yield
+
     with pytest.raises(Invalid, match="a generator function"):
 
         @fb.on_startup

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from forebay import Breaker, Call, Drop, Forebay, QueueSpec, State
+from forebay import Breaker, Call, Context, Drop, Forebay, QueueSpec, State
 from forebay.core.instant import seconds
+from forebay.core.job import Progress
 from forebay.core.policy import Fixed, Routing
 from forebay.testing import JobSimulator, JobTester
 from forebay.work.run import TIMEOUT
@@ -47,6 +48,53 @@ def test_an_open_breaker_postpones_jobs_without_an_attempt(fb: Forebay) -> None:
         down.append(True)
         call.enqueue(1)
         assert jobs.run_all() == 1, "each tester begins with a closed breaker"
+
+
+@pytest.mark.parametrize("on_loop", [True, False])
+def test_the_progress_of_a_job_is_seen_while_it_runs_and_the_last_one_is_kept(fb: Forebay, on_loop: bool) -> None:
+    seen: list[Progress | None] = []
+
+    def body(ctx: Context) -> None:
+        for portion in (0.5, 0.75):
+            ctx.progress(portion, "more")
+            job = fb.get(ctx.job.id)
+            seen.append(None if job is None else job.progress)
+
+    async def on_the_loop(ctx: Context) -> None:
+        body(ctx)
+
+    fb.job(kind="work", keep_result=True)(on_the_loop if on_loop else body)
+    with JobTester(fb) as jobs:
+        job_id = fb.enqueue("work").id
+        assert jobs.progress == {}
+        jobs.run_all()
+        job = fb.get(job_id)
+        assert job is not None
+        assert (job.state, job.progress) == (State.DONE, None)
+        assert jobs.progress[job_id] == Progress(0.75, "more")
+    assert [(each.portion, each.note) for each in seen if each is not None] == [(0.5, "more"), (0.75, "more")]
+
+
+def test_kinds_that_name_one_dependency_share_its_breaker(fb: Forebay) -> None:
+    payments = Breaker(failures=2, cooldown=seconds(30), name="payments")
+
+    @fb.job(breaker=payments)
+    def charge() -> None:
+        raise ConnectionError
+
+    @fb.job(breaker=payments, keep_result=True)
+    def refund() -> None: ...
+
+    with JobTester(fb) as jobs:
+        for _ in range(2):
+            charge.enqueue()
+        assert jobs.run_all() == 2
+        refunded = refund.enqueue()
+        assert jobs.run_all() == 0, "the breaker of both is open"
+        jobs.advance(minutes=1)
+        job = fb.get(refunded.id)
+        assert job is not None
+        assert (job.state, job.attempt) == (State.DONE, 1)
 
 
 def test_batches_are_gathered_up_to_their_size(fb: Forebay) -> None:

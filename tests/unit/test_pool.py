@@ -915,6 +915,36 @@ def test_an_open_breaker_puts_jobs_back_unharmed_and_spread(fb: Forebay) -> None
         assert rig.pool.idle
 
 
+def test_kinds_that_name_one_dependency_share_its_breaker(fb: Forebay) -> None:
+    options = broken(fb, Breaker(failures=2, cooldown=ms(20), name="payments"))
+    fb.job(kind="refund", breaker=Breaker(failures=2, cooldown=ms(20), name="payments"))(lambda: None)
+    fb.job(kind="mail", breaker=Breaker(failures=2, cooldown=ms(20)))(lambda: None)
+    fb.job(kind="payments", breaker=Breaker(failures=2, cooldown=ms(20)))(lambda: None)
+    with at_work(fb, options) as rig:
+        for _ in range(2):
+            assert isinstance(rig.run("call", {"mode": "fail"}), Retry)
+        assert isinstance(rig.run("refund"), Release)
+        assert rig.run("mail") == rig.run("payments") == Ack()
+        assert [(kind, count) for kind, (_, count) in rig.pool.circuits().items() if count] == [("refund", 1)]
+        eventually(lambda: rig.pool.circuits()["call"][0] == "half-open")
+        assert rig.run("refund") == Ack()
+        assert rig.pool.circuits()["call"][0] == "closed"
+
+
+def test_two_breakers_of_one_name_have_the_same_numbers(fb: Forebay) -> None:
+    def charge() -> None: ...
+
+    def refund() -> None: ...
+
+    fb.job(breaker=Breaker(failures=2, name="payments"))(charge)
+    fb.job(breaker=Breaker(failures=3, name="payments"))(charge)
+    with pytest.raises(Invalid, match="refund: the breaker 'payments' has other numbers in charge"):
+        fb.job(breaker=Breaker(failures=2, name="payments"))(refund)
+    assert list(fb.registry) == ["charge"]
+    with pytest.raises(Invalid, match="Breaker name"):
+        Breaker(name="the payments")
+
+
 def test_a_breaker_closes_when_a_probe_goes_well(fb: Forebay) -> None:
     options = broken(fb, Breaker(failures=1, cooldown=ms(20)))
     with at_work(fb, options) as rig:

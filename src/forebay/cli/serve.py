@@ -89,17 +89,24 @@ def _settings(args: Any) -> Any:
 
 def _authenticator(args: Any, store: Store) -> Any:
     from forebay.serve.security.auth import Authenticator, Certificates
-    from forebay.serve.security.tokens import TokenRules, TokenVerifier
 
     others: dict[str, Any] = {}
     if args.jwt is not None:
-        try:
-            others["tokens"] = TokenVerifier(msgspec.json.decode(Path(args.jwt).read_bytes(), type=TokenRules))
-        except (OSError, msgspec.DecodeError) as error:
-            raise Invalid("jwt", str(error), 'write {"issuer": "…", "audience": "…", "jwks": "…"}') from None
+        others["tokens"] = _token_verifier(Path(args.jwt))
     if args.client_roles is not None:
         others["certificates"] = Certificates.from_file(Path(args.client_roles))
     return Authenticator.of(store, **others)
+
+
+def _token_verifier(rules: Path) -> Any:
+    try:
+        from forebay.serve.security.tokens import TokenRules, TokenVerifier
+    except ModuleNotFoundError as error:
+        raise CommandFailed(f"--jwt: {error.name} is not installed; pip install 'forebay[jwt]'", USAGE) from error
+    try:
+        return TokenVerifier(msgspec.json.decode(rules.read_bytes(), type=TokenRules))
+    except (OSError, msgspec.DecodeError) as error:
+        raise Invalid("jwt", str(error), 'write {"issuer": "…", "audience": "…", "jwks": "…"}') from None
 
 
 def _opened(call: Invocation) -> tuple[Store, Forebay | None]:

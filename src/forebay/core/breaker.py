@@ -1,11 +1,12 @@
 """Circuit breakers and the retry budget.
 
-`Breaker` is the policy for one kind of job, `Circuit` its state in one process: closed, open after a number of
-consecutive failures, half-open after a cooldown, closed again by a success. While it is open, jobs are released
-uncharged, so an outage of a dependency costs no attempts. `Budget` limits retries to a share of all runs. The current
-time is an argument.
+`Breaker` is the policy for a kind of job, or for all kinds that name the same dependency, `Circuit` its state in one
+process: closed, open after a number of consecutive failures, half-open after a cooldown, closed again by a success.
+While it is open, jobs are released uncharged, so an outage of a dependency costs no attempts. `Budget` limits retries
+to a share of all runs. The current time is an argument.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Literal
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 from forebay.core.errors import Invalid
 from forebay.core.instant import Duration, Instant, checked_micros, micros, seconds
 from forebay.core.limits import MAX_DURATION
+from forebay.core.names import check_name
 from forebay.core.outcome import Failed, Outcome, Succeeded
 from forebay.core.policy import check_between
 
@@ -21,29 +23,38 @@ _BURST = 10.0
 
 
 class Breaker(Struct, frozen=True):
-    """Open after `failures` consecutive failures; after `cooldown` admit `probes` runs to test the dependency."""
+    """Open after `failures` consecutive failures; after `cooldown` admit `probes` runs to test the dependency.
+
+    Kinds whose breakers have one `name` share its state; without a name each kind has its own.
+    """
 
     failures: int = 5
     cooldown: timedelta = seconds(30)
     probes: int = 1
+    name: str | None = None
 
     def __post_init__(self) -> None:
         check_between("Breaker failures", self.failures, 1, 1_000_000)
         check_between("Breaker probes", self.probes, 1, 1_000)
         checked_micros("Breaker cooldown", self.cooldown, timedelta(milliseconds=1), MAX_DURATION)
+        if self.name is not None:
+            check_name("Breaker name", self.name)
+
+    def key(self, kind: str) -> tuple[str | None, str]:
+        """What the state of this breaker is kept under, for a kind of job."""
+        return (None, kind) if self.name is None else (self.name, "")
 
 
 class Circuit:
-    """The state of one breaker. `rejected` counts the runs that it postponed."""
+    """The state of one breaker."""
 
-    __slots__ = ("_failed", "_opened_at", "_policy", "_probing", "rejected")
+    __slots__ = ("_failed", "_opened_at", "_policy", "_probing")
 
     def __init__(self, policy: Breaker) -> None:
         self._policy = policy
         self._failed = 0
         self._opened_at: Instant | None = None
         self._probing = 0
-        self.rejected = 0
 
     def state(self, now: Instant) -> Literal["closed", "open", "half-open"]:
         if self._opened_at is None:
@@ -58,7 +69,6 @@ class Circuit:
         if state == "half-open" and self._probing < self._policy.probes:
             self._probing += 1
             return 0
-        self.rejected += 1
         cooldown = micros(self._policy.cooldown)
         return cooldown if self._opened_at is None else max(self._opened_at + cooldown - now, cooldown // 10, 1)
 
@@ -85,6 +95,12 @@ class Circuit:
         self._probing = max(0, self._probing - 1)
         if self._opened_at is not None or self._failed >= self._policy.failures:
             self._opened_at = now
+
+
+def circuits_of(breakers: Mapping[str, Breaker]) -> dict[str, Circuit]:
+    """The state of each kind's breaker; kinds that share a name share the state."""
+    circuits = {breaker.key(kind): Circuit(breaker) for kind, breaker in breakers.items()}
+    return {kind: circuits[breaker.key(kind)] for kind, breaker in breakers.items()}
 
 
 class Budget:

@@ -13,7 +13,8 @@ rules as in a worker: signature, retries, routing, dead letters, results. No tes
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from threading import Event, RLock
@@ -28,7 +29,7 @@ from forebay.core.clock import Signal
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid, Unsupported
 from forebay.core.instant import Duration, Instant, micros
-from forebay.core.job import Draft, Job
+from forebay.core.job import Draft, Job, Progress
 from forebay.core.lease import Lease
 from forebay.core.limits import MAX_BATCH, MAX_LEASE
 from forebay.core.outcome import Abandoned, Failed, Failure, Outcome, Release, Succeeded, Unhandled, Verdict
@@ -93,6 +94,13 @@ class _RecordingStore(MemoryStore):
         self._tester._crash_point()
         return receipts
 
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        """With the progress that running handlers have reported so far."""
+        running = [(run.fence, run.context) for run in self._tester._active if run.context is not None]
+        if reported := [(fence, ctx.reported) for fence, ctx in running if ctx.reported is not None]:
+            self.report_progress(reported)
+        return super().get(ids)
+
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
         fired = super().fire(name, tick, next_at, draft)
         job_id = next((schedule.last_job for schedule in self.schedules() if schedule.name == name), None)
@@ -124,9 +132,10 @@ class _RecordingStore(MemoryStore):
 class JobTester:
     """Puts a store in memory under the app until `close`, and runs its jobs when the test says so.
 
-    inline   each enqueue runs its jobs before it returns; an exception of a handler is raised there
-    clock    virtual time
-    errors   what handlers raised, oldest first
+    inline    each enqueue runs its jobs before it returns; an exception of a handler is raised there
+    clock     virtual time
+    errors    what handlers raised, oldest first
+    progress  the last progress of each job, by its id; `fb.get(id).progress` is that of a job that runs
 
     The app's start-up hooks run before the first job, its shutdown hooks in `close`. `provided`: values by type, which
     are injected instead of those that the app provides.
@@ -143,6 +152,7 @@ class JobTester:
         self.app = app
         self.clock = clock or ManualClock()
         self.errors: list[BaseException] = []
+        self.progress: dict[int, Progress] = {}
         self._inline = inline
         self._failing: defaultdict[str, deque[BaseException]] = defaultdict(deque)
         self._crashing: defaultdict[str, int] = defaultdict(int)
@@ -151,7 +161,7 @@ class JobTester:
         self._depth = 0
         self._claimed: deque[Lease] = deque()
         self._last_queue = ""
-        self._circuits: dict[str, Circuit] = {}
+        self._circuits: dict[object, Circuit] = {}
         self._active: list[Run] = []
         self.store: Final = _RecordingStore(self)
         self._ticker = Ticker(self.store, self._draw, app.hooks.enqueue_layers_for(app.registry))
@@ -325,9 +335,7 @@ class JobTester:
         """The end of these jobs is requested, as far as they run now."""
         for run in self._active:
             if run.lease.job.id in ids and run.stop is None:
-                run.stop = Stop.CANCEL
-                if run.context is not None:
-                    run.context.cancelled = True
+                run.mark_stopped(Stop.CANCEL)
                 if isinstance(run.task, asyncio.Task):
                     run.task.get_loop().call_soon_threadsafe(run.task.cancel)
 
@@ -349,6 +357,8 @@ class JobTester:
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         job = run.lease.job
+        if run.context is not None and run.context.reported is not None:
+            self.progress[job.id] = run.context.reported
         if self._crashing[job.kind]:
             self._crashing[job.kind] -= 1
             outcome = Abandoned()
@@ -361,7 +371,7 @@ class JobTester:
     def _circuit(self, handler: Handler) -> Circuit | None:
         if handler.breaker is None:
             return None
-        return self._circuits.setdefault(handler.kind, Circuit(handler.breaker))
+        return self._circuits.setdefault(handler.breaker.key(handler.kind), Circuit(handler.breaker))
 
     def _outcomes(self, runs: Sequence[Run]) -> list[Outcome]:
         """How these runs of one handler end."""
@@ -386,7 +396,7 @@ class JobTester:
     async def _awaited_outcome(self, run: Run) -> Outcome:
         began, run.task = self.clock.now(), asyncio.current_task()
         try:
-            async with asyncio.timeout(self._limit(run)):
+            async with self._limited(run):
                 value = await self._call(run)
             outcome: Outcome = run.handler.succeeded(value)
         except asyncio.CancelledError:
@@ -421,6 +431,23 @@ class JobTester:
     def _limit(self, run: Run) -> float | None:
         """Virtual seconds for which an async handler runs."""
         return None if run.handler.timeout is None else run.handler.timeout / 1_000_000
+
+    @asynccontextmanager
+    async def _limited(self, run: Run) -> AsyncIterator[None]:
+        """Stop an async handler at its limit; its context says so if that is its timeout."""
+        limit, timeout = self._limit(run), run.handler.timeout
+        at_timeout = limit is not None and timeout is not None and limit >= timeout / 1_000_000
+        timer = asyncio.get_running_loop().call_later(limit, self._time_out, run) if limit and at_timeout else None
+        try:
+            async with asyncio.timeout(limit):
+                yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _time_out(self, run: Run) -> None:
+        if run.context is not None:
+            run.context.stop = Stop.TIMEOUT
 
     def _crash_point(self) -> None:
         """Called before and after each enqueue."""

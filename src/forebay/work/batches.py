@@ -4,11 +4,15 @@ Each job stays a run of its own on the event loop, with its lease, attempt, time
 joins the open batch and waits for its own outcome. A batch starts when it is full, or `wait` after its first job. A job
 that is stopped while it waits leaves the batch; one that is stopped later leaves its outcome behind. When no job is
 left, an async function is cancelled.
+
+Besides the list of calls the function may take provided values of the process. Each job brings them, as any handler
+receives them, and they are the same for all. A value of one job has no place in a call that many jobs share.
 """
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import Parameter
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 from forebay.core.errors import Invalid
@@ -16,8 +20,9 @@ from forebay.core.instant import from_seconds, seconds
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import check_between
 from forebay.work.context import Context
+from forebay.work.hooks import Injected
 from forebay.work.redacting import JobSecrets, RunningBatch, running_job
-from forebay.work.signature import parameter_types
+from forebay.work.signature import injectable, parameter_types, type_name
 
 MAX_WAIT: Final = seconds(60)
 DEFAULT_WAIT: Final = 0.2
@@ -39,10 +44,11 @@ class Call(Generic[T]):
 
 
 class _Batch:
-    """Jobs that were gathered, each with the future of its outcome."""
+    """Jobs that were gathered, each with the future of its outcome. `values`: the injected ones, by parameter."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, values: Mapping[str, Any]) -> None:
         self.loop = loop
+        self.values = values
         self.members: list[tuple[Call[Any], asyncio.Future[Any]]] = []
         self.running: list[JobSecrets | None] = []
         self.timer: asyncio.TimerHandle | None = None
@@ -67,11 +73,11 @@ class BatchGatherer:
         self._wait = from_seconds("wait", wait, MAX_WAIT) / 1_000_000
         self._open: _Batch | None = None
 
-    async def join(self, item: Any, ctx: Context) -> Any:
+    async def join(self, item: Any, ctx: Context, values: Mapping[str, Any]) -> Any:
         """The outcome of this job, once its batch has run."""
         loop, batch = asyncio.get_running_loop(), self._open
         if batch is None or batch.loop is not loop:
-            batch = self._open = _Batch(loop)
+            batch = self._open = _Batch(loop, values)
             batch.timer = loop.call_later(self._wait, self._start, batch)
         future: asyncio.Future[Any] = loop.create_future()
         future.add_done_callback(batch.left)
@@ -100,9 +106,9 @@ class BatchGatherer:
         outcomes: list[Any]
         try:
             if inspect.iscoroutinefunction(self._function):
-                returned = await self._function(calls)
+                returned = await self._function(calls, **batch.values)
             else:
-                returned = await asyncio.to_thread(self._function, calls)
+                returned = await asyncio.to_thread(self._function, calls, **batch.values)
             outcomes = self._outcomes(returned, len(calls))
         except asyncio.CancelledError:
             outcomes = [Invalid(self._kind, "its batch was cancelled", "let the function end")] * len(calls)
@@ -126,32 +132,52 @@ class BatchGatherer:
         return returned
 
 
-def gathered(kind: str, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+def gathered(
+    kind: str, function: Callable[..., Any], options: dict[str, Any], providers: Mapping[Any, Injected]
+) -> Callable[..., Any]:
     """The handler of one job of a batch: a coroutine function of its item. `wait` leaves the options."""
     if options.get("isolate"):
         raise Invalid(kind, "isolate and batch exclude each other", "a child process runs one job at a time")
     gatherer = BatchGatherer(kind, function, options["batch"], options.pop("wait", DEFAULT_WAIT))
-    item = _item_type(kind, function)
+    item, values = _parameters(kind, function, providers)
 
-    async def join(item: Any, ctx: Context) -> Any:
-        return await gatherer.join(item, ctx)
+    async def join(item: Any, ctx: Context, **values: Any) -> Any:
+        return await gatherer.join(item, ctx, values)
 
-    join.__annotations__ = {"item": item, "ctx": Context}
+    join.__annotations__ = {"item": item, "ctx": Context, **values}
+    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in join.__annotations__]
+    join.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
     join.__module__, join.__qualname__, join.__name__ = function.__module__, function.__qualname__, function.__name__
     return join
 
 
-def _item_type(kind: str, function: Callable[..., Any]) -> Any:
-    """The type in `calls: list[Call[T]]`; any JSON if it is not given."""
+def _parameters(
+    kind: str, function: Callable[..., Any], providers: Mapping[Any, Injected]
+) -> tuple[Any, dict[str, Any]]:
+    """The type in `calls: list[Call[T]]`, any JSON if it is not given; and the types of the values after it."""
     parameters = list(parameter_types(kind, function))
     remedy = "write def handler(calls: list[Call[Item]])"
-    if len(parameters) != 1:
-        raise Invalid(kind, f"a batch handler has one parameter, this one {len(parameters)}", remedy)
-    _, hint, _ = parameters[0]
+    hint = parameters[0][1] if parameters else None
     calls = hint if hint is Any else next(iter(get_args(hint)), Any)
     if hint is not Any and (get_origin(hint) is not list or get_origin(calls) is not Call):
-        raise Invalid(kind, f"its parameter is {hint}, not a list of calls", remedy)
-    return next(iter(get_args(calls)), Any)
+        what = f"is {hint}, not a list of calls" if parameters else "is missing"
+        raise Invalid(kind, f"the first parameter of a batch handler {what}", remedy)
+    values = {}
+    for name, hint, optional in parameters[1:]:
+        found = injectable(hint, providers)
+        if name in ("item", "ctx") and found is not Context:
+            raise Invalid(kind, f"its parameter {name!r} has a name of Call", "give it another name")
+        if found is Context:
+            raise Invalid(kind, f"its parameter {name!r} belongs to one job, and a batch has many", "use call.ctx")
+        if found is not None and providers[found].scope == "job":
+            what = f"its parameter {name!r} ({type_name(found)}) is made for each job, and a batch has many"
+            raise Invalid(kind, what, 'take values of scope "process", or set call.ctx.state in a layer of around_job')
+        if found is not None:
+            values[name] = found
+        elif not optional:
+            what = f"nothing provides its parameter {name!r} ({type_name(hint)})"
+            raise Invalid(kind, what, f"call fb.provide({type_name(hint)}, …) before, or take the list of Call alone")
+    return next(iter(get_args(calls)), Any), values
 
 
 def _shown(value: Any) -> str:

@@ -152,12 +152,12 @@ class Context:
 
     fence      (job id, delivery), which only increases: store it with your effect and refuse a smaller one
     deadline   the instant at which the handler is stopped, in microseconds; None without a timeout
-    cancelled  the cancellation of the job was requested
+    stop       why the run is to end early: `timeout`, `cancel`, `drain` or `lost`; None: it is not
     lost       the lease is lost: another worker may run the job at the same time
     reported   the last progress
     """
 
-    __slots__ = ("_rules", "_state", "_store", "_transaction", "cancelled", "deadline", "lease", "lost", "reported")
+    __slots__ = ("_rules", "_state", "_store", "_transaction", "deadline", "lease", "lost", "reported", "stop")
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Context:
         self.lease = lease
         self.deadline = deadline
         self.reported: Progress | None = None
-        self.cancelled = False
+        self.stop: str | None = None
         self.lost = False
 
     @property
@@ -194,6 +194,11 @@ class Context:
     @property
     def fence(self) -> Fence:
         return self.lease.fence
+
+    @property
+    def cancelled(self) -> bool:
+        """The run is to end early. A plain handler checks this in long loops: a thread cannot be stopped."""
+        return self.stop is not None
 
     @property
     def settled(self) -> bool:

@@ -79,6 +79,18 @@ class Hooks:
             draft = draft if changed is None else changed
         return draft
 
+    def check_enqueue_layer(self, label: str, layer: Callable[..., Any]) -> None:
+        """It takes the draft and nothing else: there is no job yet, and this process may have no values."""
+        try:
+            inspect.signature(layer).bind(None)
+        except TypeError as error:
+            remedy = "write def layer(draft: Draft); what else it needs is a global, or in a closure"
+            raise Invalid(label, f"it cannot be called with the draft alone: {error}", remedy) from None
+        for name, hint, _ in parameter_types(label, layer):
+            if (found := injectable(hint, self.providers)) is not None:
+                what = f"nothing is injected into its parameter {name!r} ({type_name(found)})"
+                raise Invalid(label, what, "take the draft only; a layer of around_job has values")
+
     def enqueue_layers_for(self, kinds: Container[str]) -> Callable[[ExitStack, Draft], Draft]:
         """As `enter_enqueue`, for drafts of these kinds; others belong to another app of the store."""
         return lambda stack, draft: self.enter_enqueue(stack, draft) if draft.kind in kinds else draft
@@ -146,6 +158,7 @@ class Hooked:
         if not inspect.isgeneratorfunction(inspect.unwrap(layer)):
             remedy = "write def with a bare yield: enqueues are plain calls too"
             raise Invalid(f"around_enqueue of {name}", "it is not a plain generator function", remedy)
+        self.hooks.check_enqueue_layer(f"around_enqueue of {name}", layer)
         self.hooks.enqueue_layers.append(layer if layer is not inspect.unwrap(layer) else contextmanager(layer))
         return layer
 

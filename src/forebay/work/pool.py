@@ -15,7 +15,7 @@ from math import inf
 from threading import Condition, Lock, current_thread
 from typing import Any, Final
 
-from forebay.core.breaker import Budget, Circuit
+from forebay.core.breaker import Budget, circuits_of
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.lease import Fence, Lease, Settlement
@@ -117,11 +117,11 @@ class Pool:
         self._max_prefetch = _MAX_PREFETCH if len({handler.where for handler in registry.values()}) == 1 else 0
         self._prefetch = 0
         self._extra_slots: dict[Fence, int] = {}
-        self._extra = 0
-        self._ended = 0
+        self._extra, self._ended = 0, 0
         self._counted = (0, time.monotonic())
         self._waiting, self._stuck = 0, 0
-        self._circuits = {kind: Circuit(each.breaker) for kind, each in registry.items() if each.breaker}
+        self._circuits = circuits_of({kind: each.breaker for kind, each in registry.items() if each.breaker})
+        self._rejected = dict.fromkeys(self._circuits, 0)
         self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
         self._children: dict[Run, IsolatedProcess] = {}
         self._warm: list[IsolatedProcess] = []
@@ -286,9 +286,9 @@ class Pool:
             return tuple(sorted(self._unhandled))
 
     def circuits(self) -> dict[str, tuple[str, int]]:
-        """Per kind with a circuit breaker: its state, and the runs that it rejected."""
+        """Per kind with a circuit breaker: its state, and the runs of the kind that it postponed."""
         now = _micros(time.monotonic())
-        return {kind: (circuit.state(now), circuit.rejected) for kind, circuit in self._circuits.items()}
+        return {kind: (circuit.state(now), self._rejected[kind]) for kind, circuit in self._circuits.items()}
 
     def mark_lost(self, fences: Sequence[Fence]) -> None:
         for fence in fences:
@@ -407,6 +407,7 @@ class Pool:
         """Microseconds for which to delay the job: its circuit breaker is open, or the retry budget is spent."""
         circuit = self._circuits.get(lease.job.kind)
         if circuit is not None and (after := circuit.admit(_micros(now))) > 0:
+            self._rejected[lease.job.kind] += 1
             return after
         if self._budget is None:
             return 0
@@ -425,10 +426,7 @@ class Pool:
             return
         if stop is Stop.LOST and run.settled:
             return
-        run.stop, run.stopped_at = stop, time.monotonic()
-        if run.context is not None:
-            run.context.cancelled |= stop is Stop.CANCEL
-            run.context.lost |= stop is Stop.LOST
+        run.mark_stopped(stop)
         if run.quarantined and (self._quarantine is not None or not run.begun):
             if self._quarantine is not None:
                 self._quarantine.interrupt(run)

@@ -91,16 +91,28 @@ class Run:
         """The lease is lost, and the outcome will be discarded."""
         return self.stop is Stop.LOST or (self.context is not None and self.context.lost)
 
+    def mark_stopped(self, stop: Stop) -> None:
+        """It is to end early; its handler sees that in its context."""
+        self.stop, self.stopped_at = stop, time.monotonic()
+        if self.context is not None:
+            self.context.stop = stop
+            self.context.lost |= stop is Stop.LOST
+
     def stopped_outcome(self) -> Outcome:
         """The outcome of a run that was stopped."""
-        match self.stop:
-            case Stop.CANCEL:
-                return Withdrawn(self.handler.keep_for)
-            case Stop.TIMEOUT:
-                limit = (self.handler.timeout or 0) / 1_000_000
-                return Failed(Failure(TIMEOUT, f"it ran longer than {limit:g} s"))
-            case _:
-                return Interrupted()
+        return outcome_of_stop(self.stop, self.handler)
+
+
+def outcome_of_stop(stop: str | None, handler: Handler) -> Outcome:
+    """The outcome of a run that was stopped for this reason."""
+    match stop:
+        case Stop.CANCEL:
+            return Withdrawn(handler.keep_for)
+        case Stop.TIMEOUT:
+            limit = (handler.timeout or 0) / 1_000_000
+            return Failed(Failure(TIMEOUT, f"it ran longer than {limit:g} s"))
+        case _:
+            return Interrupted()
 
 
 def _context_of(lease: Lease, handler: Handler, store: Callable[[], Store] | None) -> Context:

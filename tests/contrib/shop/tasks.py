@@ -1,12 +1,15 @@
 """Tasks as an application writes them."""
 
+import asyncio
 from typing import Any
 
 from django.db import connection
 
+from forebay import Drop, Snooze
 from forebay.contrib.django import ForebayTaskContext
 from tests.contrib.shop.models import Order
 from tests.contrib.task_api import task as django_task
+from tests.waiting import eventually
 
 task: Any = django_task
 """The decorator does not know the options of its backend's tasks."""
@@ -64,3 +67,41 @@ def database_session() -> int:
         cursor.execute("SELECT pg_backend_pid()")
         found: int = cursor.fetchone()[0]
         return found
+
+
+begun: list[str] = []
+"""The runs of `end` and `aend` in one test."""
+
+
+def _ending(how: str) -> Any:
+    match how:
+        case "drop":
+            raise Drop("no use")
+        case "raise":
+            raise ValueError("out of stamps")
+        case "snooze" if len(begun) == 1:
+            raise Snooze(0.01)
+        case "function":
+            return lambda: None
+        case "large":
+            return "x" * 300_000
+        case "none":
+            return None
+        case _:
+            return how
+
+
+@task(max_attempts=1, timeout=1.0, takes_context=True)
+def end(context: ForebayTaskContext, how: str) -> Any:
+    begun.append(how)
+    if how == "hang" and len(begun) == 1:
+        eventually(lambda: context.forebay.cancelled)
+    return None if context.forebay.cancelled else _ending(how)
+
+
+@task(max_attempts=1, timeout=1.0)
+async def aend(how: str) -> Any:
+    begun.append(how)
+    if how == "hang" and len(begun) == 1:
+        await asyncio.sleep(60)
+    return _ending(how)

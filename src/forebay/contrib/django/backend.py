@@ -7,13 +7,15 @@ result has a preliminary id until then.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from asyncio import CancelledError
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Final
 from uuid import uuid4
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.apps import apps
 from django.core import checks
 from django.db import connections, transaction
@@ -39,19 +41,27 @@ from forebay.contrib.django.task import (
     ForebayTaskContext,
     ReturnValueInvalid,
     result_of,
+    task_error,
     to_datetime,
 )
+from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.limits import MAX_ID
 from forebay.core.names import check_name
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Outcome, Release, Succeeded, Verdict
 from forebay.core.payload import Json, decode_payload
+from forebay.core.policy import Routing
 from forebay.work.context import Context
+from forebay.work.handler import EncodedResult
+from forebay.work.run import Stop, outcome_of_stop
 
 APP: Final = "forebay.contrib.django"
 RESULT_TTL: Final = 86_400.0
 _OPTIONS: Final = ("max_attempts", "timeout", "result_ttl")
 _PRELIMINARY: Final = "on-commit-"
+_ANY_DRAW: Final = 0.5
+"""Of the delay of a retry, which no signal has."""
 
 _tasks: dict[str, AnyTask] = {}
 
@@ -179,14 +189,13 @@ def _runner(task: AnyTask, sender: type[ForebayBackend]) -> Callable[..., Any]:
     if iscoroutinefunction(task.func):
 
         async def arun(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-            # In a context of its own: a connection of the ORM belongs to a thread, and each task gets its own one.
-            async with ThreadSensitiveContext():
+            async with _own_thread():
                 result = await sync_to_async(_begin)(task, ctx, {"args": args, "kwargs": kwargs}, sender)
                 try:
                     value = await task.func(*_leading(result, ctx), *args, **kwargs)
                     return await sync_to_async(_succeed)(result, value, ctx, sender)
-                except BaseException:
-                    await sync_to_async(_fail)(result, ctx, sender)
+                except BaseException as error:
+                    await sync_to_async(_finish)(result, ctx, sender, error)
                     raise
                 finally:
                     await sync_to_async(connections.close_all)()
@@ -197,11 +206,28 @@ def _runner(task: AnyTask, sender: type[ForebayBackend]) -> Callable[..., Any]:
         result = _begin(task, ctx, {"args": args, "kwargs": kwargs}, sender)
         try:
             return _succeed(result, task.func(*_leading(result, ctx), *args, **kwargs), ctx, sender)
-        except BaseException:
-            _fail(result, ctx, sender)
+        except BaseException as error:
+            _finish(result, ctx, sender, error)
             raise
 
     return _placed(run, task)
+
+
+@asynccontextmanager
+async def _own_thread() -> AsyncIterator[None]:
+    """A connection of the ORM belongs to a thread, and each async task gets its own one.
+
+    The thread is not joined: it is idle by now. asgiref would join it in another thread, for which the virtual time of
+    a `JobTester` does not wait.
+    """
+    context = ThreadSensitiveContext()
+    async with context:
+        try:
+            yield
+        finally:
+            executor = SyncToAsync.context_to_thread_executor.pop(context, None)
+            if executor is not None:
+                executor.shutdown(wait=False)
 
 
 def _placed(run: Callable[..., Any], task: AnyTask) -> Callable[..., Any]:
@@ -220,22 +246,51 @@ def _leading(result: AnyResult, ctx: Context) -> tuple[ForebayTaskContext, ...]:
 
 
 def _succeed(result: AnyResult, value: Any, ctx: Context, sender: type[ForebayBackend]) -> Any:
+    """The value, encoded here already: a task whose result cannot be kept has failed, and no signal says otherwise."""
     try:
         plain = _plain(value)
     except (TypeError, ValueError) as error:
         raise ReturnValueInvalid(str(error)) from error
+    body = None if ctx.settled else app().registry[ctx.job.kind].encode_result(plain)
     object.__setattr__(result, "_return_value", plain)
-    _finish(result, STATUSES[State.DONE], sender)
-    return None if ctx.settled else plain
+    _finish(result, ctx, sender)
+    return None if body is None else EncodedResult(body)
 
 
-def _fail(result: AnyResult, ctx: Context, sender: type[ForebayBackend]) -> None:
-    """Only the last attempt finishes a task."""
-    if result.status is STATUSES[State.RUNNING] and ctx.job.attempt >= ctx.job.max_attempts:
-        _finish(result, STATUSES[State.DEAD], sender)
-
-
-def _finish(result: AnyResult, status: Any, sender: type[ForebayBackend]) -> None:
-    object.__setattr__(result, "status", status)
+def _finish(result: AnyResult, ctx: Context, sender: type[ForebayBackend], error: BaseException | None = None) -> None:
+    """Send `task_finished` once, unless the task runs again or another worker has it."""
+    if result.status is not STATUSES[State.RUNNING]:
+        return
+    verdict = _verdict(ctx, error, result._return_value)
+    match verdict:
+        case Ack():
+            state = State.DONE
+        case DeadLetter(failure):
+            state = State.DEAD
+            result.errors.append(task_error(failure))
+        case Cancel():
+            state = State.CANCELLED
+        case _:
+            return
+    object.__setattr__(result, "status", STATUSES[state])
     object.__setattr__(result, "finished_at", timezone.now())
     task_finished.send(sender, task_result=result)
+
+
+def _verdict(ctx: Context, error: BaseException | None, value: Any) -> Verdict:
+    """The worker's verdict on this run. If it has stopped the run it discards what comes after that, but for a plain
+    task that was cancelled: its thread is waited for, and may still succeed or fail.
+    """
+    if ctx.settled:
+        return Ack()
+    if ctx.lost:
+        return Release()
+    handler = app().registry[ctx.job.kind]
+    if handler.where == "loop":
+        stopped = ctx.stop is not None and isinstance(error, CancelledError)
+    else:
+        stopped = ctx.stop is not None and (ctx.stop != Stop.CANCEL or (error is None and value is None))
+    outcome: Outcome = Succeeded() if error is None else handler.outcome_of(error, ctx.job.body)
+    if stopped:
+        outcome = outcome_of_stop(ctx.stop, handler)
+    return decide(ctx.job, outcome, Routing(), _ANY_DRAW)

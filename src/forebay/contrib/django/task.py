@@ -105,7 +105,7 @@ def result_of(job: Job, task: AnyTask, alias: str, payload: Any, value: Json = N
         args=payload["args"],
         kwargs=payload["kwargs"],
         backend=alias,
-        errors=[_error(error) for error in job.errors],
+        errors=[task_error(error) for error in job.errors],
         worker_ids=attempts,
     )
     object.__setattr__(result, "_return_value", value)
@@ -123,7 +123,7 @@ def _as_enqueued(task: AnyTask, job: Job) -> AnyTask:
         return task
 
 
-def _error(error: Failure) -> TaskError:
+def task_error(error: Failure) -> TaskError:
     """The class of a return value that is not JSON is `TypeError`, as in the backends of Django."""
     kind = "TypeError" if error.kind == _INVALID_RETURN else error.kind
     name = kind if "." in kind else f"builtins.{kind}"

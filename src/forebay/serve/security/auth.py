@@ -14,7 +14,7 @@ answer as for one that does not exist.
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -33,9 +33,11 @@ from forebay.serve.security.keys import ApiKey, KeyFollower, Keyring
 from forebay.serve.security.limits import Allowance, Limits, UsageFollower
 from forebay.serve.security.mounting import HOST_ACTOR
 from forebay.serve.security.operator_log import SOURCE
-from forebay.serve.security.tokens import TokenVerifier
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Store
+
+if TYPE_CHECKING:
+    from forebay.serve.security.tokens import TokenVerifier
 
 CREDENTIALS: Final = "forebay.credentials"
 SAFE_METHODS: Final = ("GET", "HEAD")
@@ -92,7 +94,7 @@ class Authenticator:
         keyring: Keyring,
         *,
         follower: KeyFollower | None = None,
-        tokens: TokenVerifier | None = None,
+        tokens: "TokenVerifier | None" = None,
         certificates: Certificates | None = None,
         limits: Limits | None = None,
     ) -> None:
