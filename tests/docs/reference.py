@@ -18,7 +18,7 @@ from forebay.serve.metrics.gates import GATE_FIELDS, MAX_GATES
 from forebay.store.open import open_store
 from forebay_proof.evidence import recorded
 from forebay_proof.evidence_parts import PARTS
-from tests.docs import chaos_matrix, figures, lake_reference
+from tests.docs import chaos_matrix, figures, lake_reference, notebook
 from tests.unit import test_layers
 
 ROOT: Final = Path(__file__).parents[2]
@@ -190,6 +190,7 @@ TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "../internals/testing.md": evidence,
     "../internals/evidence.md": recorded_evidence,
     "../internals/chaos.md": chaos_matrix.table,
+    "../guides/notebook.md": notebook.page,
     "../../CONTRIBUTING.md": layers,
 }
 """What writes the table of a page; None leaves the page as it is."""
