@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from forebay.spark import drafts, evidence, options, schemas
 from forebay.spark.options import LakeReading, Reading, Writing
-from forebay.spark.tables import TABLES, VIEWS
+from forebay.spark.tables import TABLES, VIEWS, Table, View
 from tests.docs.docstrings import meanings
 
 _STORE: Final = {"url": "postgresql://"}
@@ -47,9 +47,10 @@ def _lake_tables() -> Iterator[str]:
         yield _schema(name.lower(), getattr(schemas, name), _said_below(schemas, name))
     origin = ", ".join(f"`{name}`" for name in evidence._ORIGIN.names)
     yield f"In a lake, `receipts` and `effects` also have {origin}: the part of a file that a row was read from.\n"
-    for each in (*TABLES.values(), *VIEWS.values()):
-        module = getmodule(each.build)
-        yield _schema(each.name, each.schema, str(module and module.__doc__))
+    tables: list[Table | View] = [*TABLES.values(), *VIEWS.values()]
+    for table in tables:
+        module = getmodule(table.build)
+        yield _schema(table.name, table.schema, str(module and module.__doc__))
 
 
 def _options(reading: object, known: str, values: dict[str, Any]) -> str:
@@ -104,8 +105,6 @@ def _said_below(module: ModuleType, name: str) -> str:
     """The text below the constant in its source."""
     body = ast.parse(Path(str(module.__file__)).read_text()).body
     for node, below in pairwise(body):
-        match node, below:
-            case ast.AnnAssign(target=ast.Name(id=found)), ast.Expr(value=ast.Constant(value=str(text))):
-                if found == name:
-                    return text
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+            return str(getattr(getattr(below, "value", None), "value", ""))
     return ""

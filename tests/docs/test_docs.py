@@ -118,7 +118,7 @@ def test_the_fault_matrix_has_every_plan_on_every_store() -> None:
     table = (ROOT / "docs" / "internals" / "chaos.md").read_text().split("<!-- generated: begin -->")[1]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| f")]
     shown = {(name, store): (verdict, what) for name, store, *_, verdict, what in rows}
-    plans = {(name, store): find(name) for name in matrix() for store in find(name).stores}
+    plans = {(name, str(store)): find(name) for name in matrix() for store in find(name).stores}
     assert shown.keys() == plans.keys()
     for which, (verdict, what) in shown.items():
         title = plans[which].title
@@ -127,9 +127,20 @@ def test_the_fault_matrix_has_every_plan_on_every_store() -> None:
 
 def test_the_fault_matrix_is_written_from_a_recording() -> None:
     about = {"command": chaos_matrix.COMMAND, "commit": "0123456789ab", "date": "2026-11-19", "cores": 2}
-    counts = {"planned": 5, "made": 5, "bit": 4, "accepted": 1_460, "redelivered": 6, "recovery_p50": 0.071}
     run = ChaosResult(
-        plan="f01", title="kill -9", store="redis", scale="quick", seed=1, answer="PASS", reasons=[], **counts
+        plan="f01",
+        title="kill -9",
+        store="redis",
+        scale="quick",
+        seed=1,
+        answer="PASS",
+        reasons=[],
+        planned=5,
+        made=5,
+        bit=4,
+        accepted=1_460,
+        redelivered=6,
+        recovery_p50=0.071,
     )
     broken = msgspec.structs.replace(run, answer="FAIL", reasons=["job 7 | lost"])
     recording = {**about, "load": [0.5, 2.0], "results": msgspec.to_builtins([run, broken])}
