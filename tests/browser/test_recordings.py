@@ -50,6 +50,6 @@ def test_a_recording_shows_what_its_page_shows(name: str, scheme: str) -> None:
 
 def test_what_differs_between_recordings_is_left_out() -> None:
     printed = "dashboard  http://127.0.0.1:40123/ui/login?token=abc-7"
-    assert shown("url  http://127.0.0.1:40123", "/home/x") == "url  http://127.0.0.1:8321"
-    assert shown(printed, "/home/x") == "dashboard  http://127.0.0.1:8321/ui/login?token=…"
-    assert shown('File "/home/x/app.py", line 8', "/home/x") == 'File "/srv/mail/app.py", line 8'
+    assert shown("url  http://127.0.0.1:40123", "/tmp/forebay-x") == "url  http://127.0.0.1:8321"
+    assert shown(printed, "/tmp/forebay-x") == "dashboard  http://127.0.0.1:8321/ui/login?token=…"
+    assert shown('File "/tmp/forebay-x/app.py", line 8', "/tmp/forebay-x") == 'File "/srv/mail/app.py", line 8'
