@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite s3fs helm keda typescript pyright django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite s3fs helm keda typescript pyright django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures matrix reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -186,6 +186,9 @@ docs-serve: setup ## serve the site and build it anew at each change: http://127
 
 figures: setup $(PEERED)/.ready ## record benchmarks for the docs: ARGS="memory postgres", or all; best on a quiet machine
 	@$(PY) -m tests.docs.figures $(ARGS); code=$$?; $(PY) -m tests.docs.reference && exit $$code
+
+matrix: setup ## record the fault matrix of docs/internals/chaos.md; best on a quiet machine
+	@$(PY) -m tests.docs.chaos_matrix && $(PY) -m tests.docs.reference
 
 reference: setup ## write the generated tables anew: commands, routes, metrics, recorded figures
 	@$(PY) -m tests.docs.reference

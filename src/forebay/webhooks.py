@@ -20,6 +20,8 @@ import msgspec
 from forebay.core.errors import Invalid
 from forebay.core.payload import Json, decode_payload
 
+__all__ = ["WebhookInvalid", "new_secret", "sign", "verify"]
+
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from forebay.work.console import COLOURS
+from tests.docs.console import blocks
 
 _COLUMNS = 130
 _LINE = 19
@@ -33,21 +34,11 @@ _DARK = """rect { fill: #161b22 } text { fill: #e6edf3 } .red { fill: #ff7b72 } 
 .yellow { fill: #e3b341 } .blue { fill: #79c0ff } .cyan { fill: #76e3ea }
 """
 _SCHEMES = {"": _STYLE, "-dark": _STYLE + _DARK}
-APP = """from forebay import Forebay
+PAGE = Path(__file__).parents[2] / "docs" / "start" / "index.md"
+"""Its first file is the app that is played, and its terminals type the same commands."""
 
-fb = Forebay("sqlite:///jobs.db")
-
-
-@fb.job(max_attempts=3)
-def send_email(to: str, subject: str) -> None:
-    host = to.split("@")[1]
-    print(f"sent {subject!r} by {host}")
-
-
-if __name__ == "__main__":
-    for to in ("ada@example.com", "grace"):
-        send_email.enqueue(to, subject="Hello")
-"""
+_ADDRESS = re.compile(r"(?<=http://127\.0\.0\.1:)\d+")
+_TOKEN = re.compile(r"(?<=/ui/login\?token=)\S+")
 
 
 class Line(NamedTuple):
@@ -56,14 +47,15 @@ class Line(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A command as it is typed; it is ended after some seconds, or ends by itself."""
+    """A command as it is typed, which ends by itself or after some seconds. `more`: options that are not shown."""
 
     command: str
     seconds: float
+    more: str = ""
 
 
 RECORDINGS = {
-    "first-job": (Scene("python app.py", 20), Scene("forebay dev app:fb --no-server", 12)),
+    "first-job": (Scene("python app.py", 20), Scene("forebay dev app:fb", 12, "--port 0")),
     "dead-letter": (Scene("forebay explain 2", 20), Scene("forebay dlq ls --group", 20)),
 }
 
@@ -82,7 +74,7 @@ def played(scene: Scene, home: Path) -> list[Line]:
     }
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(
-        ["bash", "-c", f"exec {scene.command}"],
+        ["bash", "-c", f"exec {scene.command} {scene.more}"],
         cwd=home,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -110,6 +102,16 @@ def _next(master: int, patience: float) -> bytes | None:
         return os.read(master, 65_536) or None
     except OSError:
         return None
+
+
+def app() -> str:
+    """The app of the page."""
+    return next(block.text for block in blocks(PAGE) if block.title == "app.py")
+
+
+def shown(text: str, home: str) -> str:
+    """A line without what differs from one recording to the next: the directory, the port, the token."""
+    return _TOKEN.sub("…", _ADDRESS.sub("8321", text.replace(home, "/srv/mail")))
 
 
 def spans(text: str) -> str:
@@ -142,16 +144,13 @@ def record(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     with tempfile.TemporaryDirectory(prefix="forebay-") as home:
-        Path(home, "app.py").write_text(APP)
+        Path(home, "app.py").write_text(app())
         for name, scenes in RECORDINGS.items():
             lines: list[Line] = []
             for scene in scenes:
                 begin = lines[-1].at + 1 if lines else 0.0
                 lines.append(Line(begin, f"\x1b[1m$ {scene.command}\x1b[0m"))
-                printed = [
-                    line._replace(text=line.text.replace(home, "/srv/mail")) for line in played(scene, Path(home))
-                ]
-                lines += [line._replace(at=begin + line.at) for line in printed]
+                lines += [Line(begin + line.at, shown(line.text, home)) for line in played(scene, Path(home))]
             for suffix, style in _SCHEMES.items():
                 made.append(folder / f"{name}{suffix}.svg")
                 made[-1].write_text(drawing(lines, style))

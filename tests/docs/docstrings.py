@@ -12,6 +12,7 @@ from typing import Any, Final
 import griffe
 
 _TERM: Final = re.compile(r"(?P<names>[^\s,]+(?:, [^\s,]+)*) {2,}(?P<meaning>\S.*)|(?P<alone>\w+(?:, \w+)*)")
+_COLUMNS: Final = re.compile(r"(?P<indent> *)(?P<names>[\w*]+(?:, [\w*]+)*) {2,}(?P<meaning>\S.*)")
 
 
 class ColumnsAsLists(griffe.Extension):
@@ -38,3 +39,19 @@ def with_lists(text: str) -> str:
             lines += ["", line] if listing and line else [line]
             listing = False
     return "\n".join(lines)
+
+
+def meanings(text: str) -> dict[str, str]:
+    """The meaning of each name, or pattern of names, in the columns of a docstring."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    deeper = ""
+    for line in text.splitlines():
+        if row := _COLUMNS.fullmatch(line):
+            names, deeper = row["names"].split(", "), f"{row['indent']}      "
+            found |= dict.fromkeys(names, row["meaning"])
+        elif names and line.startswith(deeper):
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+        else:
+            names = []
+    return found

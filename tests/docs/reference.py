@@ -18,7 +18,7 @@ from forebay.serve.metrics.gates import GATE_FIELDS, MAX_GATES
 from forebay.store.open import open_store
 from forebay_proof.evidence import recorded
 from forebay_proof.evidence_parts import PARTS
-from tests.docs import figures
+from tests.docs import chaos_matrix, figures, lake_reference, notebook
 from tests.unit import test_layers
 
 ROOT: Final = Path(__file__).parents[2]
@@ -183,11 +183,14 @@ def layers() -> str:
 TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "http.md": routes,
     "metrics.md": metrics,
+    "spark.md": lake_reference.table,
     "../internals/benchmarks.md": figures.table,
     "../compare.md": figures.compared,
     "../guides/stores.md": lambda: figures.pivot("stores"),
     "../internals/testing.md": evidence,
     "../internals/evidence.md": recorded_evidence,
+    "../internals/chaos.md": chaos_matrix.table,
+    "../guides/notebook.md": notebook.page,
     "../../CONTRIBUTING.md": layers,
 }
 """What writes the table of a page; None leaves the page as it is."""

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from forebay import NAMED, State
@@ -21,6 +22,8 @@ from forebay.core.outcome import Outcome, Verdict
 from forebay_proof.bench.lines import files_passed
 from forebay_proof.conformance import cases
 from forebay_proof.lab.chaos.plan import find, matrix
+from forebay_proof.lab.chaos.run import ChaosResult
+from tests.docs import chaos_matrix
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -112,11 +115,42 @@ def test_every_case_that_the_page_of_queues_names_is_in_the_suite() -> None:
 
 
 def test_the_fault_matrix_has_every_plan_on_every_store() -> None:
-    table = (ROOT / "docs" / "internals" / "chaos.md").read_text().split("<!-- matrix: begin -->")[1]
-    rows = [line.split(" | ")[:3] for line in table.splitlines() if line.startswith("| f")]
-    shown = {(name.removeprefix("| "), title, store) for name, title, store in rows}
-    plans = {name: find(name) for name in matrix()}
-    assert shown == {(name, plan.title, store) for name, plan in plans.items() for store in plan.stores}
+    table = (ROOT / "docs" / "internals" / "chaos.md").read_text().split("<!-- generated: begin -->")[1]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| f")]
+    shown = {(name, store): (verdict, what) for name, store, *_, verdict, what in rows}
+    plans = {(name, str(store)): find(name) for name in matrix() for store in find(name).stores}
+    assert shown.keys() == plans.keys()
+    for which, (verdict, what) in shown.items():
+        title = plans[which].title
+        assert what == title if verdict == "PASS" else what.startswith(f"{title}: "), which
+
+
+def test_the_fault_matrix_is_written_from_a_recording() -> None:
+    about = {"command": chaos_matrix.COMMAND, "commit": "0123456789ab", "date": "2026-11-19", "cores": 2}
+    run = ChaosResult(
+        plan="f01",
+        title="kill -9",
+        store="redis",
+        scale="quick",
+        seed=1,
+        answer="PASS",
+        reasons=[],
+        planned=5,
+        made=5,
+        bit=4,
+        accepted=1_460,
+        redelivered=6,
+        recovery_p50=0.071,
+    )
+    broken = msgspec.structs.replace(run, answer="FAIL", reasons=["job 7 | lost"])
+    recording = {**about, "load": [0.5, 2.0], "results": msgspec.to_builtins([run, broken])}
+    source, _, *rows = chaos_matrix.table_of(recording).splitlines()
+    assert source.startswith("`forebay chaos all --scale quick`, commit `0123456789ab`, 2026-11-19, 2 cores, load 0.5")
+    assert rows[2:] == [
+        "| f01 | redis | 5 | 4 | 1,460 | 6 | 0.07 |  | 0 | PASS | kill -9 |",
+        "| f01 | redis | 5 | 4 | 1,460 | 6 | 0.07 |  | 0 | FAIL | kill -9: job 7 \\| lost |",
+    ]
+    assert chaos_matrix.without_verdicts([{"plan": "f01", "verdict": {"accepted": 7}}]) == [{"plan": "f01"}]
 
 
 def test_the_page_names_the_commands_that_create_a_store() -> None:

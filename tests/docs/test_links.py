@@ -50,3 +50,10 @@ def test_the_pages_that_sources_name_are_there() -> None:
             assert (ROOT / page).exists(), f"{file.relative_to(ROOT)} names {page}"
             assert not anchor or anchor in anchors(ROOT / page), f"{file.relative_to(ROOT)} names {page}#{anchor}"
     assert named > 100
+
+
+def test_every_example_is_linked_from_a_page() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    examples = sorted(file.name for file in (ROOT / "docs" / "examples").iterdir() if file.is_file())
+    assert len(examples) > 10
+    assert [name for name in examples if f"(../examples/{name})" not in pages] == []

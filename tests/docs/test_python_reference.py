@@ -1,4 +1,5 @@
-"""The Python reference is complete: what the guides import is on the page, and each public method says what it does."""
+"""The Python reference is complete: what guides import and what packages make public is on the page, and each public
+method says what it does."""
 
 import ast
 import inspect
@@ -9,11 +10,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import forebay
+import pytest
+
+from forebay import pytest_plugin
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "python.md").read_text()
 ERRORS = (DOCS / "reference" / "errors.md").read_text()
+
+PUBLIC = (
+    *("forebay", "forebay.testing", "forebay.spark", "forebay.webhooks"),
+    *(f"forebay.contrib.{name}" for name in ("asgi", "wsgi", "sqlalchemy", "django")),
+)
 
 
 class Entry(NamedTuple):
@@ -69,7 +77,7 @@ def documented() -> set[str]:
 
 def imported(page: Path) -> Iterator[tuple[str, str]]:
     """Modules of forebay, and the names that the Python of a page imports from them."""
-    for block in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(), re.DOTALL):
+    for block in re.findall(r"^```py(?:thon)?(?: [^\n]*)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "forebay":
                 yield from ((str(node.module), name.name) for name in node.names)
@@ -80,12 +88,39 @@ def test_what_pages_import_is_in_the_reference() -> None:
     assert "`NAMED`" in PAGE
     assert "`forebay.contrib.django.app`" in PAGE
     assert "`forebay.ForebayError`" in ERRORS
-    assert [name for name in forebay.__all__ if name not in known] == []
     pages = [*(DOCS / "start").glob("*.md"), *(DOCS / "guides").glob("*.md")]
     used = {(page.name, module, name) for page in pages for module, name in imported(page)}
     assert {each for each in used if each[2] not in known} == set()
     unnamed = {each for each in used if each[1] != "forebay" and f"`{each[1]}" not in PAGE and each[2] not in ERRORS}
     assert unnamed == set(), "the page does not say from which module these come"
+    called = {path for page in pages for path in re.findall(r"`(forebay(?:\.\w+){2,})\(", page.read_text())}
+    assert called
+    assert called - {entry.path for entry in entries()} == set()
+
+
+def public(module: ModuleType) -> list[str]:
+    """What `__all__` lists, else the functions and classes that the module defines."""
+    defined = (value for value in vars(module).values() if inspect.isclass(value) or inspect.isfunction(value))
+    own = [value.__name__ for value in defined if value.__module__ == module.__name__]
+    return getattr(module, "__all__", [name for name in own if not name.startswith("_")])
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_a_package_makes_public_is_in_the_reference(name: str) -> None:
+    found = public(import_module(name))
+    assert found
+    assert sorted(set(found) - documented()) == []
+    assert name == "forebay" or f"`{name}" in PAGE
+
+
+def test_every_fixture_and_option_of_the_plugin_is_in_the_reference() -> None:
+    source = inspect.getsource(pytest_plugin)
+    fixtures = re.findall(r"^@pytest\.fixture\ndef (\w+)", source, re.MULTILINE)
+    options = re.findall(r'addoption\("(--[a-z-]+)"', source)
+    assert len(fixtures) == 4
+    assert len(options) == 2
+    assert sorted(set(fixtures) - documented()) == []
+    assert [option for option in options if f"`{option} N`" not in PAGE] == []
 
 
 def test_each_method_and_function_of_the_reference_has_a_docstring() -> None:

@@ -19,6 +19,7 @@ from tests.process.readme import run_first_example
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+_RELATIVE = re.compile(r"""\]\((?!\w+://|#)([^)]*)\)|(?:src|srcset|href)="(?!\w+://|#)([^"]*)\"""")
 
 
 class ReleaseError(Exception):
@@ -48,6 +49,7 @@ def check_metadata(wheels: list[Path], changelog: str) -> str:
     if len(versions) != 1:
         raise ReleaseError(f"both wheels need one version, they have {sorted(versions)}")
     for name, each in found.items():
+        _check_readme(name, str(each.get_payload()))
         missing = [field for field in ("Summary", "License-Expression", "Requires-Python") if not each[field]]
         if missing:
             raise ReleaseError(f"{name} lacks {', '.join(missing)}")
@@ -55,6 +57,15 @@ def check_metadata(wheels: list[Path], changelog: str) -> str:
     if not re.search(rf"^## \[(Unreleased|{re.escape(version)})\]", changelog, re.MULTILINE):
         raise ReleaseError(f"CHANGELOG.md has no section [{version}] and none [Unreleased]")
     return version
+
+
+def _check_readme(name: str, text: str) -> None:
+    """A package index shows the readme alone, without the files beside it."""
+    if not text.strip():
+        raise ReleaseError(f"{name} has no readme")
+    elsewhere = ["".join(found) for found in _RELATIVE.findall(text)]
+    if elsewhere:
+        raise ReleaseError(f"the readme of {name} needs files that a package index has not: {', '.join(elsewhere)}")
 
 
 def pythons(named: list[str]) -> list[str]:

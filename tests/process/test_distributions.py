@@ -191,6 +191,26 @@ def test_a_release_is_built_and_checked(released: list[Path]) -> None:
         check_metadata(released[:1], "## [Unreleased]\n")
 
 
+@pytest.mark.parametrize(
+    ("readme", "error"),
+    [
+        ("", "has no readme"),
+        ("# Forebay\n[Compare](docs/compare.md)", "docs/compare.md"),
+        ('# Forebay\n<img alt="x" src="docs/img/x.png">', "docs/img/x.png"),
+    ],
+)
+def test_a_readme_that_a_package_index_cannot_show_is_refused(
+    readme: str, error: str, released: list[Path], tmp_path: Path
+) -> None:
+    changed = tmp_path / released[0].name
+    with ZipFile(released[0]) as packed, ZipFile(changed, "w") as copy:
+        for name in packed.namelist():
+            text = packed.read(name)
+            copy.writestr(name, text.partition(b"\n\n")[0] + f"\n\n{readme}".encode() if "METADATA" in name else text)
+    with pytest.raises(ReleaseError, match=error):
+        check_metadata([changed, released[1]], "## [Unreleased]\n")
+
+
 @pytest.mark.nightly
 def test_the_wheel_installs_into_a_clean_environment_and_runs_the_readme(released: list[Path]) -> None:
     (product,) = [each for each in released if each.name.startswith("forebay-")]

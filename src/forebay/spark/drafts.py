@@ -1,12 +1,15 @@
 """Rows of a DataFrame as drafts. Columns are checked on the driver, rows in the task that reads them.
 
-kind          string; or the option `kind` for all rows         queue       string; or the option, or "default"
-payload       JSON text, or a struct, map or array; null: null  key         string, an idempotency key
-run_at        timestamp                                         delay       a number of seconds
-deadline      timestamp                                         expires_at  timestamp
-priority      integer                                           tenant, subject   strings
-max_attempts  integer                                           meta        map of strings
-cost          integer
+kind          string; without the column the option `kind` holds for all rows
+queue         string; without the column the option `queue`, or "default"
+payload       JSON text, or a struct, map or array; null is the payload null
+key           string: an idempotency key
+run_at        timestamp
+delay         a number of seconds
+deadline, expires_at   timestamps
+priority, max_attempts, cost   integers
+tenant, subject   strings
+meta          map of strings
 """
 
 from collections.abc import Callable, Iterator

@@ -39,11 +39,21 @@ _SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read. `log`: the name behind `log:`; `table` is then "log".
+    """How to read. `log`: the name behind `log:`; `table` is then "log". `query`: the options that choose jobs.
 
-    query, first_id, last_id   which jobs, for the tables jobs and dead
-    pushdown                   `df.filter` narrows the read itself. Off, because Spark 4.3 keeps the filters of one
-                               query for the next one of the same DataFrame: use it for one query after each `load`
+    url           the store; `FOREBAY_URL` if it is not given
+    table         jobs, dead, events or log:NAME
+    queue, kind, tenant, subject   jobs and dead: only these jobs
+    state         jobs: only those in this state
+    first_id, last_id   jobs and dead: only these ids
+    pushdown      true: `df.filter` narrows the read itself. Off, because Spark 4.3 keeps the filters of one query for
+                  the next one of the same DataFrame: use it for one query after each `load`
+    partitions    tasks of a batch read
+    page          jobs of one call
+    max_events    a stream: events of a micro-batch
+    max_records   a stream: records of a micro-batch
+    start         a stream begins at earliest or latest
+    on_gap        records that were trimmed before a stream read them: fail, or skip them
     """
 
     url: str
@@ -83,7 +93,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class LakeReading:
-    """A table of a lake instead of a store's. `files`: these of its files alone."""
+    """A table of a lake instead of a store's.
+
+    lake          the location of the lake
+    table         a table or a view of the lake
+    files         only these of its files, a path in each line
+    """
 
     lake: str
     table: str
@@ -99,7 +114,18 @@ class LakeReading:
 
 @dataclass(frozen=True)
 class Writing:
-    """How to write. `report`: a file on the driver for the counts of rows, as JSON."""
+    """How to write.
+
+    url           the store; `FOREBAY_URL` if it is not given
+    action        enqueue, or redrive
+    queue, kind   those of all rows, where there is no such column
+    write_id      an identity of the write: repeated with the same rows, it adds nothing
+    rate          redrive: rows a second, of one partition
+    dry_run       redrive: true counts and changes nothing
+    patience      enqueue: seconds to wait for room in a full queue, and for another task to begin
+    chunk         enqueue: rows of one call
+    report        a file on the driver for the counts of rows, as JSON
+    """
 
     url: str
     action: str

@@ -79,12 +79,22 @@ seq long
 """)
 """
 offset, place   the record, and the job's place in it: together the identity of an event
-places          how many events the record is; null in events from before this was recorded
-cell, seq       of several cells: the number of the cell, and the offset of the record in that cell's ledger; else null
-change          a word of `core.ledger.Change`; null: the record moves no job
+event_at        the instant of the record
+verb            the call that wrote the record
+change          what happened to the job, a word of `Change`; null: the record moves no job
+job_id, queue, kind   the job
+delivery, attempt     the fence and the attempt of the lease
+max_attempts, priority, tenant, subject, key   of the job, where the record has them
+owner           the worker
 enqueued_at, due_at, claimed_at   as in the lease (for accepted: of the new job); null where the record has none
-lease_until     of claimed and extended;  next_at: of retried, released, redriven;  kept_until: of the ended
+lease_until     of claimed and extended
+next_at         of retried, released and redriven: when the job is due again
+kept_until      of ended jobs that are kept
+error_kind, error     of a failure
 name, tick      the schedule and its slot where the verb is `fire`; else the queue or gate that a verb is about
+day             of the event
+places          how many events the record has; null in events from before this was recorded
+cell, seq       of several cells: the number of the cell, and the offset of the record in that cell's ledger; else null
 """
 
 RECEIPTS: Final = schema_of("""
@@ -93,7 +103,12 @@ job_id long
 answer string!
 sent_at timestamp
 """)
-"""Written by a producer. answer: accepted | duplicate | merged | refused | unknown (the reply was lost; no job_id)."""
+"""
+seq             the producer's own number
+job_id          the job in the reply; null: it has none
+answer          accepted, duplicate, merged, refused or unknown (the reply was lost)
+sent_at         when the call was made
+"""
 
 EFFECTS: Final = schema_of("""
 seq long!
@@ -102,7 +117,12 @@ delivery int!
 effect_at timestamp
 worker string
 """)
-"""Written by a handler, with the fence of its lease."""
+"""
+seq             the producer's number, from the payload
+job_id, delivery   the job and the fence of its lease
+effect_at       when the handler did it
+worker          the worker
+"""
 
 
 def conform(df: DataFrame, schema: StructType, what: str) -> DataFrame:

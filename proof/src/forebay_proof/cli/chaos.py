@@ -75,7 +75,7 @@ def _chaos(call: Invocation) -> int:
         table = _table(call, outcomes)
         if args.report is not None:
             (folder / "outcomes.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
-            (folder / "table.md").write_text(_markdown(outcomes))
+            (folder / "table.md").write_text(markdown(outcomes))
     if call.screen.as_json:
         for outcome in outcomes:
             call.screen.emit(outcome)
@@ -163,9 +163,9 @@ def _table(call: Invocation, outcomes: "list[ChaosResult]") -> list[str]:
     return call.screen.table_lines(_HEADS, [_cells(outcome) for outcome in outcomes], _RIGHT)
 
 
-def _markdown(outcomes: "list[ChaosResult]") -> str:
-    rows = [_HEADS, ["---" for _ in _HEADS], *map(_cells, outcomes)]
-    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+def markdown(outcomes: "list[ChaosResult]") -> str:
+    cells = [[str(cell).replace("|", "\\|") for cell in _cells(outcome)] for outcome in outcomes]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [_HEADS, ["---" for _ in _HEADS], *cells])
 
 
 def _list(call: Invocation) -> int:

@@ -65,6 +65,7 @@ class ForebayTaskContext(TaskContext):
     forebay: Context
 
     def progress(self, portion: float, note: str = "") -> None:
+        """As `Context.progress`."""
         self.forebay.progress(portion, note)
 
     @contextmanager

@@ -1,12 +1,20 @@
 """`attempts`: one row a delivery, from its claim to its end.
 
-    job_id, delivery     the fence                               attempt       the attempt of the job
-    queue, kind, owner   of the job, and the worker              due_at        when the job was claimable
-    claimed_at           the beginning                           lease_until   as last extended
-    extensions           how often it was                        ending        acked | retried | died | released |
-    ended_at             the end; null: not yet                                discarded; null: not yet
-    waited               seconds from due to claimed             ran           seconds from claimed to the end
-    total                seconds from acceptance to the end      error_kind, error   of a failure
+    job_id, delivery     the job and its fence: together the identity of a delivery
+    attempt              the attempt of the job
+    queue, kind          of the job
+    owner                the worker
+    enqueued_at          when the job was accepted
+    due_at               when the job became claimable
+    claimed_at           the beginning
+    lease_until          the end of the lease, as last extended
+    extensions           how often the lease was extended
+    ending               acked, retried, died, released or discarded; null: not yet
+    ended_at             the end; null: not yet
+    waited               seconds from due to claimed
+    ran                  seconds from claimed to the end
+    total                seconds from acceptance to the end
+    error_kind, error    of a failure
     day                  of the claim; of the end or the lease, where the claim is not known
 
 Merging is by fence. Changes of a running job carry the values of its lease, so a row built from the end alone has most

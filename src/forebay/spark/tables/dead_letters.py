@@ -1,9 +1,14 @@
 """`dead_letters`: what died of the same cause, as one row a day, queue, kind and fingerprint.
 
+    queue, kind   of the jobs
     fingerprint   a number of the error's kind and its message without what differs from case to case
-    error_kind    null: it expired unclaimed             message        the normalised text
-    deaths        how many                               first_at, last_at   when
-    job_ids       up to 10 of them, the smallest         example        the message of the smallest, as it was
+    error_kind    the class of the error; null: it expired unclaimed
+    message       the message without what differs from case to case
+    example       the message of the job with the smallest id, unchanged
+    deaths        how many jobs died
+    first_at, last_at   when the first and the last of them died
+    job_ids       up to 10 of them, the smallest
+    day           of the deaths
 
 Normalised by `core.fingerprint`. Merging adds counts and keeps the smallest ids.
 """

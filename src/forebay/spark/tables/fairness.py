@@ -1,8 +1,12 @@
 """`fairness`: how evenly the tenants of a queue were served, as one row a minute and queue in which someone was.
 
-    tenants     served, or with a job waiting when the minute began             starved   those of them without a claim
-    served      claims of their jobs                                            most      of the tenant with most
-    jain        Jain's index, (Σx)² / (n Σx²) over what each got: 1 is even, 1/n is all for one
+    minute      the minute
+    queue       the queue
+    tenants     tenants that were served, or had a job waiting when the minute began
+    starved     those of them without a claim
+    served      claims of their jobs
+    most        claims of the tenant with most of them
+    jain        Jain's index, (Σx)² / (n Σx²) over the claims of each: 1 is even, 1/n is all for one
     day         of the minute
 
 Jobs without a tenant are left out, and so are minutes with fewer than two tenants: there is nothing to compare.

@@ -1,15 +1,19 @@
 """`jobs`: one row a job, from its acceptance to where it is now.
 
     job_id, queue, kind, tenant, subject, key, priority, max_attempts   as it was accepted
-    accepted_at      when the store took it                     first_due_at    when it was first to run
-    first_claim_at   when a worker first got it                 ended_at        of the end in `outcome`; null: open
-    deliveries       the highest fence that was handed out      claims          how often it was claimed
-    retries, releases, redrives                                 how often each happened
-    attempt          of the last claim or settle, since the last redrive
-    outcome          acked | died | expired | shed | discarded | cancelled; open: none of them, or redriven since
-    error_kind, error    of the last failure                    schedule, tick  that fired it
-    last_offset, last_place   of the last event that is in here
-    day              of acceptance; of the first event, where that is not known
+    accepted_at          when the store accepted it
+    first_due_at         when it was due at first
+    first_claim_at       when a worker first claimed it
+    ended_at             when it ended as in `outcome`; null: open
+    deliveries           the highest fence that was handed out
+    claims               how often it was claimed
+    retries, releases, redrives   how often each happened
+    attempt              of the last claim or settle, since the last redrive
+    outcome              acked, died, expired, shed, discarded or cancelled; open: none of them, or redriven since
+    error_kind, error    of the last failure
+    schedule, tick       the schedule that fired it, and its slot
+    last_offset, last_place   of the last event that is in this row
+    day                  of acceptance; of the first event, where that is not known
 
 Merging is by job: rows of earlier events and of later ones give the row of both, each event being in one of them.
 """

@@ -1,7 +1,12 @@
 """`redeliveries`: how often jobs were handed out, as one row a day of acceptance, queue and number of deliveries.
 
-    deliveries   how many fences a job had                jobs   how many jobs had as many
-    acked, dead  how many of them ended well, or died     open   how many may still change their row
+    queue        the queue
+    deliveries   how many fences a job had
+    jobs         how many jobs had as many
+    acked        how many of these succeeded
+    dead         how many of these died, expired or were shed
+    open         how many of these have not ended
+    day          of acceptance
 
 Made from `jobs`. When jobs change, what they were is taken off and what they are is added.
 """

@@ -1,9 +1,12 @@
 """`retry_spread`: whether retries spread out or are due all at once, as one row a day, queue and attempt.
 
+    queue          the queue
+    attempt        the attempt that failed
     retries        how many failed at this attempt and were due again
-    delay_sketch, delay_p50, delay_p95, delay_p99, delay_max   of the delays that were drawn, in seconds
+    delay_sketch   a KLL sketch of the delays that were drawn, in microseconds
+    delay_p50, delay_p95, delay_p99, delay_max   percentiles and the largest of these delays, in seconds
     same_delay     the share of the most frequent delay, to the millisecond: near 1 where jitter was lost
-    crowds         seconds in which at least CROWD jobs failed together
+    crowds         seconds in which at least 20 jobs failed together (CROWD)
     burst          of those jobs, the largest share that was due within one second: with jitter over ten seconds
                    about 0.1, without it 1; null where there was no crowd
     day            of the failure

@@ -1,13 +1,19 @@
 """`service_levels`: one row a minute and queue in which something happened.
 
-    accepted, claimed, acked, retried, released, died, expired, discarded, cancelled, redriven   how many
-    wait_*    from acceptance to the first claim        late_*    from due to claimed, of every claim
-    run_*     from claimed to the end of a delivery     total_*   from acceptance to the end of the job
-              each: `_sketch`, and `_p50`, `_p95`, `_p99` in seconds
+    minute, queue   the minute and the queue
+    accepted, claimed, acked, retried, released, died, discarded, cancelled, redriven   how many there were of each
+    expired      how many expired, or were shed
+    wait_*       from acceptance to the first claim
+    late_*       from due to claimed, of every claim
+    run_*        from claimed to the end of a delivery
+    total_*      from acceptance to the end of the job
     retry_rate   retried of all deliveries that ended, except releases
     dead_rate    died, expired or shed of all jobs that ended
-    change       by how much the depth changed          depth     jobs that had no end at the end of the minute
+    change       by how much the depth changed
+    depth        jobs that had not ended at the end of the minute
     day          of the minute
+
+The percentiles `*_p50`, `*_p95` and `*_p99` are in seconds, the KLL sketches `*_sketch` in microseconds.
 
 Merging adds counts and sketches and sums `change` up to the depth: a depth counts what the table has seen, so a table
 that begins in the middle of a history begins with a depth of 0. A minute without a row is as deep as the one before.
