@@ -180,7 +180,7 @@ def layers() -> str:
     return "\n".join(["| package | may import of Forebay | libraries |", "|---|---|---|", *table]) + "\n"
 
 
-TABLES: Final[dict[str, Callable[[], str | None]]] = {
+TABLES: Final[dict[str, Callable[[], str]]] = {
     "http.md": routes,
     "metrics.md": metrics,
     "../internals/benchmarks.md": figures.table,
@@ -190,12 +190,10 @@ TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "../internals/evidence.md": recorded_evidence,
     "../../CONTRIBUTING.md": layers,
 }
-"""What writes the table of a page; None leaves the page as it is."""
+"""What writes the table of a page."""
 
 
-def renewed(page: str, table: str | None) -> str:
-    if table is None:
-        return page
+def renewed(page: str, table: str) -> str:
     head, _, rest = page.partition(BEGIN)
     return head + BEGIN + table + END + rest.partition(END)[2]
 

@@ -187,8 +187,9 @@ def test_every_limit_has_its_row() -> None:
 
 @pytest.mark.parametrize("file", TABLES)
 def test_a_generated_table_matches_the_code(file: str) -> None:
-    page = (REFERENCE / file).read_text()
-    assert page == renewed(page, TABLES[file]()), "run make reference"
+    page, table = (REFERENCE / file).read_text(), TABLES[file]()
+    assert table.strip()
+    assert page == renewed(page, table), "run make reference"
 
 
 def test_the_tables_are_not_empty() -> None:
@@ -213,7 +214,9 @@ def test_every_environment_variable_and_table_has_its_row() -> None:
 def test_every_recorded_figure_names_its_command_and_commit() -> None:
     parser = build(all_commands())
     recorded = figures.read()
-    assert set(recorded) <= set(figures.RUNS)
+    assert set(recorded) <= set(figures.RUNS) == set(figures.ABOUT)
+    for command in figures.RUNS.values():
+        parser.parse_args(shlex.split(command)[1:])
     for name, found in recorded.items():
         assert found["command"].replace(" --quick", "") == figures.RUNS[name].replace(" --quick", "")
         parser.parse_args(shlex.split(found["command"])[1:])
@@ -245,7 +248,26 @@ def test_what_was_noted_before_recordings_names_a_command_and_its_date() -> None
         assert name in figures.RUNS
         assert re.fullmatch(r"2\d{3}-\d\d-\d\d", earlier["date"])
         parser.parse_args(shlex.split(earlier["command"])[1:])
-        assert all(len(row) == 3 for row in earlier["rows"])
+        assert {len(row) for row in earlier["rows"]} == {1 + len(earlier.get("columns", "12"))}
+
+
+def test_a_run_that_ends_badly_keeps_what_it_printed() -> None:
+    program = "import sys, time; print('{}'); time.sleep(float(sys.argv[1])); sys.exit(1)"
+    assert figures.printed([sys.executable, "-c", program, "0"], 60) == ("{}\n", "ended with code 1")
+    assert figures.printed([sys.executable, "-c", program, "600"], 3) == ("{}\n", "was stopped after 3 s")
+    assert figures.printed([sys.executable, "-c", "print(1)"], 60) == ("1\n", "")
+
+
+def test_a_recording_that_ended_badly_says_so_and_one_without_figures_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = json.dumps({"name": "x", "value": 1.0})
+    monkeypatch.setattr(figures, "_git", lambda *arguments: "abc" if arguments[0] == "log" else "")
+    monkeypatch.setattr(figures, "printed", lambda *_: (f"not a figure\n{line}\n", "ended with code 1"))
+    found = figures.record("memory")
+    assert [each["name"] for each in found["figures"]] == ["x"]
+    assert figures._source(found).endswith("; it ended with code 1")
+    monkeypatch.setattr(figures, "printed", lambda *_: ("", "ended with code 2"))
+    with pytest.raises(figures.NoFigures, match="ended with code 2"):
+        figures.record("memory")
 
 
 def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> None:
