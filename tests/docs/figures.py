@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from forebay_proof.bench.recovery import NEVER
+
 ROOT: Final = Path(__file__).parents[2]
 RECORDED: Final = ROOT / "docs" / "results" / "figures.json"
 EARLIER: Final = ROOT / "docs" / "results" / "earlier.json"
@@ -47,6 +49,7 @@ RUNS: Final = {
     "redis-together": "forebay bench run redis --json --only end_to_end/",
     "worker": "forebay bench run worker --quick --json --only worker/",
     "worker-recovery": "forebay bench run worker --json --only recovery",
+    "recovery": "forebay bench run recovery --json",
     "async": "forebay bench run async --json",
     "cells": "forebay bench run cells --json",
     "prices": "forebay bench run prices --quick --json",
@@ -84,6 +87,7 @@ ABOUT: Final = {
     "redis-together": "A producer and a worker at the same time, on one server.",
     "worker": "What the worker itself costs: a job that does nothing, a job that fails, no job.",
     "worker-recovery": "How soon the jobs of a killed process run again.",
+    "recovery": "Eight jobs of three seconds whose worker is killed and started again, by each queue's own settings.",
     "async": "What a call of a coroutine costs beside a blocking one, alone and among a thousand.",
     "cells": "What several cells cost, what a dead one costs the others, and how fast a queue moves.",
     "prices": "What each guarantee costs: time with it over time without it, in the same run.",
@@ -238,6 +242,8 @@ def _source(found: dict[str, Any]) -> str:
 
 def table_of(name: str, found: dict[str, Any]) -> str:
     figures = [figure for figure in found["figures"] if _shown(name, figure)]
+    if name == "recovery":
+        return _recovered(figures)
     if name not in PIVOTS:
         heading = "| figure | value | beside | goal |\n|---|---|---|---|\n"
         return heading + "".join(map(_row, figures))
@@ -250,6 +256,25 @@ def table_of(name: str, found: dict[str, Any]) -> str:
     lines = [f"| | {' | '.join(stores)} |", f"|---|{'---|' * len(stores)}"]
     lines += [f"| {row} | {' | '.join(cells.get(store, '') for store in stores)} |" for row, cells in rows.items()]
     return "\n".join(lines) + "\n"
+
+
+def _recovered(figures: list[dict[str, Any]]) -> str:
+    """A row for each queue whose worker was killed."""
+    queues: dict[str, dict[str, str]] = {}
+    for figure in figures:
+        _, queue, key = figure["name"].split("/")
+        seconds, unit = _written(figure["value"]), figure["unit"]
+        counted = f"not within {seconds} s" if unit == NEVER else f"after {seconds} s" if unit == "s" else seconds
+        queues.setdefault(queue, {})[key] = counted
+    heading = (
+        "| queue | jobs that ran, their next start | jobs that waited, their first start | ended once, twice, not |\n"
+    )
+    rows = [
+        f"| {queue} | {each['interrupted']}, {each['again']} | {each.get('waiting', 'none waited')} "
+        f"| {each['once']}, {each['repeated']}, {each['unfinished']} |\n"
+        for queue, each in queues.items()
+    ]
+    return heading + "|---|---|---|---|\n" + "".join(rows)
 
 
 def _shown(name: str, figure: dict[str, Any]) -> bool:

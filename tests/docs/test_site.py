@@ -28,8 +28,8 @@ from tests.docs import figures
 from tests.docs.console import blocks, has_terminal, terminals
 from tests.docs.curves import CURVES, IMAGES, SCHEMES, ShownCurve, drawn
 from tests.docs.docstrings import with_lists
+from tests.docs.reference import BEGIN, TABLES, metrics, place_of, renewed, routes
 from tests.docs.reference import PAGES as REFERENCE
-from tests.docs.reference import TABLES, metrics, renewed, routes
 from tests.docs.test_python_reference import entries
 from tests.docs.versions import write_menu
 
@@ -185,11 +185,18 @@ def test_every_limit_has_its_row() -> None:
     assert [name for name in vars(limits) if name.isupper() and f"`{name}`" not in rows] == []
 
 
-@pytest.mark.parametrize("file", TABLES)
-def test_a_generated_table_matches_the_code(file: str) -> None:
-    page, table = (REFERENCE / file).read_text(), TABLES[file]()
+@pytest.mark.parametrize("name", TABLES)
+def test_a_generated_table_matches_the_code(name: str) -> None:
+    (file, number), table = place_of(name), TABLES[name]()
     assert table.strip()
-    assert page == renewed(page, table), "run make reference"
+    page = file.read_text()
+    assert page == renewed(page, table, number), "run make reference"
+
+
+def test_every_generated_table_has_what_writes_it() -> None:
+    places = [place_of(name) for name in TABLES]
+    for file in {file for file, _ in places}:
+        assert [number for each, number in places if each == file] == [*range(1, file.read_text().count(BEGIN) + 1)]
 
 
 def test_the_tables_are_not_empty() -> None:
@@ -279,6 +286,23 @@ def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> 
     shown = figures.table_of("stores", {"figures": by_store}).splitlines()
     assert shown[0] == "| | memory | sqlite | redis-always |"
     assert shown[2:] == ["| `cycle/single`, ms | 7 [6 … 8] |  | 9 [8 … 10] |", "| `cap`, ms |  | 2 [1 … 3] |  |"]
+    killed = [
+        figure("recovery/q-1/again", 40.0) | {"unit": figures.NEVER},
+        *(
+            figure(f"recovery/q-1/{key}", 2.0) | {"unit": "jobs"}
+            for key in ("interrupted", "once", "repeated", "unfinished")
+        ),
+        *(
+            figure(f"recovery/own/{key}", 3.0) | {"unit": "jobs"}
+            for key in ("interrupted", "once", "repeated", "unfinished")
+        ),
+        *(figure(f"recovery/own/{key}", 1.5) | {"unit": "s"} for key in ("again", "waiting")),
+    ]
+    shown = figures.table_of("recovery", {"figures": killed}).splitlines()
+    assert shown[2:] == [
+        "| q-1 | 2, not within 40 s | none waited | 2, 2, 2 |",
+        "| own | 3, after 1.5 s | after 1.5 s | 3, 3, 3 |",
+    ]
     shown = figures.table_of(
         "http", {"figures": [figure("slow", 30.0, "< 25"), figure("quick", 3.0, "≤ 25")]}
     ).splitlines()

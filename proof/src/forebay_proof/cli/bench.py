@@ -25,6 +25,7 @@ BENCHMARKS: Final = {
     "async": "async_calls",
     "prices": "prices",
     "queue-names": "queue_names",
+    "recovery": "recovery",
     "spark": "spark_io",
     "audit": "audit",
     "refresh": "refresh",
