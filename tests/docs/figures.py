@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from forebay_proof.bench.pg.peers.programs import PEERS as ON_POSTGRES
+from forebay_proof.bench.rd.peers.programs import PEERS as ON_REDIS
 from forebay_proof.bench.recovery import NEVER
 
 ROOT: Final = Path(__file__).parents[2]
@@ -108,7 +110,7 @@ BUSY: Final = 8.0
 
 _MAX_SECONDS: Final = 4 * 3_600
 
-PEERS: Final = ("postgres", "redis")
+PEERS: Final = {"postgres": ON_POSTGRES, "redis": ON_REDIS}
 """Benchmarks that run other queues, too."""
 
 PIVOTS: Final = ("stores", "prices", "dashboard")
@@ -220,7 +222,10 @@ def compared() -> str:
             rows = "".join(f"| `{_queue(each['name'])}` | {_measured(each)} | {_ratio(each)} |\n" for each in rates)
             heading = "| queue | rate | of Forebay's |\n|---|---|---|\n"
             parts.append(f"{name.title()}, {_source(found)}:\n\n{heading}{rows}")
-        parts += _noted(name, found)
+        noted = _noted(name, found)
+        shown = json.dumps(found) + "".join(noted)
+        missing = sorted(project for project in PEERS[name].projects if not re.search(rf"\b{project}\b", shown))
+        parts += [*noted, f"Not measured yet in `{RUNS[name]}`: {', '.join(missing)}.\n"] if missing else noted
     return "\n".join(parts)
 
 
@@ -279,7 +284,7 @@ def _recovered(figures: list[dict[str, Any]]) -> str:
 
 def _shown(name: str, figure: dict[str, Any]) -> bool:
     """Whether the page has it: parts of a figure (`drain/forebay/put`) without a goal are in the recording alone."""
-    return not name.startswith(PEERS) or str(figure["name"]).count("/") < 2 or bool(figure["goal"])
+    return not name.startswith(tuple(PEERS)) or str(figure["name"]).count("/") < 2 or bool(figure["goal"])
 
 
 def _row(figure: dict[str, Any]) -> str:

@@ -71,6 +71,11 @@ class Peers:
     def here(self) -> list[Peer]:
         return [peer for peer in self._known if self.versions[peer.project]]
 
+    @property
+    def projects(self) -> set[str]:
+        """Of all that are known."""
+        return {peer.project for peer in self._known}
+
     def layouts(self, project: str) -> list[Peer]:
         """Where two come out alike in trials both are measured, and the better one counts."""
         return [peer for peer in self.here() if peer.project == project]
