@@ -105,6 +105,19 @@ ABOUT: Final = {
 }
 """What a recording is about."""
 
+DECIDING: Final = {
+    "drain_unlike/graphile": ("postgres", "0.6 to 1.0 ×"),
+    "drain_unlike/forebay": ("postgres", "15,000 to 19,000 jobs/s"),
+    "drain/graphile": ("postgres", "4.3 to 5.0 ×"),
+    "end_to_end/pgbench": ("postgres-together", "0.55 ×"),
+    "failing/none": ("postgres-together", "0.62 ×"),
+    "single_enqueue/pgqueuer": ("postgres-single", "0.65 ×"),
+    "single_claim/forebay/server-cpu": ("postgres-single", "450 µs"),
+    "latency/graphile": ("postgres-latency", "4.6 ×"),
+    "defaults/tuned": ("postgres", "0.32 ×"),
+}
+"""The figures that decide about Postgres, with their recording, and what they were before a claim was one row."""
+
 BUSY: Final = 8.0
 """A load at the start above which a recording is not the last word: benchmarks themselves cause less."""
 
@@ -201,6 +214,17 @@ def _noted(name: str, found: dict[str, Any] | None) -> list[str]:
 
 def _noted_goal(goal: str) -> str:
     return goal if not goal or goal.endswith("**") else goal + _MET
+
+
+def deciding() -> str:
+    """The figures that decide, as they were and as they are recorded."""
+    recorded, rows = read(), []
+    for name, (recording, before) in DECIDING.items():
+        found = recorded.get(recording, {"figures": []})
+        measured = [f"{_measured(each)} | {_judged(each)}" for each in found["figures"] if each["name"] == name]
+        now = measured[0] if measured else "not recorded | "
+        rows.append(f"| `{name}` | {before} | {now} | [{recording}](#{recording}) |\n")
+    return "| figure | before | now | goal | recording |\n|---|---|---|---|---|\n" + "".join(rows)
 
 
 def pivot(name: str) -> str:

@@ -183,7 +183,8 @@ def layers() -> str:
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "http.md": routes,
     "metrics.md": metrics,
-    "../internals/benchmarks.md": figures.table,
+    "../internals/benchmarks.md": figures.deciding,
+    "../internals/benchmarks.md#2": figures.table,
     "../compare.md": figures.compared,
     "../guides/stores.md": lambda: figures.pivot("stores"),
     "../internals/testing.md": evidence,
