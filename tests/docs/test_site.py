@@ -21,6 +21,7 @@ from forebay.cli.plugins import all_commands
 from forebay.core import limits
 from forebay_proof.bench.audit_data import whole_periods
 from forebay_proof.bench.audit_figures import figures_of
+from forebay_proof.bench.recovery import NEVER
 from forebay_proof.servers.postgres import PostgresServer, find_programs
 from forebay_proof.servers.process import free_port
 from tests.browser.chrome import browser, opened
@@ -287,7 +288,7 @@ def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> 
     assert shown[0] == "| | memory | sqlite | redis-always |"
     assert shown[2:] == ["| `cycle/single`, ms | 7 [6 … 8] |  | 9 [8 … 10] |", "| `cap`, ms |  | 2 [1 … 3] |  |"]
     killed = [
-        figure("recovery/q-1/again", 40.0) | {"unit": figures.NEVER},
+        figure("recovery/q-1/again", 40.0) | {"unit": NEVER},
         *(
             figure(f"recovery/q-1/{key}", 2.0) | {"unit": "jobs"}
             for key in ("interrupted", "once", "repeated", "unfinished")

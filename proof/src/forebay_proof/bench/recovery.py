@@ -82,13 +82,13 @@ def _forebay(server: str) -> Contender:
 
 def _python(name: str, server: str, *worker: str, prepares: bool = False) -> Contender:
     """Without words for a worker, the program is the worker, too."""
-    program = [PYTHON, "-m", f"{_APPS}.{name}_app"]
-    work = [PYTHON, "-m", *worker] if worker else [*program, "work"]
+    program: list[str | Path] = [PYTHON, "-m", f"{_APPS}.{name}_app"]
+    work: list[str | Path] = [PYTHON, "-m", *worker] if worker else [*program, "work"]
     return Contender(name, server, program, work, prepares)
 
 
 def _node(name: str, package: str, server: str, *, prepares: bool) -> Contender:
-    program = ["node", _HERE / f"{name}.cjs"]
+    program: list[str | Path] = ["node", _HERE / f"{name}.cjs"]
     return Contender(name, server, program, [*program, "work"], prepares, package)
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 from forebay import Store, Want, open_store
 from forebay.core.lease import Settlement
@@ -157,7 +158,7 @@ def huey(jobs: int, *, draining: bool) -> float:
 
 
 def _huey(what: str, file: str, jobs: int) -> float:
-    command = [PYTHON, "-m", "forebay_proof.bench.huey_peer", what, file, str(jobs)]
+    command: list[str | Path] = [PYTHON, "-m", "forebay_proof.bench.huey_peer", what, file, str(jobs)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "proof" / "src")}
     return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
