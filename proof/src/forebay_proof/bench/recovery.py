@@ -6,8 +6,8 @@ forebay bench run recovery --quick    watched for 40 seconds instead of 150
 Eight jobs of three seconds. One second after the start of the first, all processes of the worker get SIGKILL, and the
 same command is started again at once. `again` and `waiting` are seconds from the kill to the next start of a job: of
 the first one that was interrupted, and of the first one that had not started. `interrupted` jobs ran at the kill,
-`waited` jobs had not started. `once`, `repeated` and `unfinished` are jobs by how often they came to their end while they were watched. The queues are
-killed one after the other, and watched at the same time.
+`waited` jobs had not started. `once`, `repeated` and `unfinished` are jobs by how often they came to their end while
+they were watched. The queues are killed one after the other, and watched at the same time.
 """
 
 import os
