@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus azurite s3fs helm keda typescript pyright django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-prices bench-trees docs docs-serve figures matrix reference release lies lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus azurite s3fs helm keda typescript pyright django demo check lint test test-unit test-store test-serve test-spark test-django test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-cells bench-ledger bench-spark bench-audit bench-refresh bench-http bench-metrics bench-dashboard bench-recovery bench-prices bench-trees docs docs-serve figures matrix reference release lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,7 +126,7 @@ lines: setup ## count lines by room
 bench: setup ## measure the in-process store
 	@$(PY) -m forebay_proof.bench.memory $(ARGS)
 
-bench-sqlite: setup ## measure the SQLite store, beside huey if it is installed
+bench-sqlite: setup $(if $(PEERS),$(PEERED)/.ready) ## measure the SQLite store; PEERS=1 gets huey beside it
 	@$(PY) -m forebay_proof.bench.sqlite $(ARGS)
 
 bench-worker: setup ## measure the worker: cost a job, idle, recovery after kill -9, import
@@ -143,6 +143,9 @@ bench-stores: setup ## measure the four stores side by side
 
 bench-latency: setup $(if $(PEERS),$(PEERED)/.ready) ## measure from call to handler; PEERS=1 gets the peers beside it
 	@$(PY) -m forebay_proof.bench.latency $(ARGS)
+
+bench-recovery: setup $(if $(PEERS),$(PEERED)/.ready) ## kill workers with jobs in their hands; PEERS=1 gets the peers beside it
+	@$(PY) -m forebay_proof.bench.recovery $(ARGS)
 
 bench-cells: setup ## measure what several cells cost, and a dead one the others
 	@$(PY) -m forebay_proof.bench.cells $(ARGS)

@@ -180,12 +180,14 @@ def layers() -> str:
     return "\n".join(["| package | may import of Forebay | libraries |", "|---|---|---|", *table]) + "\n"
 
 
-TABLES: Final[dict[str, Callable[[], str | None]]] = {
+TABLES: Final[dict[str, Callable[[], str]]] = {
     "http.md": routes,
     "metrics.md": metrics,
     "spark.md": lake_reference.table,
-    "../internals/benchmarks.md": figures.table,
-    "../compare.md": figures.compared,
+    "../internals/benchmarks.md": figures.deciding,
+    "../internals/benchmarks.md#2": figures.table,
+    "../compare.md": lambda: figures.pivot("recovery"),
+    "../compare.md#2": figures.compared,
     "../guides/stores.md": lambda: figures.pivot("stores"),
     "../internals/testing.md": evidence,
     "../internals/evidence.md": recorded_evidence,
@@ -193,18 +195,25 @@ TABLES: Final[dict[str, Callable[[], str | None]]] = {
     "../guides/notebook.md": notebook.page,
     "../../CONTRIBUTING.md": layers,
 }
-"""What writes the table of a page; None leaves the page as it is."""
+"""What writes a table of a page; `page.md#2` is the second one."""
 
 
-def renewed(page: str, table: str | None) -> str:
-    if table is None:
-        return page
-    head, _, rest = page.partition(BEGIN)
-    return head + BEGIN + table + END + rest.partition(END)[2]
+def renewed(page: str, table: str, number: int = 1) -> str:
+    """The page with another first table, or another one of its tables."""
+    parts = page.split(BEGIN)
+    parts[number] = table + END + parts[number].partition(END)[2]
+    return BEGIN.join(parts)
+
+
+def place_of(table: str) -> tuple[Path, int]:
+    """The page and the number of a table there: `page.md`, or `page.md#2`."""
+    file, _, number = table.partition("#")
+    return PAGES / file, int(number or 1)
 
 
 if __name__ == "__main__":
-    for file, table in TABLES.items():
-        (PAGES / file).write_text(renewed((PAGES / file).read_text(), table()))
+    for name, written in TABLES.items():
+        file, number = place_of(name)
+        file.write_text(renewed(file.read_text(), written(), number))
     page = ROOT / "docs" / "reference" / "cli.md"
     page.write_text(commands.renewed(page.read_text()))

@@ -21,6 +21,7 @@ from forebay.cli.plugins import all_commands
 from forebay.core import limits
 from forebay_proof.bench.audit_data import whole_periods
 from forebay_proof.bench.audit_figures import figures_of
+from forebay_proof.bench.recovery import NEVER
 from forebay_proof.servers.postgres import PostgresServer, find_programs
 from forebay_proof.servers.process import free_port
 from tests.browser.chrome import browser, opened
@@ -28,8 +29,8 @@ from tests.docs import figures
 from tests.docs.console import blocks, has_terminal, terminals
 from tests.docs.curves import CURVES, IMAGES, SCHEMES, ShownCurve, drawn
 from tests.docs.docstrings import with_lists
+from tests.docs.reference import BEGIN, TABLES, metrics, place_of, renewed, routes
 from tests.docs.reference import PAGES as REFERENCE
-from tests.docs.reference import TABLES, metrics, renewed, routes
 from tests.docs.test_python_reference import entries
 from tests.docs.versions import write_menu
 
@@ -186,10 +187,18 @@ def test_every_limit_has_its_row() -> None:
     assert [name for name in vars(limits) if name.isupper() and f"`{name}`" not in rows] == []
 
 
-@pytest.mark.parametrize("file", TABLES)
-def test_a_generated_table_matches_the_code(file: str) -> None:
-    page = (REFERENCE / file).read_text()
-    assert page == renewed(page, TABLES[file]()), "run make reference"
+@pytest.mark.parametrize("name", TABLES)
+def test_a_generated_table_matches_the_code(name: str) -> None:
+    (file, number), table = place_of(name), TABLES[name]()
+    assert table.strip()
+    page = file.read_text()
+    assert page == renewed(page, table, number), "run make reference"
+
+
+def test_every_generated_table_has_what_writes_it() -> None:
+    places = [place_of(name) for name in TABLES]
+    for file in {file for file, _ in places}:
+        assert [number for each, number in places if each == file] == [*range(1, file.read_text().count(BEGIN) + 1)]
 
 
 def test_the_tables_are_not_empty() -> None:
@@ -214,7 +223,9 @@ def test_every_environment_variable_and_table_has_its_row() -> None:
 def test_every_recorded_figure_names_its_command_and_commit() -> None:
     parser = build(all_commands())
     recorded = figures.read()
-    assert set(recorded) <= set(figures.RUNS)
+    assert set(recorded) <= set(figures.RUNS) == set(figures.ABOUT)
+    for command in figures.RUNS.values():
+        parser.parse_args(shlex.split(command)[1:])
     for name, found in recorded.items():
         assert found["command"].replace(" --quick", "") == figures.RUNS[name].replace(" --quick", "")
         parser.parse_args(shlex.split(found["command"])[1:])
@@ -246,7 +257,26 @@ def test_what_was_noted_before_recordings_names_a_command_and_its_date() -> None
         assert name in figures.RUNS
         assert re.fullmatch(r"2\d{3}-\d\d-\d\d", earlier["date"])
         parser.parse_args(shlex.split(earlier["command"])[1:])
-        assert all(len(row) == 3 for row in earlier["rows"])
+        assert {len(row) for row in earlier["rows"]} == {1 + len(earlier.get("columns", "12"))}
+
+
+def test_a_run_that_ends_badly_keeps_what_it_printed() -> None:
+    program = "import sys, time; print('{}'); time.sleep(float(sys.argv[1])); sys.exit(1)"
+    assert figures.printed([sys.executable, "-c", program, "0"], 60) == ("{}\n", "ended with code 1")
+    assert figures.printed([sys.executable, "-c", program, "600"], 3) == ("{}\n", "was stopped after 3 s")
+    assert figures.printed([sys.executable, "-c", "print(1)"], 60) == ("1\n", "")
+
+
+def test_a_recording_that_ended_badly_says_so_and_one_without_figures_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = json.dumps({"name": "x", "value": 1.0})
+    monkeypatch.setattr(figures, "_git", lambda *arguments: "abc" if arguments[0] == "log" else "")
+    monkeypatch.setattr(figures, "printed", lambda *_: (f"not a figure\n{line}\n", "ended with code 1"))
+    found = figures.record("memory")
+    assert [each["name"] for each in found["figures"]] == ["x"]
+    assert figures._source(found).endswith("; it ended with code 1")
+    monkeypatch.setattr(figures, "printed", lambda *_: ("", "ended with code 2"))
+    with pytest.raises(figures.NoFigures, match="ended with code 2"):
+        figures.record("memory")
 
 
 def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> None:
@@ -258,6 +288,23 @@ def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> 
     shown = figures.table_of("stores", {"figures": by_store}).splitlines()
     assert shown[0] == "| | memory | sqlite | redis-always |"
     assert shown[2:] == ["| `cycle/single`, ms | 7 [6 … 8] |  | 9 [8 … 10] |", "| `cap`, ms |  | 2 [1 … 3] |  |"]
+    killed = [
+        figure("recovery/q-1/again", 40.0) | {"unit": NEVER},
+        *(
+            figure(f"recovery/q-1/{key}", 2.0) | {"unit": "jobs"}
+            for key in ("interrupted", "waited", "once", "repeated", "unfinished")
+        ),
+        *(
+            figure(f"recovery/own/{key}", 3.0) | {"unit": "jobs"}
+            for key in ("interrupted", "waited", "once", "repeated", "unfinished")
+        ),
+        *(figure(f"recovery/own/{key}", 1.5) | {"unit": "s"} for key in ("again", "waiting")),
+    ]
+    shown = figures.table_of("recovery", {"figures": killed}).splitlines()
+    assert shown[2:] == [
+        "| q-1 | 2, not within 40 s | 2 | 2, 2, 2 |",
+        "| own | 3, after 1.5 s | 3, after 1.5 s | 3, 3, 3 |",
+    ]
     shown = figures.table_of(
         "http", {"figures": [figure("slow", 30.0, "< 25"), figure("quick", 3.0, "≤ 25")]}
     ).splitlines()

@@ -147,6 +147,19 @@ def test_an_enqueue_of_one_plain_job_is_one_statement(url: str) -> None:
     assert len(plans) == 2
 
 
+def test_a_settle_of_one_plain_job_is_three_statements(url: str) -> None:
+    """Besides the call itself: the versions of the specs, its pack with what is remembered, and its record."""
+    with closing(PostgresStore(url)) as store:
+        store.enqueue([Draft("k", queue="settled")])
+        (lease,) = store.claim([Want("settled", 1)], "ada", minutes(1))
+        groups, _ = grouped([(lease, Ack())])
+        call = Settling(store.backend.session, store.backend.claims).call_of(groups)
+        answer, plans = explained(url, SETTLE, *call)
+    assert answer == [1]
+    assert len(plans) == 1 + 3
+    assert sum(map(steps_of, plans)) < 30
+
+
 def test_a_claim_reads_all_of_its_queues_in_one_statement_and_no_others(url: str) -> None:
     """Besides the call itself, one for maintenance, and one for each queue that may have jobs."""
     answer, plans = explained(url, CLAIM_OF_MANY, QUEUES)

@@ -4,16 +4,21 @@ import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from forebay import Want
 from forebay.cli import main
+from forebay.core.lease import Lease
 from forebay.store.memory.store import MemoryStore
 from forebay_proof import bench
-from forebay_proof.bench.guarantees import GUARANTEES, Rounds, parked_price, prices
+from forebay_proof.bench.guarantees import GUARANTEES, Rounds, lanes_latency, parked_price, prices
 from forebay_proof.bench.lines import files_passed
+from forebay_proof.bench.prices import goal_of
 from forebay_proof.cli.bench import BENCHMARKS
 
 LOAD = Rounds(jobs=40, pairs=2, batch=20)
@@ -32,8 +37,37 @@ def test_parked_jobs_are_put_there_and_taken_away() -> None:
     store = MemoryStore()
     price = parked_price(store, 1_500, LOAD)
     assert price.guarantee == "1500 parked"
+    assert price.name == "memory/parked-1500"
     assert price.ratio > 0
     assert {backlog.depth for backlog in store.backlog()} == {0}
+
+
+def test_an_empty_claim_is_not_counted_among_those_from_many_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred jobs are five claims of twenty; eighty were meant."""
+    store, sizes = MemoryStore(), list[int]()
+    claim = store.claim
+
+    def counted(wants: Sequence[Want], owner: str, lease: timedelta) -> list[Lease]:
+        sizes.append(len(found := claim(wants, owner, lease)))
+        return found
+
+    monkeypatch.setattr(store, "claim", counted)
+    lanes_latency(store, 100, LOAD)
+    assert sizes == [20] * 5 + [0]
+
+
+def test_prices_in_memory_have_goals_of_their_own() -> None:
+    of_memory = {price.guarantee: goal_of(price) for price in prices(MemoryStore(), GUARANTEES.values(), LOAD)}
+    assert [of_memory[name] for name in ("cap", "rate", "fair", "order", "key")] == [
+        "≤ 1.3 ×",
+        "≤ 1.3 ×",
+        "≤ 1.3 ×",
+        "≤ 1.8 ×",
+        "≤ 2.0 ×",
+    ]
+    elsewhere = msgspec.structs.replace(parked_price(MemoryStore(), 200, LOAD), store="postgres")
+    assert goal_of(elsewhere) == "≤ 1.1 ×"
+    assert goal_of(msgspec.structs.replace(elsewhere, guarantee="cap")) == "≤ 1.2 ×"
 
 
 def test_the_command_prints_a_table_and_knows_its_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,7 +133,7 @@ OUTSIDE = {
     "forebay.contrib": DECLARED | {"asgiref", "django", "django_tasks", "sqlalchemy"},
     "forebay.core": PURE,
     "forebay_proof.bench": DECLARED
-    | set("asyncpg celery dramatiq duckdb fastapi httpx huey litestar pgqueuer procrastinate psutil psycopg".split())
+    | set("asyncpg celery dramatiq duckdb fastapi httpx huey litestar pgqueuer procrastinate psutil psycopg rq".split())
     | set("pydantic pyspark redis uvicorn uvloop".split()),
     "forebay_proof.lab": DECLARED | {"numpy", "playwright", "psutil", "psycopg", "pyarrow", "pyspark", "redis"},
     "forebay.serve": DECLARED

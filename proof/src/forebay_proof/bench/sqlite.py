@@ -1,4 +1,4 @@
-"""The embedded store on SQLite at `synchronous=FULL`: beside bare SQLite, bare syncs, and huey if it is installed.
+"""The embedded store on SQLite at `synchronous=FULL`: beside bare SQLite, bare syncs, and huey if it is here.
 
 forebay bench run sqlite                        all of it, a few minutes
 forebay bench run sqlite --quick                a first look
@@ -8,26 +8,27 @@ Every figure is durable before it counts. The bound of batches is SQLite's own w
 table, one index, no keys, gates, counters or memory of settles); the bound of single calls is one sync a call.
 """
 
-import importlib.util
 import os
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
 
 from forebay import Store, Want, open_store
 from forebay.core.lease import Settlement
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Pipelining
+from forebay_proof.bench.clients.peer import PYTHON, version_of
+from forebay_proof.bench.clients.processes import ROOT
 from forebay_proof.bench.measure import Figure, arguments, race, run
-from forebay_proof.bench.memory import BATCH, LEASE, PAYLOAD, cycle, drafts, drain, fill, rate, raw_syncs
+from forebay_proof.bench.memory import BATCH, LEASE, cycle, drafts, drain, fill, rate, raw_syncs
 
 THREADS = 16
-HUEY = importlib.util.find_spec("huey") is not None
 
 
 def on_disk(work: Callable[[Store], float]) -> float:
@@ -150,31 +151,16 @@ def _take(connection: sqlite3.Connection) -> None:
 
 
 def huey(jobs: int, *, draining: bool) -> float:
-    """huey's own client and consumer calls: enqueue one by one; dequeue and execute a no-op, without an ack."""
-    from huey import SqliteHuey  # type: ignore[import-not-found,unused-ignore]
-
+    """Jobs a second, by huey's own client and consumer calls in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
-        app: Any = SqliteHuey(filename=f"{directory}/huey.db", fsync=True, results=False)
-        task = app.task()(_no_op)
-
-        def put() -> None:
-            for _ in range(jobs):
-                task(PAYLOAD)
-
-        def take() -> None:
-            for _ in range(jobs):
-                app.execute(app.dequeue())
-
-        try:
-            if draining:
-                put()
-            return rate(jobs, take if draining else put)
-        finally:
-            app.storage.close()
+        put, take = (_huey(what, f"{directory}/huey.db", jobs) for what in ("put", "take"))
+        return jobs / (take if draining else put)
 
 
-def _no_op(payload: object) -> None:
-    pass
+def _huey(what: str, file: str, jobs: int) -> float:
+    command: list[str | Path] = [PYTHON, "-m", "forebay_proof.bench.huey_peer", what, file, str(jobs)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "proof" / "src")}
+    return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
 
 def idle_share(seconds: float) -> float:
@@ -188,7 +174,7 @@ def idle_share(seconds: float) -> float:
     return on_disk(work)
 
 
-def figures(scale: int) -> list[Figure]:
+def figures(scale: int, beside_huey: bool) -> list[Figure]:
     n, few = 10_000 * scale, 200 * scale
     found = [
         Figure("bound/raw-fdatasync", "syncs/s", lambda: raw_syncs(50 * scale, 20_000)),
@@ -205,14 +191,14 @@ def figures(scale: int) -> list[Figure]:
             "enqueue/single",
             "jobs/s",
             lambda: enqueue(few, 1),
-            "huey/enqueue" if HUEY else "bound/raw-fdatasync",
+            "huey/enqueue" if beside_huey else "bound/raw-fdatasync",
             "≥ 1 ×",
         ),
         Figure(
             "drain/batch-100",
             "jobs/s",
             lambda: drained(n, n, BATCH),
-            "huey/drain" if HUEY else "bound/bare-cycle-batch-100",
+            "huey/drain" if beside_huey else "bound/bare-cycle-batch-100",
             "≥ 4 ×",
         ),
         Figure("drain/pipelined-100", "jobs/s", lambda: pipelined(n, BATCH), "drain/batch-100"),
@@ -221,13 +207,18 @@ def figures(scale: int) -> list[Figure]:
             "drain/pipelined-single",
             "jobs/s",
             lambda: pipelined(few, 1),
-            "huey/drain" if HUEY else "bound/raw-fdatasync",
+            "huey/drain" if beside_huey else "bound/raw-fdatasync",
         ),
-        Figure("drain/single", "jobs/s", lambda: drained(few, few, 1), "huey/drain" if HUEY else "bound/raw-fdatasync"),
+        Figure(
+            "drain/single",
+            "jobs/s",
+            lambda: drained(few, few, 1),
+            "huey/drain" if beside_huey else "bound/raw-fdatasync",
+        ),
         Figure("drain/backlog-10x", "jobs/s", lambda: drained(n, 10 * n, BATCH), "drain/batch-100"),
         Figure("idle/wait", "% core", lambda: idle_share(3), goal="≤ 0.5"),
     ]
-    if HUEY:
+    if beside_huey:
         found.append(Figure("huey/enqueue", "jobs/s", lambda: huey(few, draining=False), "bound/raw-fdatasync"))
         found.append(Figure("huey/drain", "jobs/s", lambda: huey(few, draining=True), "bound/raw-fdatasync"))
     return found
@@ -235,10 +226,16 @@ def figures(scale: int) -> list[Figure]:
 
 def main() -> None:
     args = arguments(__doc__)
-    if not HUEY:
-        print("huey is not installed: its figures are left out (install huey==3.5.* beside forebay)", file=sys.stderr)
+    huey_version = version_of("huey")
+    if not huey_version:
+        print("huey is not installed: its figures are left out (make bench-sqlite PEERS=1)", file=sys.stderr)
     print(f"SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    run(figures(1 if args.quick else 5), rounds=2 if args.quick else 5, only=args.only, as_json=args.json)
+    run(
+        figures(1 if args.quick else 5, bool(huey_version)),
+        rounds=2 if args.quick else 5,
+        only=args.only,
+        as_json=args.json,
+    )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ BENCHMARKS: Final = {
     "async": "async_calls",
     "prices": "prices",
     "queue-names": "queue_names",
+    "recovery": "recovery",
     "spark": "spark_io",
     "audit": "audit",
     "refresh": "refresh",
@@ -103,6 +104,8 @@ def _run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", choices=sorted(BENCHMARKS), help="which one")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
     parser.add_argument("--only", metavar="TEXT,TEXT", help=ONLY)
+    parser.add_argument("--jobs", type=count, metavar="N", help="of `audit`: jobs of the larger history")
+    parser.add_argument("--old", metavar="CHECKOUT", help="of `trees`: a checkout of the older commit")
 
 
 def _run(call: Invocation) -> int:
@@ -111,7 +114,9 @@ def _run(call: Invocation) -> int:
     command = [sys.executable, "-m", f"forebay_proof.bench.{BENCHMARKS[args.name]}"]
     command += ["--quick"] if args.quick else []
     command += ["--json"] if call.screen.as_json else []
-    command += ["--only", args.only] if args.only else []
+    for name in ("only", "jobs", "old"):
+        value = getattr(args, name)
+        command += [] if value is None else [f"--{name}", str(value)]
     return subprocess.run(command, check=False).returncode
 
 
@@ -140,6 +145,7 @@ forebay bench guarantees --with cap --parked 100000
                 """
 forebay bench run memory --quick
 forebay bench run postgres --quick --only drain --json
+forebay bench run audit --jobs 12000000
 """,
                 _run_arguments,
                 takes_store=False,

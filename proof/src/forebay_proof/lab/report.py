@@ -138,7 +138,7 @@ def _experiment(each: Experiment, findings: Iterable[Conclusion], measured: LabR
     words = f"<p class='note'><b>Hypothesis.</b> {escape(each.hypothesis)}</p>"
     words += "".join(f"<p class='note'>{_mark(finding)} {escape(finding.sentence)}</p>" for finding in findings)
     words += f"<p class='note'><b>Bound.</b> {escape(each.bound)}</p>"
-    plots = [_chart(chart, found) for chart in each.charts]
+    plots = [draw_chart(chart, found) for chart in each.charts]
     plots += [plot for line in each.timelines for plot in _timelines(line, measured.samples.get(name_of(each), {}))]
     return section(f"{each.number}. {each.title}", words, *plots, _figures(found), _evidence(found))
 
@@ -155,7 +155,8 @@ def _mark(finding: Conclusion) -> str:
     return {True: "✓", False: "✗", None: "·"}[finding.holds]
 
 
-def _chart(chart: Chart, found: ExperimentResults) -> str:
+def draw_chart(chart: Chart, found: ExperimentResults) -> str:
+    """A line for each value of one setting, over those of the other."""
     cells = found.of(chart.metric, **chart.only)
     used = {case: found.cases[case] for case in cells if chart.over in found.cases[case]}
     places = sorted({settings[chart.over] for settings in used.values()}, key=_order)

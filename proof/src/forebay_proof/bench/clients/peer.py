@@ -66,10 +66,15 @@ class Peers:
     @cached_property
     def versions(self) -> dict[str, str]:
         """Of each project; empty if it is not here."""
-        return {peer.project: _version_of(peer) for peer in self._known}
+        return {peer.project: version_of(peer.project, peer.node) for peer in self._known}
 
     def here(self) -> list[Peer]:
         return [peer for peer in self._known if self.versions[peer.project]]
+
+    @property
+    def projects(self) -> set[str]:
+        """Of all that are known."""
+        return {peer.project for peer in self._known}
 
     def layouts(self, project: str) -> list[Peer]:
         """Where two come out alike in trials both are measured, and the better one counts."""
@@ -84,11 +89,12 @@ class Peers:
             yield f"not installed, so their figures are left out: {', '.join(missing)} ({way_out})"
 
 
-def _version_of(peer: Peer) -> str:
-    if peer.node:
-        package = DIRECTORY / "node_modules" / peer.node / "package.json"
+def version_of(project: str, node: str = "") -> str:
+    """Of a project, or of its package in Node; empty if it is not here."""
+    if node:
+        package = DIRECTORY / "node_modules" / node / "package.json"
         return str(json.loads(package.read_text())["version"]) if shutil.which("node") and package.exists() else ""
     if not PYTHON.exists():
         return ""
-    code = f"import {peer.project}; from importlib.metadata import version; print(version({peer.project!r}))"
+    code = f"import {project}; from importlib.metadata import version; print(version({project!r}))"
     return subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=60, check=False).stdout.strip()

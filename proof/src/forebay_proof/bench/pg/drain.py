@@ -103,7 +103,7 @@ def bulk_figures(bench: Bench, jobs: int) -> list[Figure]:
     for cell in theirs:
         found += cell.figures((*COSTS, "enqueue-p50", "enqueue-p99"), "bulk/forebay")
     if theirs:
-        found.append(ratio("bulk/over-best-peer", [mine], theirs, "(4)"))
+        found.append(ratio("bulk/over-best-peer", [mine], theirs, "≥ 4"))
     return found
 
 

@@ -79,8 +79,8 @@ def figures(bench: Bench, jobs: int) -> list[Figure]:
             f"failure/{name}", partial(failure, bench, jobs if share < 1 else jobs // 4, batch, rows_of, share)
         )
         found += [
-            cell.figure(CLIENT, goal="about 26"),
-            cell.figure(SERVER, goal="about 52"),
+            cell.figure(CLIENT, goal="≤ 26"),
+            cell.figure(SERVER, goal="≤ 52"),
             cell.figure(WAL),
         ]
     return found

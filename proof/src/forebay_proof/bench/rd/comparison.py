@@ -23,7 +23,7 @@ SETTINGS: Final = (
     f"drain: --concurrency {ours.DRAIN[0]} --claim-batch {ours.DRAIN[1]}, put by one enqueue_many; enqueue and process "
     f"together: --concurrency {FLOW[0]} --claim-batch {FLOW[1]}, batches of 100"
 )
-GOALS: Final = {"bullmq": "≥ 2.5", "dramatiq": "≥ 5", "celery": "≥ 8"}
+GOALS: Final = {"bullmq": "≥ 2.5", "dramatiq": "≥ 5", "celery": "≥ 8", "rq": ""}
 _KEYS: Final = (PUT, BOTH, CPU, SERVER, CLIENT)
 _LEFT: Final = "return redis.call('ZCARD', '{forebay}:lease') + redis.call('ZCARD', '{forebay}:r:default|')"
 

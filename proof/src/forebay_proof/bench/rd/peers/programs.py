@@ -61,4 +61,14 @@ PEERS: Final = Peers(
     _dramatiq("dramatiq-8-threads", 8),
     _celery("celery", late=True),
     _celery("celery-early", late=False),
+    Peer(
+        "rq",
+        "rq",
+        [PYTHON, "-m", "forebay_proof.bench.rd.peers.rq_peer"],
+        processes=2,
+        work=[],
+        settings="two processes of SimpleWorker, so no process for each job, result_ttl 0; enqueue_many of 1,000",
+        left="return redis.call('LLEN', 'rq:queue:email') + redis.call('ZCARD', 'rq:wip:email')",
+        slower=100,
+    ),
 )
