@@ -247,7 +247,7 @@ REDIS_MUTANTS = [
         "src/forebay/store/redis/health.py",
         "or monotonic() - self._checked_at >= _CHECK_EVERY",
         "",
-        ("tests/stores/test_redis_settings.py", "-k", "truth and lru"),
+        ("tests/stores/test_redis_settings.py", "-k", "true and lru"),
     ),
     Mutant(
         "redis: a server that loses jobs is ready",
