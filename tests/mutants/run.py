@@ -36,7 +36,7 @@ from tests.mutants.layers import Layer, layer_of, second_layers, with_a_comment 
 
 PARTS: Final = (
     *("src", "proof", "tests", "examples", "docs", "deploy", "clients"),
-    *("README.md", "CONTRIBUTING.md", "pyproject.toml", "compose.yaml"),
+    *("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "compose.yaml"),
 )
 WORKERS: Final = 2
 PATIENCE: Final = 420
