@@ -44,7 +44,11 @@ help: ## list the targets
 	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS='...' is passed on to demo, test, bench and mutants"
 
 setup: $(STAMP) ## create .venv and install the pinned dependencies; quick when nothing changed
-	@:
+	@[ -z "$(PYTHON)" ] || { \
+		version='import sys; print("%d.%d" % sys.version_info[:2])'; has=$$($(PY) -c "$$version"); \
+		asked=$$($(PYTHON) -c "$$version" 2>/dev/null) || echo "setup: PYTHON=$(PYTHON) cannot be run, $(VENV) has Python $$has" >&2; \
+		[ "$${asked:-$$has}" = "$$has" ] || { \
+			echo "setup: PYTHON=$(PYTHON) is Python $$asked, but $(VENV) has Python $$has: rm -rf $(VENV), or leave PYTHON out" >&2; exit 1; }; }
 
 servers: setup $(POOLER) $(CHROME) $(TOOLS) ## get the servers for tests that no wheel carries
 	@:

@@ -25,9 +25,8 @@ COMMAND: Final = "forebay chaos all --scale quick"
 _MAX_SECONDS: Final = 2 * 3_600
 
 
-def table() -> str | None:
-    """None: nothing is recorded yet."""
-    return table_of(json.loads(RECORDED.read_text())) if RECORDED.exists() else None
+def table() -> str:
+    return table_of(json.loads(RECORDED.read_text()))
 
 
 def table_of(recording: dict[str, Any]) -> str:

@@ -191,10 +191,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "../guides/stores.md": lambda: figures.pivot("stores"),
     "../internals/testing.md": evidence,
     "../internals/evidence.md": recorded_evidence,
-    "../internals/chaos.md": chaos_matrix.table,
     "../guides/notebook.md": notebook.page,
     "../../CONTRIBUTING.md": layers,
-}
+} | ({"../internals/chaos.md": chaos_matrix.table} if chaos_matrix.RECORDED.exists() else {})
 """What writes a table of a page; `page.md#2` is the second one."""
 
 

@@ -103,14 +103,14 @@ DASHBOARD_MUTANTS = [
         f"{HOME}/pages/jobs.py",
         "timeline.queue is None or not actor.sees(timeline.queue, timeline.tenant)",
         "timeline.queue is None",
-        pages("a_gone_job_is_told_by_the_ledger"),
+        pages("a_gone_job_is_shown_by_the_ledger"),
     ),
     Mutant(
         "foreign jobs are listed",
         f"{HOME}/views/search.py",
         "            actor.sees(job.home or job.queue, job.tenant)\n            and ",
         "            ",
-        views("nobody_finds_what_is_not_theirs"),
+        views("no_tenant_finds_what_is_not_its_own"),
     ),
     Mutant(
         "a gate of another queue is set",
@@ -131,7 +131,7 @@ DASHBOARD_MUTANTS = [
         f"{HOME}/pages/routing.py",
         "        raise invalid_value(error) from None\n",
         "        raise\n",
-        pages("an_invalid_form_names_its_field_to_those_who_may_send_it"),
+        pages("an_invalid_form_names_its_field_to_callers_that_may_send_it"),
     ),
     Mutant(
         "a cancel is not written down",
@@ -159,14 +159,14 @@ DASHBOARD_MUTANTS = [
         f"{HOME}/bulk_actions.py",
         "            await asyncio.sleep(max(0.0, began + start / action.rate - monotonic()))\n",
         "",
-        moves("a_move_keeps_its_pace_and_stops_when_told"),
+        moves("a_move_keeps_its_pace_and_stops_on_request"),
     ),
     Mutant(
         "a bulk action cannot be stopped",
         f"{HOME}/bulk_actions.py",
         '            if action.phase != "moving":\n                return\n',
         "",
-        moves("a_move_keeps_its_pace_and_stops_when_told"),
+        moves("a_move_keeps_its_pace_and_stops_on_request"),
     ),
     Mutant(
         "a live page of a removed job goes blank",
@@ -229,7 +229,7 @@ DASHBOARD_MUTANTS = [
         f"{HOME}/view_cache.py",
         " and observed.at - observed.took > self._invalidated_at:",
         ":",
-        desk("what_others_were_told_is_not_asked_again"),
+        desk("an_answer_that_others_got_is_not_asked_for_again"),
     ),
     Mutant(
         "an answer under way during a change is kept",

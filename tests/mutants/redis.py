@@ -42,7 +42,7 @@ REDIS_MUTANTS = [
     Mutant(
         "a schedule that is put again drops its pending tick, in Redis",
         f"{_LUA}/schedules.lua",
-        "    next_at = known[2]\n",
+        "    next_at = known[NEXT_AT]\n",
         "",
         (*_CONFORMANCE, "redis-schedules"),
     ),
@@ -196,7 +196,7 @@ REDIS_MUTANTS = [
     Mutant(
         "a cheap job passes a dear one at its gate, in Redis",
         f"{_LUA}/lanes.lua",
-        "(not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, 21))))",
+        "(not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, SID_IN_PLACE))))",
         "not is_open(gate, cost)",
         (*_CONFORMANCE, "redis-costs or redis-lanes"),
     ),
@@ -226,7 +226,7 @@ REDIS_MUTANTS = [
         f"{_LUA}/control.lua",
         "local BUCKETS_MARKED = 20",
         "local BUCKETS_MARKED = 1000000",
-        (*_REDIS, "-k", "shedding"),
+        (*_REDIS, "-k", "marks_every_job"),
     ),
     Mutant(
         "queues that share a cap no more keep each other's slots, in Redis",
@@ -247,7 +247,7 @@ REDIS_MUTANTS = [
         "src/forebay/store/redis/health.py",
         "or monotonic() - self._checked_at >= _CHECK_EVERY",
         "",
-        ("tests/stores/test_redis_settings.py", "-k", "truth and lru"),
+        ("tests/stores/test_redis_settings.py", "-k", "true and lru"),
     ),
     Mutant(
         "redis: a server that loses jobs is ready",

@@ -8,6 +8,10 @@
 
 A mutant that survives is a promise that no test keeps. A mutant whose text is no longer in the source, or whose tests
 do not even start, is an error too: the list must stay true. The untouched copy has to pass first.
+
+A test that hangs goes red by its own time limit. Tests that do not end within `PATIENCE` are stopped and counted apart:
+of the tests that a mutant names that is a kill, of a second layer it is none, since a layer may only have been slow.
+With `--twice` each layer has to pass a change without effect first: what goes red for that would kill everything.
 """
 
 import argparse
@@ -16,21 +20,48 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Final, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.mutants.catalogue import ALL  # noqa: E402
 from tests.mutants.guards import Mutant  # noqa: E402
-from tests.mutants.layers import layer_of, second_layers  # noqa: E402
+from tests.mutants.layers import Layer, layer_of, second_layers, with_a_comment  # noqa: E402
 
-PARTS = ("src", "proof", "tests", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
-WORKERS = 2
-PATIENCE_SECONDS = 300
-TESTS_FAILED = 1
+PARTS: Final = (
+    *("src", "proof", "tests", "examples", "docs", "deploy", "clients"),
+    *("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "compose.yaml"),
+)
+WORKERS: Final = 2
+PATIENCE: Final = 420
+LAYER_PATIENCE: Final = 3_600
+"""Seconds. Both are longer than the time limit of one test in pyproject.toml, by which a test that hangs fails."""
+
+
+class Outcome(Enum):
+    """Of a run of tests."""
+
+    PASSED = "survived"
+    FAILED = "killed"
+    LATE = "killed by the time limit"
+    NOT_RUN = "its tests did not run"
+
+
+class RunOfTests(NamedTuple):
+    """`output`: why, where that has to be shown."""
+
+    outcome: Outcome
+    output: str = ""
+
+
+_OUTCOMES: Final = {0: Outcome.PASSED, 1: Outcome.FAILED}
+"""By pytest's exit code; others say that no test ran, or that a file cannot be read."""
 
 
 def copy_tree(target: Path) -> None:
@@ -42,15 +73,15 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(source, target / part)
 
 
-def run_tests(tree: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def run_tests(tree: Path, tests: tuple[str, ...], patience: float) -> RunOfTests:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-m", "not nightly", "-p", "no:cacheprovider"]
     try:
-        return subprocess.run(
+        done = subprocess.run(
             [*command, *tests],
             cwd=tree,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=patience,
             env={
                 "PATH": "/usr/bin:/bin",
                 "PYTHONDONTWRITEBYTECODE": "1",
@@ -61,33 +92,31 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, TESTS_FAILED, "hung, which is red too", "")
+        return RunOfTests(Outcome.LATE, f"no end after {patience:.0f} s")
+    return RunOfTests(_OUTCOMES.get(done.returncode, Outcome.NOT_RUN), f"{done.stdout[-2000:]}{done.stderr[-400:]}")
 
 
-def try_mutant(mutant: Mutant, tests: tuple[str, ...], trees: SimpleQueue[Path]) -> str | None:
-    """None when one of the tests noticed; otherwise why the mutant lives."""
+def try_mutant(mutant: Mutant, tests: tuple[str, ...], trees: SimpleQueue[Path], patience: float) -> RunOfTests:
+    """What these tests say to the broken copy."""
     tree = trees.get()
     path = tree / mutant.file
     original = path.read_text()
     try:
-        if original.count(mutant.old) != 1:
-            return f"its text stands {original.count(mutant.old)} times in {mutant.file}, it must stand there once"
+        if (count := original.count(mutant.old)) != 1:
+            return RunOfTests(
+                Outcome.NOT_RUN, f"its text stands {count} times in {mutant.file}, it must stand there once"
+            )
         path.write_text(original.replace(mutant.old, mutant.new))
-        done = run_tests(tree, tests)
-        if done.returncode == TESTS_FAILED:
-            return None
-        if done.returncode == 0:
-            return f"SURVIVED {' '.join(tests)}"
-        return f"its tests did not run: {done.stdout[-400:]}{done.stderr[-400:]}"
+        return run_tests(tree, tests, patience)
     finally:
         path.write_text(original)
         trees.put(tree)
 
 
 def try_layers(mutant: Mutant, trees: SimpleQueue[Path]) -> str | None:
-    """The first layer besides its own that noticed; None if none did."""
-    noticed = (layer.name for layer in second_layers(mutant) if try_mutant(mutant, layer.tests, trees) is None)
-    return next(noticed, None)
+    """The first layer besides its own of which a test failed; None if there is none."""
+    runs = ((layer, try_mutant(mutant, layer.tests, trees, LAYER_PATIENCE)) for layer in second_layers(mutant))
+    return next((layer.name for layer, run in runs if run.outcome is Outcome.FAILED), None)
 
 
 def share(text: str) -> tuple[int, int]:
@@ -119,25 +148,38 @@ def main() -> int:
 
 def judge(mutants: list[Mutant], trees: SimpleQueue[Path]) -> int:
     began = time.perf_counter()
+
+    def untouched(tests: tuple[str, ...]) -> RunOfTests:
+        tree = trees.get()
+        try:
+            return run_tests(tree, tests, PATIENCE)
+        finally:
+            trees.put(tree)
+
     with ThreadPoolExecutor(WORKERS) as pool:
-        if not sound({mutant.tests for mutant in mutants}, trees, pool):
+        sets = sorted({mutant.tests for mutant in mutants})
+        if not all_pass("the untouched tree", sets, list(pool.map(untouched, sets))):
             return 1
-        survivors = 0
-        verdicts = pool.map(lambda each: try_mutant(each, each.tests, trees), mutants)
-        for mutant, verdict in zip(mutants, verdicts, strict=True):
-            survivors += verdict is not None
-            print(
-                f"{'killed ' if verdict is None else 'ALIVE  '} {mutant.name}{f': {verdict}' if verdict else ''}",
-                flush=True,
-            )
-    print(f"{len(mutants) - survivors} passed, {survivors} failed in {time.perf_counter() - began:.0f} s")
-    return 1 if survivors else 0
+        counts: Counter[Outcome] = Counter()
+        runs = pool.map(lambda each: try_mutant(each, each.tests, trees, PATIENCE), mutants)
+        for mutant, run in zip(mutants, runs, strict=True):
+            counts[run.outcome] += 1
+            if run.outcome in (Outcome.FAILED, Outcome.LATE):
+                print(f"{run.outcome.value}: {mutant.name}", flush=True)
+            else:
+                print(f"ALIVE: {mutant.name}: {run.outcome.value}: {' '.join(mutant.tests)}\n{run.output}", flush=True)
+    killed, late = counts[Outcome.FAILED] + counts[Outcome.LATE], counts[Outcome.LATE]
+    seconds = time.perf_counter() - began
+    print(f"{killed} passed ({late} by the time limit), {len(mutants) - killed} failed in {seconds:.0f} s")
+    return 0 if killed == len(mutants) else 1
 
 
 def judge_twice(mutants: list[Mutant], trees: SimpleQueue[Path]) -> int:
     """How many a second layer kills, too. One that only its own tests kill is named; that is no failure."""
     with ThreadPoolExecutor(WORKERS) as pool:
-        if not sound({layer.tests for mutant in mutants for layer in second_layers(mutant)}, trees, pool):
+        changes = changes_without_effect(mutants)
+        runs = list(pool.map(lambda layer: try_mutant(changes[layer], layer.tests, trees, LAYER_PATIENCE), changes))
+        if not all_pass("a tree with one more comment", [layer.tests for layer in changes], runs):
             return 1
         twice = 0
         layers = pool.map(lambda each: try_layers(each, trees), mutants)
@@ -148,22 +190,20 @@ def judge_twice(mutants: list[Mutant], trees: SimpleQueue[Path]) -> int:
     return 0
 
 
-def sound(sets: set[tuple[str, ...]], trees: SimpleQueue[Path], pool: ThreadPoolExecutor) -> bool:
-    """Whether the untouched tree passes all of these tests."""
+def changes_without_effect(mutants: list[Mutant]) -> dict[Layer, Mutant]:
+    """One for each layer that could kill one of these, in a file of its rooms."""
+    lines = [mutant for mutant in (*mutants, *ALL) if mutant.file.endswith(".py") and "\n" not in mutant.old]
+    layers = dict.fromkeys(layer for mutant in mutants for layer in second_layers(mutant))
+    chosen = {layer: next(mutant for mutant in lines if layer in second_layers(mutant)) for layer in layers}
+    return {layer: with_a_comment(mutant, (ROOT / mutant.file).read_text()) for layer, mutant in chosen.items()}
 
-    def run_untouched(tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-        tree = trees.get()
-        try:
-            return run_tests(tree, tests)
-        finally:
-            trees.put(tree)
 
-    ordered = sorted(sets)
-    for tests, untouched in zip(ordered, pool.map(run_untouched, ordered), strict=True):
-        if untouched.returncode != 0:
-            print(f"the untouched tree is red already: {' '.join(tests)}\n{untouched.stdout[-2000:]}")
-            return False
-    return True
+def all_pass(tree: str, sets: list[tuple[str, ...]], runs: list[RunOfTests]) -> bool:
+    """Whether all of these tests passed on this tree; those that did not are printed."""
+    red = [(tests, run) for tests, run in zip(sets, runs, strict=True) if run.outcome is not Outcome.PASSED]
+    for tests, run in red:
+        print(f"{tree} is red already: {' '.join(tests)}\n{run.output}", flush=True)
+    return not red
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ SECURITY_MUTANTS = [
         "src/forebay/serve/actor.py",
         "return not is_reserved(queue) and ",
         "return ",
-        tests("operators", "nobody_reads_or_writes_the_log_over_http"),
+        tests("operators", "the_log_is_not_read_or_written_over_http"),
     ),
     Mutant(
         "a foreign tenant is stamped",
@@ -147,7 +147,7 @@ SECURITY_MUTANTS = [
         f"{HOME}/connections.py",
         "if len(names) == 1 else None",
         "if names else None",
-        tests("tls", "a_certificate_without_one_name_is_nobody"),
+        tests("tls", "a_certificate_without_one_name_is_refused"),
     ),
     Mutant(
         "plain http for every address",
@@ -252,7 +252,7 @@ SECURITY_MUTANTS = [
         f"{HOME}/connections.py",
         "self._timer = self.loop.call_later(self.head_seconds, self.transport.close)",
         "pass",
-        tests("body", "clients_that_are_slow_are_cut_and_nobody_else_waits"),
+        tests("body", "clients_that_are_slow_are_cut_and_no_other_waits"),
     ),
     Mutant(
         "long polls are cut like slow heads",
@@ -266,7 +266,7 @@ SECURITY_MUTANTS = [
         f"{HOME}/request_limits.py",
         "async with asyncio.timeout_at(self._until if self._limit is not None else now + self._seconds):",
         "async with asyncio.timeout_at(now + 3_600):",
-        tests("body", "clients_that_are_slow_are_cut_and_nobody_else_waits"),
+        tests("body", "clients_that_are_slow_are_cut_and_no_other_waits"),
     ),
     Mutant(
         "forged forms", f"{HOME}/sessions.py", "            await check_csrf(request)\n", "            pass\n", FORGED
@@ -304,7 +304,7 @@ SECURITY_MUTANTS = [
         f"{HOME}/headers.py",
         "script-src 'self'",
         "script-src 'self' 'unsafe-inline'",
-        tests("sessions", "every_answer_tells_browsers_to_be_careful"),
+        tests("sessions", "every_answer_has_the_security_headers"),
     ),
     Mutant(
         "a large job is redacted on the loop",

@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
 
+import forebay
+import forebay_proof
 from forebay.cli import main
 from forebay.core.errors import Invalid
 from forebay_proof import evidence, evidence_parts
@@ -18,10 +21,11 @@ from tests.waiting import eventually
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    for folder in ("src", "proof/src"):
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for package, folder in ((forebay, "src"), (forebay_proof, "proof/src")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.py").write_text("1\n")
+        monkeypatch.setattr(package, "__file__", str(tmp_path / folder / package.__name__ / "__init__.py"))
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
     return tmp_path
@@ -150,6 +154,26 @@ def test_results_of_other_sources_stay_and_count_for_nothing(root: Path) -> None
     mixed = evidence.recorded(root / "results", "full")["p"]
     assert (mixed.count, mixed.of(identity).count, mixed.stale(identity)) == (3, 1, True)
     assert len(mixed.commits) == 2
+
+
+@pytest.mark.parametrize("package", [forebay, forebay_proof], ids=["product", "proof"])
+def test_sources_of_another_tree_are_no_evidence_for_this_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch, package: ModuleType
+) -> None:
+    monkeypatch.setattr(package, "__file__", str(root.parent / "other" / "src" / "__init__.py"))
+    with pytest.raises(Invalid, match=rf"{package.__name__} is imported from .*other.*make setup"):
+        EvidenceRun(root, root / "results", [part(things(1))], "full")
+
+
+@pytest.mark.parametrize(("after", "why"), [("pass", "uncommitted"), ("commit", "were .* and are")])
+def test_a_round_during_which_the_sources_changed_is_not_recorded(root: Path, after: str, why: str) -> None:
+    """Such a result would be of neither."""
+    script = "import pathlib, subprocess\npathlib.Path('src/a.py').write_text('2')\n"
+    if after == "commit":
+        script += "subprocess.run('git -c user.name=x -c user.email=x@x commit -qam x', shell=True, check=True)\n"
+    with pytest.raises(Invalid, match=why):
+        ran(root, part(script + things(1)))
+    assert evidence.recorded(root / "results", "full") == {}
 
 
 def test_what_is_left_is_estimated_by_the_rounds_that_ran(root: Path) -> None:

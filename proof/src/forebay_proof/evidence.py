@@ -5,7 +5,8 @@ the rounds that have no passed result for this state of the sources yet, several
 down when its round ends: what is interrupted goes on later, and loses the rounds that ran. A part has one JSON file a
 scale. Each result names the commit and the sources it ran on: the trees `src` and `proof/src` in git, so that
 committing a result does not make it stale. Results of other sources stay until their round is run again, and count for
-nothing until then.
+nothing until then. Nothing is recorded if the interpreter imports other sources than those, or if they changed while a
+round ran.
 
 Tests count what they did (recoveries, comparisons, histories) by `happened`; a run prints the sums when it ends.
 """
@@ -31,6 +32,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+import forebay
+import forebay_proof
 from forebay.core.errors import Invalid
 
 SIDE_BY_SIDE: Final = 2
@@ -152,6 +155,19 @@ def sources(root: Path) -> str:
     return "-".join(_git(root, "rev-parse", f"HEAD:{tree}")[:12] for tree in ("src", "proof/src"))
 
 
+def _check_imports(root: Path) -> None:
+    """Raises Invalid if this interpreter, which runs the commands, imports other sources than those of `root`."""
+    for package, tree in ((forebay, "src"), (forebay_proof, "proof/src")):
+        found, expected = Path(package.__file__ or "").resolve(), (root / tree).resolve()
+        if not found.is_relative_to(expected):
+            remedy = (
+                "run it with the environment of this checkout: make setup, then .venv/bin/python -m forebay evidence"
+            )
+            raise Invalid(
+                "evidence", f"{package.__name__} is imported from {found.parent}, not from {expected}", remedy
+            )
+
+
 def _git(root: Path, *words: str) -> str:
     done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -225,6 +241,7 @@ class EvidenceRun:
         self, root: Path, folder: Path, parts: Sequence[EvidencePart], scale: str, parallel: int = SIDE_BY_SIDE
     ) -> None:
         self._root, self._folder, self._parts, self._scale, self._parallel = root, folder, parts, scale, parallel
+        _check_imports(root)
         self._commit, self._sources = _git(root, "rev-parse", "HEAD"), sources(root)
         known, here = recorded(folder, scale), versions()
         self.results: dict[str, PartResult] = {}
@@ -287,6 +304,9 @@ class EvidenceRun:
         """Write the result down, and what the last round that failed printed; that goes when all have passed."""
         result, output = self.results[ended.part.name], ended.output()
         ended.stop()
+        if (now := sources(self._root)) != self._sources:
+            what = f"the sources were {self._sources} when {shown(ended.command)!r} began, and are {now}"
+            raise Invalid("evidence", what, "run it again: its result was not recorded")
         result.add(done := ended.result(output, self._commit, self._sources))
         self._folder.mkdir(parents=True, exist_ok=True)
         log = self._folder / f"{result.part}.failed.log"
