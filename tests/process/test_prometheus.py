@@ -205,6 +205,6 @@ def test_every_process_of_a_supervisor_has_its_own_port(tmp_path: Path) -> None:
 
 
 RARE = re.compile(
-    r"refusals|rate_limited|conflicts|dead_oldest|lateness|verb=\"claim\"|hears|lease_reclaims|share|stalled"
+    r"refusals|rate_limited|conflicts|dead_oldest|lateness|verb=\"claim\"|lease_reclaims|share|stalled"
 )
 """What shows only when something is refused, dead, late or claimed over HTTP."""

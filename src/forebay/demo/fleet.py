@@ -32,7 +32,7 @@ BATCH = 500
 
 
 def produce(fb: Forebay, jobs: int, rng: random.Random, receipts: Path) -> dict[int, str]:
-    """Accepted sequence numbers and their kinds. Each receipt is written down as it comes."""
+    """Accepted sequence numbers and their kinds. Each receipt is written when it arrives."""
     kinds = rng.choices(KINDS, WEIGHTS, k=jobs)
     drafts = [
         Draft(kind, {"seq": seq}, "mix", max_attempts=ALLOWED_ATTEMPTS.get(kind)) for seq, kind in enumerate(kinds)

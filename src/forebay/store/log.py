@@ -26,7 +26,7 @@ class Owned(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """How a group stands with one partition. A group exists once it committed or owned, and is never forgotten.
+    """The progress of a group in one partition. A group exists once it has committed or owned, and is never removed.
 
     position  the last committed offset, -1 for none
     lag       entries behind that, as far as the log still holds them
@@ -100,7 +100,7 @@ class Log(Protocol):
         """The member leaves the group; what it owned is free at once. How many partitions that were."""
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        """How up to `limit` groups stand with each partition, by name and number; go on with the last name."""
+        """The progress of up to `limit` groups in each partition, by name and number; go on with the last name."""
 
 
 def committed(
