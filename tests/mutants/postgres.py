@@ -53,7 +53,7 @@ POSTGRES_MUTANTS = [
         (CONFORMANCE, "-k", "postgres-lanes"),
     ),
     Mutant(
-        "postgres: a lane passes a dear head that waits at its gate",
+        "postgres: a lane passes a costly head that waits at its gate",
         f"{SCHEMA}/0006_claim.pre.sql",
         "                    g_rooms[v_gate] := 0;\n",
         "",

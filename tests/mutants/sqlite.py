@@ -47,7 +47,7 @@ SQLITE_MUTANTS = [
         _cases("gates"),
     ),
     Mutant(
-        "sqlite: a dear job takes one slot of the whole queue",
+        "sqlite: a costly job takes one slot of the whole queue",
         f"{_SQLITE}/leases.py",
         "start(states, queue.name, job[2], unit.now)",
         "start(states, queue.name, 1, unit.now)",

@@ -223,7 +223,7 @@ def test_the_numbers_of_the_spec_of_now_count_and_so_does_what_runs() -> None:
         nothing(model, 0)
 
 
-def test_a_small_job_that_passes_a_dear_one_is_noticed() -> None:
+def test_a_small_job_that_passes_a_costly_one_is_noticed() -> None:
     costs = [job(tenant="a", cost=2), job(tenant="b", cost=3), job(tenant="c")]
     for eligibility in (AtMost(4), AtMost(4, "kind") & AtMost(9, "tenant")):
         model = filled(eligibility, *costs)

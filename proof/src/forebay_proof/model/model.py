@@ -123,7 +123,7 @@ class Model:
     def check_claim(
         self, now: Instant, wants: Sequence[Want], owner: str, duration: Duration, leases: Sequence[Lease]
     ) -> None:
-        """What was handed out, in the order of the wants, is what had to be. Called after `lay_down`."""
+        """What was handed out, in the order of the wants, is what had to be. Called after `end_by_themselves`."""
         rest = list(leases)
         for want in wants:
             self.claims.begin(now, want.queue)
@@ -298,8 +298,8 @@ class Model:
         states = [item.job.state for item in self.jobs.in_state(*State, queue=queue)]
         due = [item.job.due_at for item in self.jobs.in_state(State.READY, queue=queue)]
         facts = [fact for name, fact in self.intake.keys.items() if name[0] == queue]
-        live, lately = (len([f for f in facts if self.intake.key_counts(queue, f, at)]) for at in (now, now - SECOND))
-        require(live <= shown.keys <= lately, f"keys of {queue}: live, at most, shown", live, lately, shown.keys)
+        live, recent = (len([f for f in facts if self.intake.key_counts(queue, f, at)]) for at in (now, now - SECOND))
+        require(live <= shown.keys <= recent, f"keys of {queue}: live, at most, shown", live, recent, shown.keys)
         least, most = self.gates.held_bounds(now, queue)
         require(least <= shown.held <= most, f"held in {queue}: at least, at most, shown", least, most, shown.held)
         expected = Backlog(

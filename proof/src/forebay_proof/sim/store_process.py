@@ -129,7 +129,7 @@ class CopyingRecorder:
 class Stores(Protocol):
     """One store process, or the cells that are one store."""
 
-    news: Callable[[], None]
+    notify: Callable[[], None]
 
     @property
     def store(self) -> Store: ...
@@ -155,7 +155,7 @@ class StoreProcess:
         self.up = True
         self.out_until = 0
         self.falls = 0
-        self.news: Callable[[], None] = lambda: None
+        self.notify: Callable[[], None] = lambda: None
         self._slow = slow
         self._disk = PowerDisk(MemoryDisk(), self._on_sync)
         self.store, self._recorder = self._open()
@@ -217,7 +217,7 @@ class StoreProcess:
         return self.trouble
 
     def running(self) -> list[Job]:
-        """The jobs that run, as far as the store can be asked."""
+        """The jobs that run, as far as the store can be read."""
         return self.store.browse(Query(state=State.RUNNING), 0, 1_000).jobs if self.up else []
 
     def _on_sync(self) -> None:

@@ -71,12 +71,12 @@ class PostgresDatabase:
         found: Counter[str] = Counter()
         done = Event()
 
-        def look() -> None:
+        def sample() -> None:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 while not done.wait(_SAMPLE_EVERY):
                     found.update(name for (name,) in connection.execute(_WAITS))
 
-        watcher = Thread(target=look, name="waits")
+        watcher = Thread(target=sample, name="waits")
         watcher.start()
         try:
             yield found

@@ -319,7 +319,7 @@ class Runner:
         p99 = percentile(times, 99) if times else None
         if p99 is not None and p99 > plan.proof.recovery:
             scene.report_failure(f"recovery took {p99:.1f} s, {plan.proof.recovery:g} s is allowed")
-        broken = list(scene.blamed)
+        broken = list(scene.failures)
         if verdict is not None and verdict.answer == "FAIL":
             broken += [f"{count}: {offenders}" for count, offenders in verdict.offenders.items()]
         invalid = [*missing, *(verdict.reasons if verdict else [])]

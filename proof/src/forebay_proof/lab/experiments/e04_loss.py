@@ -38,7 +38,7 @@ _RATES: Final = {
 
 _LEASE: Final = 2.0
 _WARY: Final = 5.0
-"""New processes start, and reap nothing for three seconds: they cannot know whether others just had an outage."""
+"""New processes start, and reap nothing for three seconds: others may just have had an outage."""
 
 _CERTAIN: Final = ("fast", "slow")
 """Kinds that always have an effect: a start without one is a start that was cut off."""
@@ -204,7 +204,7 @@ EXPERIMENT: Final = Experiment(
     "Job loss",
     "Nothing that was accepted is lost, however often workers are killed: what a dead process held is handed out again "
     "by its supervisor at once, or when its lease ends where no supervisor is left. Each effect is applied once.",
-    "The supervisor's look at its children bounds the recovery; the lease does where supervisors die too.",
+    "How often the supervisor polls its children bounds the recovery; the lease does where supervisors die too.",
     _cases,
     _run,
     _judge,

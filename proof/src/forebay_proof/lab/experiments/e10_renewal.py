@@ -30,7 +30,7 @@ _TIMES: Final = 2.5
 """A job runs for so many leases."""
 
 _WARY: Final = 4.5
-"""A new process reaps nothing before: it cannot know whether others just had an outage."""
+"""A new process reaps nothing before: others may just have had an outage."""
 
 
 def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
