@@ -1,5 +1,5 @@
 """What holds for every test: a skip is a failure where CI is set, Hypothesis runs by one of three profiles, and servers
-are there for those who ask.
+are there for tests that name them.
 
 A skip hides a missing server or a wrong platform, and the count is overlooked. On a developer's machine it is shown
 with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail`) are strict and are not skips.

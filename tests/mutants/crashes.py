@@ -1,4 +1,4 @@
-"""Guards of crashes: who is charged, what is taken back, what never begins."""
+"""Guards of crashes: which jobs are charged, what is reclaimed, what never begins."""
 
 from tests.mutants.guards import Mutant
 

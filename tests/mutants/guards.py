@@ -233,7 +233,7 @@ MUTANTS = [
         CONFORMANCE,
     ),
     Mutant(
-        "who did not wait goes first too",
+        "a job that did not wait goes first too",
         "src/forebay/core/stamp.py",
         "if timed == LEADING and due_at > now else",
         "if timed == LEADING else",

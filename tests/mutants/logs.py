@@ -53,14 +53,14 @@ LOG_MUTANTS = [
         _SQLITE,
     ),
     Mutant(
-        "who lags is not waited for",
+        "a lagging group does not block",
         _SQL,
         "self._floors(log, now - window) if blocks else {}",
         "{}",
         _SQLITE,
     ),
     Mutant(
-        "who is not seen any more is waited for",
+        "a group that is no longer seen blocks",
         _SQL,
         "            if one.seen_at >= since:\n",
         "            if one.seen_at >= 0:\n",

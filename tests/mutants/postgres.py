@@ -404,7 +404,7 @@ POSTGRES_MUTANTS = [
         ("tests/stores/test_postgres_transactions.py", "-k", "keeps_its_place"),
     ),
     Mutant(
-        "postgres: who comes second with a key does not look who has it",
+        "postgres: the second writer of a key does not read its holder",
         f"{STORE}/intake.py",
         "        if lost := sorted(facts.keys() - won):\n",
         "        self._reserved = facts\n        if lost := sorted(facts.keys() & set()):\n",

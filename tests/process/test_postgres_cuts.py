@@ -149,7 +149,7 @@ def test_a_commit_that_is_cut_off_is_one_job(store: Store, proxy: Proxy, cut: Cu
 def test_an_id_that_a_crash_gave_to_another_job_is_no_answer(
     store: Store, proxy: Proxy, durable: PostgresServer, durable_url: str
 ) -> None:
-    """The commit never arrived, and the server crashed: it hands the same ids to others, who commit."""
+    """The commit never arrived, and the server crashed: it gives the same ids to others, which commit."""
     trap = proxy.cut_before(b"COMMIT", outage=True)
     call = RacingCall(lambda: store.enqueue([Draft("k", 1, key="order-7")]))
     assert trap.wait(PATIENCE)

@@ -270,15 +270,15 @@ def test_transactions_share_a_session_behind_pgbouncer(
 ) -> None:
     with PgBouncer(postgres, pool=1) as pooler:
         assert ask(pooler.url("pgbouncer"), "SHOW VERSION") is not None
-        url, who = pooler.url(postgres_url), "SELECT pg_backend_pid()"
+        url, query = pooler.url(postgres_url), "SELECT pg_backend_pid()"
         with psycopg.connect(url, prepare_threshold=0) as one, psycopg.connect(url, prepare_threshold=0) as two:
-            first = one.execute(who).fetchone()
+            first = one.execute(query).fetchone()
             one.commit()
             with pytest.raises(psycopg.errors.DuplicatePreparedStatement):
-                two.execute(who)
+                two.execute(query)
             two.rollback()
             two.prepare_threshold = None
-            assert two.execute(who).fetchone() == first
+            assert two.execute(query).fetchone() == first
         port, directory = pooler.port, pooler.directory
         pooler.restart()
         assert pooler.port == port != pgbouncer.port

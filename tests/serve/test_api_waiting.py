@@ -1,4 +1,4 @@
-"""Long polls for work: who waits is served in turn, who has left gets nothing, and nothing is lost on the way."""
+"""Long polls for work: waiting clients are served in turn, clients that left get nothing, and no job is lost."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""More lies than `planted` has: each tells one thing wrongly in the receipts, the effects or the ledger, by as little
+"""More lies than `planted` has: each changes one thing in the receipts, the effects or the ledger, by as little
 as one millisecond, one delivery or one attempt, at the edges of what a number can be, or by another's fence.
 
 Like the plants, each takes jobs of its own, so hundreds of them fit into one history and cost one audit.
@@ -117,7 +117,7 @@ def _effect_of_an_expired_job(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).expire().effect(1), "unfenced_effect")
 
 
-def _effect_of_nobody(g: PlantedStory) -> None:
+def _effect_of_an_unknown_job(g: PlantedStory) -> None:
     seq, job = g.story.seq(), g.story.ids(1)
     g.story.effect(seq, job, 1, g.moment())
     g.found.add(("unexpected", seq, job))
@@ -398,7 +398,12 @@ def _ran_beside(g: PlantedStory) -> None:
 
 NEW: list[Callable[[PlantedStory], None]] = [
     *(_receipts_swapped, _given_again_a_millisecond_later, _given_again_at_once, _lost_at_the_edge, _copies_lost),
-    *(_receipt_of_nothing("duplicate"), _receipt_of_nothing("merged"), _sent_again_after_no_reply, _effect_of_nobody),
+    *(
+        _receipt_of_nothing("duplicate"),
+        _receipt_of_nothing("merged"),
+        _sent_again_after_no_reply,
+        _effect_of_an_unknown_job,
+    ),
     *(_effect_a_millisecond_later, _effect_beside, _foreign_effect, _effects_swapped, _effect_of_a_cancelled_job),
     *(_effect_of_delivery(number) for number in (0, -1, 2, MAX_INT)),
     *(_effect_of_an_expired_job, _undone_at_the_edge, _repeated_at_the_edge, _redelivered_at_the_edge),

@@ -84,7 +84,7 @@ def test_lies_of_every_kind_are_found_wherever_they_are_cut(
 ) -> None:
     played = cut_faults(spark, tmp_path, seed, before=seed > 1 or small, small=small)
     assert played.faults == []
-    assert played.kinds > 40, "too few lies are told after the cut: the round shows little"
+    assert played.kinds > 40, "too few lies are planted after the cut: the round shows little"
     assert played.straddling > 20
 
 

@@ -142,7 +142,7 @@ def test_a_thousand_large_jobs_and_log_entries_are_compacted() -> None:
 
 
 class BusyDisk(MemoryDisk):
-    """Somebody enqueues whenever a compaction has written a piece of its files."""
+    """Enqueues a job whenever a compaction has written a piece of its files."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity=capacity)

@@ -152,7 +152,7 @@ def test_retry_of_what_cannot_succeed_and_effects_twice(begin: Begin) -> None:
     world.clock.advance(HOUR)
     [current] = world.claim()
     fences = {late.fence, current.fence}
-    assert len(fences) == 2, "the effect can tell the two runs apart"
+    assert len(fences) == 2, "the effect can distinguish the two runs"
     assert world.done([late]) == [Settled.STALE]
     assert world.done([current]) == [Settled.APPLIED]
 

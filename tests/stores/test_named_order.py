@@ -162,7 +162,7 @@ def test_coalescing_a_wrong_key_is_reported_to_the_producer(begin: Begin) -> Non
 
 
 def edited(world: World, edits: int) -> list[object]:
-    """Somebody types: an edit a second, and an eager worker. What was run until it has been quiet for a minute."""
+    """An edit a second, and a worker that claims at once. What was run until no edit came for a minute."""
     runs: list[object] = []
     for second in range(edits + 60):
         if second < edits:
@@ -181,4 +181,4 @@ def test_coalescing_waits_for_quiet_and_not_for_ever(begin: Begin) -> None:
     assert edited(debounced, 30) == [29], "one run, five seconds after the last edit"
 
     bounded = begin(replace(COALESCING("q"), merge=LatestWins(quiet=seconds(5), at_most=seconds(10))))
-    assert edited(bounded, 30) == [10, 21, 29], "who never pauses is saved all the same"
+    assert edited(bounded, 30) == [10, 21, 29], "edits without a pause are saved all the same"

@@ -1,4 +1,4 @@
-"""`forebay logs`: what a log holds, who reads it, and moving a group's place."""
+"""`forebay logs`: what a log holds, its groups, and moving a group's place."""
 
 import time
 from pathlib import Path

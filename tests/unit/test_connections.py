@@ -1,4 +1,4 @@
-"""Who goes when there is no more room for connections, and which first heads are refused by their bytes."""
+"""Which connection is closed when there is no more room, and which first heads are refused by their bytes."""
 
 import pytest
 

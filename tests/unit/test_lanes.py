@@ -29,7 +29,7 @@ class Job:
 
 @dataclass
 class Ready:
-    """A heap that skips who is no longer ready; `steps` counts who was looked at."""
+    """A heap that skips jobs that are no longer ready; `steps` counts the jobs that were read."""
 
     heap: list[tuple[int, int, Job]] = field(default_factory=list)
 

@@ -1080,7 +1080,7 @@ def test_a_handler_that_blocks_the_loop_keeps_back_nothing_that_was_done_before_
 
 
 def test_a_timeout_counts_from_when_the_handler_begins(fb: Forebay) -> None:
-    """Whoever waits behind a handler that blocks the loop has not had its time."""
+    """A job that waits behind a handler that blocks the loop has not had its time."""
 
     @fb.job
     async def stubborn() -> None:

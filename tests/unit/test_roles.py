@@ -309,7 +309,7 @@ def test_a_renewer_goes_through_any_number_of_leases(store: MemoryStore) -> None
 
 
 def test_a_reaper_takes_back_what_fell_silent_and_charges_a_suspect(store: MemoryStore, clock: ManualClock) -> None:
-    """Nobody can read the holder's marks: it is spared the first time, and charged once it runs in quarantine."""
+    """The holder's marks cannot be read: the job is spared the first time, and charged once it runs in quarantine."""
     reaper = Reaper(store, routing)
     (lease,) = leased(store)
     assert reaper.step() > 0
@@ -553,7 +553,7 @@ def test_a_job_takes_as_many_slots_as_it_costs(store: MemoryStore) -> None:
         bench.end(job_id)
     while bench.started != [4]:
         bench.claimer.step()
-    assert bench.slots.free == 0, "who costs more than there is takes all of it"
+    assert bench.slots.free == 0, "a job that costs more than there is takes all of it"
 
 
 def test_a_heavy_job_that_finds_no_room_for_long_lets_others_go_on(store: MemoryStore) -> None:
