@@ -65,7 +65,7 @@ _LIFE = {
         OR (change = 'purged' AND was IS NOT NULL AND (was = 'purged' OR NOT was_over))""",
 }
 
-_TOLD = """
+_RECEIPT_CHECKS = """
 SELECT 'lost', min(seq), job_id, NULL, NULL, NULL FROM r
   WHERE job_id NOT IN (SELECT job_id FROM e WHERE change = 'accepted') AND answer IN ('accepted', 'duplicate', 'merged')
   GROUP BY job_id
@@ -200,7 +200,7 @@ def oracle(
                 f"""SELECT '{check}', NULL, job_id, coalesce(delivery, 0), "offset", place FROM beside WHERE {wrong}"""
             )
             rows += db.execute(query, given).fetchall()
-        rows += [row for row in db.execute(_TOLD).fetchall() if options.drained or row[0] != "unfinished"]
+        rows += [row for row in db.execute(_RECEIPT_CHECKS).fetchall() if options.drained or row[0] != "unfinished"]
         for queue, by in options.ordered.items():
             rows += db.execute(_LINES.format(by=by), {"queue": queue}).fetchall()
         for name, every in options.schedules.items():

@@ -97,7 +97,7 @@ class JobRange(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class Record(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One call. `owner`: who claims; `name` and `tick`: the queue, gate or schedule that it is about, and its slot."""
+    """One call. `owner`: the claimer; `name` and `tick`: the queue, gate or schedule that it is about, and its slot."""
 
     at: Instant
     verb: str

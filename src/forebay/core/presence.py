@@ -29,7 +29,7 @@ class Presence(Struct, frozen=True):
     queues      the queues that it claims from
     kinds       the kinds that it has handlers for; empty: not known
     running     jobs that it ran when it announced itself
-    unhandled   queue and kind of jobs that it returned lately, because it has no handler for the kind
+    unhandled   queue and kind of jobs that it returned recently, because it has no handler for the kind
     since       when it was first announced, seen_at: when last; both are the store's
     """
 

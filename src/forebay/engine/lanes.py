@@ -97,7 +97,7 @@ class Lane(Generic[J]):
     """The ready jobs of one class and one set of gates. `at`: where it is parked. `gates`: those the spec still has.
 
     `job` is its first one, and `head` its rank and id: the order of the lane in its class. Both are None once the lane
-    is empty, and are brought up to date (`refresh`) by whoever adds a job to it or takes one out.
+    is empty, and are brought up to date (`refresh`) by the code that adds a job to it or removes one.
     """
 
     __slots__ = ("at", "cls", "gates", "head", "job", "names", "ready")

@@ -2,7 +2,7 @@
 
 Readers come in groups. A group has a place in every partition, moved on by `commit`. Where several members of a group
 read, each owns some partitions by lease; its `epoch` is the fence, as `delivery` is that of a job. Reading needs no
-ownership and changes nothing: any number of groups, and anybody besides, read the same log without a trace.
+ownership and changes nothing: any number of groups, and readers without a group, read the same log without a trace.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Standing(Struct, frozen=True):
     loses_at  when the first entry that it has not had leaves the window; None: it has had all, or there is no window.
               Where `lagging` blocks, the entry stays beyond that while the group still reads
     seen_at   the last commit or call of `own`
-    member    who owns the partition, in which epoch and until when; None: it is free
+    member    the owner of the partition, with its epoch and the end of its lease; None: it is free
     """
 
     group: str
@@ -63,8 +63,9 @@ class Log(Protocol):
     ) -> int:
         """The group has done everything up to `offset`; returns its place. It only moves back with `rewind`.
 
-        With `epoch` only who owns the partition in that epoch may say so, rewind or not: `PartitionLost` for others,
-        and nothing has changed. A lease that has run out is still good until another member takes the partition.
+        With `epoch` only the owner of the partition in that epoch may commit, rewind or not: `PartitionLost` for
+        others, and nothing has changed. A lease that has run out is still good until another member takes the
+        partition.
         """
 
     def position(self, log: str, group: str, partition: int) -> int:

@@ -25,7 +25,7 @@ def _numbers(owned: list[Owned]) -> list[int]:
 
 
 def _until_settled(h: Harness, *members: str) -> dict[str, list[int]]:
-    """Everyone calls until nothing changes."""
+    """All members call until nothing changes."""
     before: dict[str, list[int]] = {}
     for _ in range(10):
         after = {member: _numbers(_own(h, member)) for member in members}

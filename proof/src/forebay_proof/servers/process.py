@@ -148,7 +148,7 @@ class ProcessHandle:
         return self.wait(0) is None
 
     def signal(self, number: Signals) -> None:
-        """Nothing happens if it has ended: its pid is never someone else's."""
+        """Nothing happens if it has ended: its pid is never that of another process."""
         self._watchdog.request({"signal": self.pid, "number": int(number)})
 
     def stop(self, number: Signals) -> None:

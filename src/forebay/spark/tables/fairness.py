@@ -1,4 +1,4 @@
-"""`fairness`: how evenly the tenants of a queue were served, as one row a minute and queue in which someone was.
+"""`fairness`: how evenly the tenants of a queue were served, as one row a minute and queue with a served job.
 
     tenants     served, or with a job waiting when the minute began             starved   those of them without a claim
     served      claims of their jobs                                            most      of the tenant with most

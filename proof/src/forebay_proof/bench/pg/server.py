@@ -1,7 +1,7 @@
 """The server under test: one durable Postgres for ours and for all peers, a fresh database for every measurement.
 
 fsync, full_page_writes and synchronous_commit are on. What else is set is printed above the figures and is the same for
-everyone. `PostgresDatabase` shows what a measurement did to it: WAL written, dead rows left, what its sessions waited
+all. `PostgresDatabase` shows what a measurement did to it: WAL written, dead rows left, what its sessions waited
 for.
 """
 

@@ -1,4 +1,4 @@
-"""A plan: which faults, when, how often, under which load, and what is the least that proves something.
+"""A plan: which faults, when, how often, under which load, and how many faults and jobs a run needs at least.
 
     title = "kill -9 of a worker in the middle of its jobs"
     stores = ["sqlite", "postgres", "redis"]          where it makes sense

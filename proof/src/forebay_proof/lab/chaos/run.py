@@ -207,13 +207,13 @@ class Runner:
         self._judge_deploys(entries, starts)
         if kind := scene.memo.get("innocent"):
             self._judge_innocent(kind)
-        least = plan.acks(scene.scale)
-        verdict = audit_quickly(scene.receipts, scene.effects, scene.store, queue=QUEUE, least=least)
+        min_jobs = plan.acks(scene.scale)
+        verdict = audit_quickly(scene.receipts, scene.effects, scene.store, queue=QUEUE, min_jobs=min_jobs)
         if self._proof == "spark":
             scene.say("starting Spark for the audit: this takes a while")
             lake = scene.directory / "lake"
             url = scene.lab_server.url
-            found = audit(scene.receipts, scene.effects, url, lake, least=least)
+            found = audit(scene.receipts, scene.effects, url, lake, min_jobs=min_jobs)
             if found.answer != "PASS" or verdict.answer == "PASS":
                 verdict = found
         return verdict

@@ -131,7 +131,7 @@ def _prove(case: ExperimentCase, stage: Stage, load: Load, url: str, kills: int)
 
     store = open_store(url)
     try:
-        given: dict[str, Any] = {"least": 100, "faults": kills, "least_faults": 2}
+        given: dict[str, Any] = {"min_jobs": 100, "faults": kills, "min_faults": 2}
         verdict = audit_quickly(load.receipts, stage.effects, store, queue=QUEUE, **given)
     finally:
         store.close()
