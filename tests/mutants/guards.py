@@ -242,7 +242,7 @@ MUTANTS = [
     Mutant(
         "a running job is merged into",
         f"{MEMORY}/index.py",
-        "            if entry.merges:\n                self._forget_merge(row)\n",
+        "            if entry.merges:\n                self._drop_merge(row)\n",
         "",
         CONFORMANCE,
     ),

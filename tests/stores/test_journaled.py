@@ -80,7 +80,7 @@ def test_a_journal_of_an_earlier_version_is_refused_by_name() -> None:
     journal.sync(journal.append(bytes([VERSION - 1]) + encode_entry(ChangeSet(1))[1:]))
     journal.close()
     output = (
-        f"record 1 is sound but not understood: entry of version {VERSION - 1}, this reader knows version {VERSION}"
+        f"record 1 is sound but not understood: entry of version {VERSION - 1}, this reader supports version {VERSION}"
     )
     with pytest.raises(StoreFailed, match=output):
         open_journaled(DIRECTORY, disk=disk.kill())

@@ -138,5 +138,5 @@ def test_a_trimmed_log_keeps_its_offsets() -> None:
 def test_an_image_of_another_version_is_refused() -> None:
     chunks = list(image(lived()))
     chunks[1] = bytes([chunks[1][0] + 1]) + chunks[1][1:]
-    with pytest.raises(StoreFailed, match=f"chunk 1 has version {VERSION + 1}, this reader knows version {VERSION}"):
+    with pytest.raises(StoreFailed, match=f"chunk 1 has version {VERSION + 1}, this reader supports version {VERSION}"):
         restore(chunks)

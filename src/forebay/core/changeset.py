@@ -214,5 +214,5 @@ def decode_ledger_part(body: bytes | memoryview) -> LedgerPart:
 def _checked(body: bytes | memoryview) -> bytes | memoryview:
     if not body or body[0] != VERSION:
         version = body[0] if body else "missing"
-        raise ValueError(f"entry of version {version}, this reader knows version {VERSION}")
+        raise ValueError(f"entry of version {version}, this reader supports version {VERSION}")
     return body[1:]

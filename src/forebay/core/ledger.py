@@ -20,7 +20,7 @@ What a range says beyond its jobs depends on the change:
     cancelled         ended by request before it ran, readable until `until`
     expired           died because it was not claimed in time
     redriven          a dead job is open again, due at `until`
-    purged            a finished job was forgotten
+    purged            a finished job was deleted
     shed              died, before it ran, to make room in a full queue
 
 Changes of a running job carry what its lease said (`delivery`, `attempt`, `enqueued_at`, `due_at`, `claimed_at`), so
@@ -164,7 +164,9 @@ def encode_record(record: Record) -> bytes:
 def decode_record(kept: bytes | memoryview) -> Record:
     """The record. Raises `ValueError` for an unknown version or for bytes that are not a record."""
     if not kept or kept[0] != VERSION:
-        raise ValueError(f"ledger record version {kept[0] if kept else 'missing'}, this reader knows version {VERSION}")
+        raise ValueError(
+            f"ledger record version {kept[0] if kept else 'missing'}, this reader supports version {VERSION}"
+        )
     try:
         return _decoder.decode(kept[1:])
     except msgspec.DecodeError as error:

@@ -27,11 +27,11 @@ from forebay.engine.order import Key, More, Order
 from forebay.store.protocol import Hold
 
 IDLE_CLASSES: Final = 256
-"""Classes without ready jobs whose turns a queue remembers; one that is forgotten gains a single start."""
+"""Classes without ready jobs whose turns a queue keeps; one whose turn is dropped gains a single start."""
 
 
 class ReadyJob(Protocol):
-    """What the rules need to know of a job besides its rank and id."""
+    """The fields of a job that the rules need besides its rank and id."""
 
     @property
     def cost(self) -> int: ...
@@ -229,7 +229,7 @@ class Taken(Generic[J]):
 class Lanes(Generic[J]):
     """All gates and lanes of a store, or what a unit of work has loaded of them. `now`: that of the current verb.
 
-    A store overrides `new_state` to load what it knows of a gate: states that nothing refers to are forgotten.
+    A store overrides `new_state` to load what it has of a gate: states that nothing refers to are dropped.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 A file that differs is refused before anything is routed. A file with a newer version is accepted if every job that
 exists is still in the cell that the map names; its map is then appended in every cell. Moves and added cells are newer
-versions too: a process follows those as soon as it notices them, as long as its file has the addresses of all cells in
+versions too: a process follows those as soon as it reads them, as long as its file has the addresses of all cells in
 use. Versions are appended to the cell with the lowest number first, so of two that are made at once the first one
 counts everywhere.
 

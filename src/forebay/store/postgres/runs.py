@@ -67,7 +67,7 @@ class Stamp(NamedTuple):
 
 
 class DraftRun(Struct):
-    """Alike neighbours of one call."""
+    """Alike jobs of one call, with consecutive ids."""
 
     stamp: Stamp
     drafts: list[Draft]

@@ -1,6 +1,6 @@
-"""Looking at jobs, queues and gates, and waiting for them.
+"""Reads of jobs, queues and gates, and waits for them.
 
-Looking reads one durable state on a connection of its own: it waits for no writer, and no writer waits for it.
+A read sees one durable state on a connection of its own: it waits for no writer, and no writer waits for it.
 """
 
 import sqlite3
@@ -245,7 +245,7 @@ def _held(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int
 
 
 def _free_keys(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int:
-    """Keys that are still remembered and no longer taken."""
+    """Keys that are still stored and no longer taken."""
     unique = queue.spec.unique or While()
     expired: int = reader.execute(_EXPIRED_KEYS, (now, queue.name)).fetchone()[0]
     free: int = reader.execute(_FREE_KEYS, (MAX_INSTANT, queue.name, unique.mask)).fetchone()[0]

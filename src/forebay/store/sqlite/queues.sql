@@ -195,7 +195,7 @@ WITH RECURSIVE parked (queue) AS (
 SELECT queue FROM parked WHERE queue IS NOT NULL;
 
 -- name: open_all_lanes
--- Lanes of a queue whose gates are others now: the next claim finds out.
+-- Lanes of a queue whose gates have changed: the next claim evaluates them.
 UPDATE lane SET at = NULL, turn = 0 WHERE queue = ?1 AND at IS NOT NULL;
 
 -- name: held_jobs
