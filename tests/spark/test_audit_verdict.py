@@ -265,8 +265,8 @@ def test_words_hold_ids_at_their_edges(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"from_offset": -1}, "from_offset: -1 is no offset"),
-        ({"coverage": 1.5}, "coverage: 1.5 is no share"),
+        ({"from_offset": -1}, "from_offset: -1 is not an offset"),
+        ({"coverage": 1.5}, "coverage: 1.5 is not a fraction"),
         ({"ordered": {"q": "color"}}, "ordered: queue 'q' by 'color'"),
         ({"schedules": {"s": timedelta(0)}}, "schedules: 's' every 0:00:00"),
     ],

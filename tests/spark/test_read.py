@@ -129,7 +129,10 @@ def test_a_log_is_read_whole(spark: SparkSession, url: str) -> None:
         ({"partitions": "many"}, "option partitions: 'many' is not a number in 1 … 10000"),
         ({"on_gap": "shrug"}, "option on_gap: 'shrug' is not one of its values; use fail or skip"),
         ({"url": "memory://"}, "a memory store exists in one process"),
-        ({"state": "lost"}, "option state: 'lost' cannot be chosen of jobs; read jobs, with waiting, ready, running"),
+        (
+            {"state": "lost"},
+            "option state: 'lost' is not a state of table jobs; read jobs, with waiting, ready, running",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(

@@ -212,4 +212,4 @@ def is_duration(after: object) -> bool:
 
 def _check_after(after: Duration, field: str = "after") -> None:
     if not is_duration(after):
-        raise Invalid(field, f"{after!r} µs is not in 0 … {_MAX_AFTER}", "give a length of time in microseconds")
+        raise Invalid(field, f"{after!r} µs is not in 0 … {_MAX_AFTER}", "give a duration in microseconds")

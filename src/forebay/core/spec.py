@@ -118,7 +118,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             value = getattr(self, axis)
             try:
                 sound = msgspec.convert(msgspec.to_builtins(value), types) == value
-                reason = f"{type(value).__name__} is no value of it"
+                reason = f"{type(value).__name__} is not one of its policies"
             except (msgspec.ValidationError, TypeError, ValueError) as error:
                 sound, reason = False, str(error)
             if not sound:

@@ -215,7 +215,7 @@ class JournalRecovery:
             raise JournalDamaged(
                 segment.path,
                 0,
-                f"this is no header, in format {FORMAT_VERSION}, of a segment from record {segment.first} on",
+                f"this is not a header, in format {FORMAT_VERSION}, of a segment from record {segment.first} on",
             )
         self._torn_header = segment
 

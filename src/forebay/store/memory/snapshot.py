@@ -118,7 +118,7 @@ def _chunks(disk: Disk, path: str, lsn: int) -> Iterator[bytes]:
     source = _Source(disk, path)
     header = source.take(_HEADER.size)
     if source.number() != checksum(header) or _HEADER.unpack(header) != (_MAGIC, FORMAT_VERSION, lsn):
-        raise JournalDamaged(path, 0, f"this is no header of a snapshot at record {lsn}")
+        raise JournalDamaged(path, 0, f"this is not a header of a snapshot at record {lsn}")
     count, heads = 0, 0
     while True:
         start = source.offset

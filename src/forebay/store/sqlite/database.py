@@ -39,7 +39,7 @@ _REASONS: Final = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_IOERR: "the disk failed to carry out an operation",
     sqlite3.SQLITE_CORRUPT: "the file is damaged",
-    sqlite3.SQLITE_NOTADB: "the file is no SQLite database",
+    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database",
     sqlite3.SQLITE_READONLY: "the file cannot be written",
     sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
 }
