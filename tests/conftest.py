@@ -104,7 +104,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def running(server: AbstractContextManager[Any], stack: ExitStack) -> None:
-    """Start it for as long as the stack lives; where it cannot run, that is a skip with its reason."""
+    """Start it until the stack is closed; where it cannot run, that is a skip with its reason."""
     from forebay_proof.servers.process import ServerUnavailable
 
     try:

@@ -44,7 +44,7 @@ MUTANTS = [
         ("tests/stores/test_conformance.py", "-k", "sqlite-schedules"),
     ),
     Mutant(
-        "a schedule whose slot was taken stands still",
+        "a schedule whose slot was taken does not move on",
         "src/forebay/core/schedule.py",
         "keeps = same and not resumed and (last_at is None or known.next_at > last_at)",
         "keeps = same and not resumed",
@@ -345,7 +345,7 @@ MUTANTS = [
         DEAD_LETTER_QUEUES,
     ),
     Mutant(
-        "a redriven one is forgotten all the same",
+        "a redriven one is purged all the same",
         f"{MEMORY}/index.py",
         "        self.kept.remove(kept_until, row.entry.id)\n",
         "",

@@ -14,7 +14,7 @@ _SEARCH = "tests/stores/test_search_indexes.py"
 
 INTAKE_MUTANTS = [
     Mutant(
-        "a search by an index forgets the rest of the query",
+        "a search by an index ignores the rest of the query",
         f"{_SQLITE_STORE}/observing.py",
         "[job for job in found if query.admits(job)]",
         "found",

@@ -81,7 +81,7 @@ LOG_MUTANTS = [
         _READERS,
     ),
     Mutant(
-        "a bridge does not ask how far it came",
+        "a bridge does not read its position",
         "src/forebay/work/log_readers.py",
         "if known is None or entry.offset > known.batch]",
         "]",

@@ -102,7 +102,7 @@ POSTGRES_MUTANTS = [
         ("tests/stores/test_postgres_lanes.py", "-k", "costs_what_it_takes"),
     ),
     Mutant(
-        "postgres: a class that starts looks at the lanes of all classes",
+        "postgres: a class that starts reads the lanes of all classes",
         f"{SCHEMA}/0004_lanes.pre.sql",
         "WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NULL LIMIT 1",
         "WHERE l.queue = v_queue AND l.cls || '' = u.cls AND l.at IS NULL LIMIT 1",
@@ -411,7 +411,7 @@ POSTGRES_MUTANTS = [
         (KEYS, "-k", "many_processes"),
     ),
     Mutant(
-        "postgres: leases that only a beating heart keeps are not looked for again",
+        "postgres: leases that only a heartbeat keeps are not read again",
         f"{STORE}/jobs.sql",
         "SELECT id FROM forebay.holder WHERE until <= %s;",
         "SELECT id FROM forebay.holder WHERE until <= %s OR true;",
@@ -460,7 +460,7 @@ POSTGRES_MUTANTS = [
         (HINTS, "-k", "many_queues"),
     ),
     Mutant(
-        "postgres: a hint that could not be sent is forgotten",
+        "postgres: a hint that could not be sent is dropped",
         f"{STORE}/waiting.py",
         "                    self._unsent.update(names)\n",
         "                    pass\n",
@@ -502,7 +502,7 @@ POSTGRES_MUTANTS = [
         (*ROLES, "-k", "claim_round"),
     ),
     Mutant(
-        "a key is forgotten the moment its window ends",
+        "a key is deleted the moment its window ends",
         f"{STORE}/maintenance.py",
         "(unit.now - _KEY_GRACE, limit)",
         "(unit.now, limit)",

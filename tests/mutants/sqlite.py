@@ -54,7 +54,7 @@ SQLITE_MUTANTS = [
         _cases("costs"),
     ),
     Mutant(
-        "sqlite: a rate that owes is forgotten",
+        "sqlite: a rate ahead of its time is deleted",
         f"{_SQLITE}/gates.py",
         "row.used or row.tat > self._now or",
         "row.used or",
@@ -89,7 +89,7 @@ SQLITE_MUTANTS = [
         _cases("lines"),
     ),
     Mutant(
-        "sqlite: a line stays shut when its dead head is forgotten",
+        "sqlite: a line stays blocked when its dead head is purged",
         f"{_SQLITE}/unit_of_work.py",
         "        unit.expose(lines, vacant=False)\n",
         "        pass\n",

@@ -134,7 +134,7 @@ def test_a_fence_that_is_not_current_is_stale(site: Site, store: Store) -> None:
 
 
 def made_up(text: str) -> list[str]:
-    """What looks like a lease, more or less, and is none."""
+    """What resembles a lease, and is not one."""
     return [text[:-2] + ("AA" if text[-2:] != "AA" else "BB"), "", "x", "é", "A" * 5_000, text + "=", text[1:]]
 
 

@@ -45,7 +45,7 @@ class Round(NamedTuple):
 def grown(
     seed: int, kinds: Sequence[Callable[[PlantedStory], None]], each: int = EACH, *, id_step: int = 0
 ) -> PlantedStory:
-    """A clean history with these lies, and with what looks like some."""
+    """A clean history with these lies, and with what resembles some."""
     planted_story = clean(seed, LIVES, id_step=id_step)
     plants = [*kinds] * each + [lawful] * each
     planted_story.rng.shuffle(plants)
@@ -89,7 +89,7 @@ def faults(played: Round) -> Iterator[str]:
 
 
 def compared(verdict: AuditVerdict, theirs: Counter[Row]) -> Iterator[str]:
-    """To the row. Seqs of checks that only know jobs are added for the reader; DuckDB has none there."""
+    """To the row. Seqs of checks that only have jobs are added for the reader; DuckDB has none there."""
     by_seq = {row[0] for row in theirs if row[1] is not None}
     ours: Counter[Row] = Counter(
         (

@@ -68,7 +68,7 @@ def test_options_choose_and_filters_of_one_query_stay_with_it(spark: SparkSessio
     assert read(spark, url, queue="late").count() == 4
     with opened(url) as store:
         store.enqueue([Draft("k", queue="late")])
-    assert df.count() == len(whole) + 1, "the same DataFrame sees what is new"
+    assert df.count() == len(whole) + 1, "the same DataFrame reads what is new"
 
 
 def test_pushdown_filters_in_the_store(spark: SparkSession, url: str) -> None:

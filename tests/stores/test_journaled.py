@@ -249,7 +249,7 @@ def test_live_work_goes_on_while_the_log_is_compacted(tmp_path: Path) -> None:
         for _ in range(3):
             before = rounds[0]
             recorder(store).compact()
-            assert rounds[0] > before, "the store stood still"
+            assert rounds[0] > before, "the store blocked"
     finally:
         stop.set()
         worker.join()

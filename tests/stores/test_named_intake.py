@@ -171,7 +171,7 @@ def test_waitlist_overbooking_stale_promotion_and_waiting_for_ever(begin: Begin)
     welcome = [door.has_room() for _ in range(3)]
     for _ in filter(None, welcome):
         door.inside += 1
-    assert door.inside > door.slots, "three look before the first one enters: overbooked"
+    assert door.inside > door.slots, "three read before the first one enters: overbooked"
     immediate = begin(replace(WAITLIST("q"), eligibility=Immediate()))
     immediate.send(*[Draft("guest")] * 5)
     assert len(immediate.claim(10)) == 5, "without a gate every job is claimed"

@@ -34,7 +34,7 @@ def test_fifo_head_of_line_blocking_and_order_under_parallelism(begin: Begin) ->
     assert payloads([a1, b1]) == ["a1", "b1"], "one of each subject at a time, side by side"
     world.done([b1])
     world.settle([a1], Failed(BOOM), lambda: 0.9)
-    assert world.claim(10) == [], "a failed head still stands before its own subject"
+    assert world.claim(10) == [], "a failed head still blocks its own subject"
     world.clock.advance(HOUR)
     [a1] = world.claim(10)
     world.reap()
@@ -153,7 +153,7 @@ def test_coalescing_a_wrong_key_is_reported_to_the_producer(begin: Begin) -> Non
     world = begin(COALESCING("q"))
     too_coarse = [Draft("reindex", page, queue="q", subject="the whole site") for page in ("home", "about")]
     receipts = world.store.enqueue(too_coarse)
-    assert [receipt.merged for receipt in receipts] == [False, True], "`home` is gone, and its producer could know"
+    assert [receipt.merged for receipt in receipts] == [False, True], "`home` is gone, and its producer has that answer"
     [about] = world.claim(10)
     assert about.job.payload == "about"
     world.done([about])

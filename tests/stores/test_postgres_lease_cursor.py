@@ -48,7 +48,7 @@ def test_a_heart_that_stops_after_the_check_is_noticed(store: PostgresStore, clo
     assert gone.fence == other.fence
     store.settle([(gone, Retry(0, Failure("x")))])
     assert overdue(store) == []
-    assert store.backend.claims.lease_cursor.floors()[1], "the look was remembered"
+    assert store.backend.claims.lease_cursor.floors()[1], "what was read was kept"
     clock.advance(20 * SECOND)
     assert overdue(store) == [steady.job.id]
 

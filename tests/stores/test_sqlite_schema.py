@@ -1,4 +1,4 @@
-"""The schema is its migrations, every poll is served by exactly one index, and a schema we do not know is refused."""
+"""The schema is its migrations, every poll is served by exactly one index, and an unknown schema is refused."""
 
 import re
 import sqlite3

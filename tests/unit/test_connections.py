@@ -7,7 +7,7 @@ from forebay.serve.security.connections import Connections, EarlyRejection
 
 
 class FakeConnection:
-    """A connection that remembers whether it was dropped."""
+    """A connection that records whether it was dropped."""
 
     def __init__(self) -> None:
         self.dropped = False

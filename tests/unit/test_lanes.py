@@ -43,7 +43,7 @@ class Ready:
 
 
 class Engine(Lanes[Job]):
-    """A store of the smallest kind: what the engine forgets of a gate is remembered here."""
+    """A store of the smallest kind: what the engine drops of a gate is kept here."""
 
     def __init__(self) -> None:
         super().__init__()

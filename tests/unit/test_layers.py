@@ -165,7 +165,7 @@ def module_of(path: str) -> str:
 
 
 def room_of(module: str) -> str:
-    """The package below `forebay` or `forebay_proof` that a module lives in; each child of `forebay.store` is one."""
+    """The package below `forebay` or `forebay_proof` that a module is in; each child of `forebay.store` is one."""
     parts = module.split(".")
     return ".".join(parts[: 3 if parts[1:2] == ["store"] else 2])
 

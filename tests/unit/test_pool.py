@@ -1,4 +1,4 @@
-"""The pool: whatever a handler does, it lives on, and each run ends once, with the verdict its rules ask for.
+"""The pool: whatever a handler does, it goes on, and each run ends once, with the verdict its rules ask for.
 
 Handlers are real, on a real loop and in real threads; a `RoleThread` sweeps as it does in a worker. Nothing sleeps:
 what has to last waits on an event that the test sets.

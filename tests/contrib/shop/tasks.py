@@ -9,7 +9,7 @@ from tests.contrib.shop.models import Order
 from tests.contrib.task_api import task as django_task
 
 task: Any = django_task
-"""The decorator does not know the options of its backend's tasks."""
+"""The decorator has no types for the options of its backend's tasks."""
 
 
 @task()
