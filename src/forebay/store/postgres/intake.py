@@ -413,7 +413,8 @@ def _merge(merged: MergedDraft, own: RareFields) -> tuple[Any, ...]:
 
 
 def _runs(born: Iterable[Birth], shedding: set[str]) -> Iterator[list[Birth]]:
-    """Neighbours by id that a claim cannot tell apart; jobs with gates, a line or an expiry have runs of their own."""
+    """Jobs with consecutive ids that are the same to a claim; jobs with gates, a line or an expiry have runs of their
+    own."""
     run: list[Birth] = []
     last: tuple[Any, ...] | None = None
     for birth in born:
