@@ -195,7 +195,7 @@ def _keep(lake: "Lake", verdict: "AuditVerdict") -> None:
 
 @contextmanager
 def _nothing_proved() -> Iterator[None]:
-    """An error must not look like a broken promise."""
+    """An error must not be reported as a broken promise."""
     try:
         yield
     except Invalid:

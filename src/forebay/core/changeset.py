@@ -115,7 +115,7 @@ class ChangeSet(Struct, frozen=True, array_like=True):
 
 
 class JobChanges:
-    """Collects changes job by job; neighbours with the same change share a `JobChange`."""
+    """Collects changes job by job; jobs with consecutive ids and the same change share a `JobChange`."""
 
     __slots__ = ("_deliveries", "_ids", "_last", "jobs")
 

@@ -67,7 +67,7 @@ class Change(StrEnum):
 
 
 class Trait(Struct, frozen=True, omit_defaults=True):
-    """What most jobs do not have, or what differs from their neighbours in the range."""
+    """What most jobs do not have, or what differs from the other jobs of the range."""
 
     kind: str | None = None
     tenant: str | None = None

@@ -1,6 +1,6 @@
 """What happened to a job (`Outcome`), what to write about it (`Verdict`), and how a failure is described.
 
-Both are closed sums: `decide()` maps every outcome to a verdict, and the type checker proves that none is forgotten.
+Both are closed sums: `decide()` maps every outcome to a verdict, and the type checker proves that none is left out.
 Verdicts carry durations, never instants: the store adds them to its own clock.
 """
 

@@ -69,8 +69,8 @@ class Presence(Struct, frozen=True):
 def unhandled_kinds(workers: Iterable[Presence]) -> list[tuple[str, str]]:
     """Queue and kind of jobs that some of these workers returned, and that none of them can run."""
     workers = list(workers)
-    met = {pair for worker in workers for pair in worker.unhandled}
-    return sorted(pair for pair in met if not any(worker.handles(*pair) for worker in workers))
+    reported = {pair for worker in workers for pair in worker.unhandled}
+    return sorted(pair for pair in reported if not any(worker.handles(*pair) for worker in workers))
 
 
 def handled_kinds(workers: Iterable[Presence], queue: str) -> set[str] | None:

@@ -1,8 +1,8 @@
 """Builds the ledger `Record` of one call, job by job.
 
-A store that moves rows one by one adds each to its builder; neighbours with the same change cost one comparison and no
-object. Neighbours that differ only in their kind share a range as well: its kind is that of the first, and the traits
-hold the others. A call without jobs and without a verb of its own writes no record.
+A store that moves rows one by one adds each to its builder; jobs with consecutive ids and the same change cost one
+comparison and no object. Neighbours that differ only in their kind share a range as well: its kind is that of the
+first, and the traits hold the others. A call without jobs and without a verb of its own writes no record.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -4,10 +4,10 @@ This is the reference implementation. The in-process store keeps one `Lanes`, SQ
 and the scripts of Postgres and Redis have the same functions under the same names.
 
 A *lane* has the ready jobs of a queue with the same class and the same gates, in the order of (rank, id). An *open*
-lane belongs to its class; a lane whose head met a closed gate is *parked* at that gate, as a whole. `QueueLanes` orders
-what may start next in a queue: classes by their turns where the queue shares, by their heads elsewhere, and beside them
-every gate that has room again, in the place of the first lane parked there. So room makes no lane move before a
-claim gets to it, and a claim costs O(started + parked), however much is held.
+lane belongs to its class; a lane whose head reached a closed gate is *parked* at that gate, as a whole. `QueueLanes`
+orders what may start next in a queue: classes by their turns where the queue shares, by their heads elsewhere, and
+beside them every gate that has room again, in the place of the first lane parked there. So room makes no lane move
+before a claim gets to it, and a claim costs O(started + parked), however much is held.
 
 A job that costs more than its gate has room for waits at the head of its lane, and no lane of its queue passes it at
 that gate. Gates of the whole queue park nothing: they end the claim.
@@ -157,7 +157,7 @@ class QueueLanes(Generic[J]):
 
     turn    that of the class that started last in its turn
     idle    classes without ready jobs, until their turns no longer matter
-    parked  lanes that met a closed gate
+    parked  lanes whose head reached a closed gate
     """
 
     __slots__ = ("_lanes", "classes", "idle", "lanes", "order", "parked", "queue", "turn", "weight", "whole")
@@ -210,10 +210,10 @@ class Taken(Generic[J]):
     """What a claim of one queue did.
 
     jobs     claimed, in order, with their slots taken
-    expired  met past their expiry, and out of their lanes now
+    expired  reached past their expiry, and out of their lanes now
     gates    whose states the starts changed, by name
     classes  whose turns the starts moved on, by name
-    parked   lanes that met a closed gate
+    parked   lanes whose head reached a closed gate
     """
 
     __slots__ = ("classes", "expired", "gates", "jobs", "parked")
