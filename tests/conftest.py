@@ -1,5 +1,5 @@
 """What holds for every test: a skip is a failure where CI is set, Hypothesis runs by one of three profiles, and servers
-are there for those who ask.
+are there for tests that name them.
 
 A skip hides a missing server or a wrong platform, and the count is overlooked. On a developer's machine it is shown
 with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail`) are strict and are not skips.
@@ -104,7 +104,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def running(server: AbstractContextManager[Any], stack: ExitStack) -> None:
-    """Start it for as long as the stack lives; where it cannot run, that is a skip with its reason."""
+    """Start it until the stack is closed; where it cannot run, that is a skip with its reason."""
     from forebay_proof.servers.process import ServerUnavailable
 
     try:

@@ -3,7 +3,7 @@
 A run keeps the seconds of every test, with those of its fixtures, in the cache under `forebay/durations`; files that
 it did not touch keep theirs. At its end it prints the files that took longest.
 
-`Schedule` hands tests to the workers of xdist. Tests that share something dear stay together: those of a room with a
+`Schedule` hands tests to the workers of xdist. Tests that share something costly stay together: those of a room with a
 Java or a browser, those on a cluster, and those of a file with a fixture for the whole file. Such groups go first. The
 rest is mixed: each room is spread over the whole run, because tests of processes mostly wait, those of stores mostly
 compute, and the cores are busy only where both run side by side. Within its room a test that took long starts early.
@@ -30,8 +30,8 @@ TOGETHER: Final = {
     "tests/stores/test_redis_cluster.py": "a Redis Cluster",
     "tests/stores/test_conformance.py::test_contract[clustered-": "a Redis Cluster",
 }
-"""How the names of tests begin that share something dear, a JVM, a browser or a cluster, and which of these: all tests
-that share one go to one process."""
+"""How the names of tests begin that share something costly, a JVM, a browser or a cluster, and which of these: all
+tests that share one go to one process."""
 
 FOR_THE_FILE: Final = 'scope="module"'
 

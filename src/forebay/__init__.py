@@ -2,7 +2,7 @@
 
 `Forebay` is the application object: decorate functions, enqueue calls, start `forebay worker`. A queue is a point on
 five axes, written as a `QueueSpec`. The same contract (`forebay.store.protocol`) holds on every store that
-`open_store` knows. `JobQueue` is the smallest way in: an in-process queue with visibility timeouts.
+`open_store` opens. `JobQueue` is the smallest way in: an in-process queue with visibility timeouts.
 """
 
 TYPE_CHECKING = False

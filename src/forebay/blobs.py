@@ -5,7 +5,7 @@
 A payload above the threshold is written before its job is enqueued, so a job that exists has its blob. The reference
 holds a name, a size and a SHA-256, never an address: a worker reads only its own blob store, and runs nothing whose
 bytes are not those that were enqueued. A vault seals the payload before it is written. A large result is written before
-its job is settled, and read when it is asked for; if it cannot be written, the run has failed.
+its job is settled, and read on demand; if it cannot be written, the run has failed.
 
 Jobs are authoritative. A blob that no job refers to, and that is older than a day, is removed by `sweep`: the job ended
 and is no longer kept, its enqueue failed, or it was a duplicate. A worker sweeps every hour, `forebay blobs sweep` at
@@ -309,7 +309,7 @@ def blobs_of(given: "Blobs | str | None") -> Blobs | None:
 def _unreferenced(store: Store, names: set[str]) -> Iterator[set[str]]:
     """The names that neither a job nor a schedule refers to; yielded page by page, final at the end.
 
-    Ids only grow: a job that is made during the scan is met at its end.
+    Ids only grow: a job that is made during the scan is reached at its end.
     """
     left = names - {_referred(schedule.draft.body) for schedule in store.schedules()}
     after: int | None = 0

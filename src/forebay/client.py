@@ -1,4 +1,4 @@
-"""`Forebay`: the application object. Decorate functions, enqueue calls, look at jobs.
+"""`Forebay`: the application object. Decorate functions, enqueue calls, read jobs.
 
     fb = Forebay()                                   # ./forebay.db, or FOREBAY_URL
 

@@ -51,10 +51,10 @@ def with_cell(store: Store, job: Job, found: list[str]) -> list[str]:
     name = next(name for name, cell in store.cells().items() if cell is home)
     held_by = None if job.state.terminal else store.held_by(job)
     if held_by is None:
-        return [*found, f"it lives in cell {name}"]
+        return [*found, f"it is in cell {name}"]
     return [
         found[0],
-        f"it lives in cell {name}, and starts when cell {held_by}, which its queue leaves, has no job of it",
+        f"it is in cell {name}, and starts when cell {held_by}, which its queue leaves, has no job of it",
     ]
 
 

@@ -56,7 +56,7 @@ class JobQueue:
     """A queue of JSON payloads in this process.
 
     default_visibility_timeout  seconds a job is yours before it is handed out again
-    idempotency_ttl             seconds a key is remembered
+    idempotency_ttl             seconds a key is kept
     max_redeliveries            after so many further deliveries a job goes to the dead letters; None: never
     dlq_handler                 called with each job that goes there
     url                         memory://, or memory:///directory to survive the process

@@ -4,7 +4,7 @@
 
 `fb.webhook(...)` sends them (`forebay.work.webhook`). The signature is an HMAC-SHA256 over id, timestamp and body, so
 neither a body nor an old delivery can be passed off as a new one. The id is the same for every attempt of a job: a
-receiver that remembers ids handles each job once.
+receiver that stores ids handles each job once.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium: people log in, look, filter, act and get about by keyboard, by day and by night.
+"""The dashboard in a real Chromium: log in, filter, act and move about by keyboard, by day and by night.
 
 Nothing may complain: an error in the console, also one of the content policy, is a failure. Every page is clean to axe.
 """

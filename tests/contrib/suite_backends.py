@@ -1,4 +1,4 @@
-"""What stands for the backends of other suites in their own tests (`suites.py`): backends, a model, a command."""
+"""Substitutes for the backends of other suites in their own tests (`suites.py`): backends, a model, a command."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -105,7 +105,9 @@ def test_a_connection_without_a_hook_is_refused(url: str, send: JobType[[str], N
     connected: Any = psycopg.connect(url) if url.startswith("postgres") else sqlite3.connect(path)
     with JobTester(send.app) as jobs, closing(connected) as driver, engine.begin() as core, Session(engine) as session:
         for given in (driver, core, session):
-            with pytest.raises(Unsupported, match=r"a JobTester cannot do .*enqueue_with\(session, …\).*real store"):
+            with pytest.raises(
+                Unsupported, match=r"a JobTester does not support .*enqueue_with\(session, …\).*real store"
+            ):
                 send.enqueue_in(given, "ann")
         assert jobs.enqueued() == []
     engine.dispose()
@@ -153,7 +155,7 @@ def test_a_transaction_of_the_store_needs_postgres(send: JobType[[str], None]) -
         fb.enqueue("aship")
         jobs.run_all()
         assert [str(error) for error in jobs.errors] == [
-            "a JobTester cannot do ctx.transaction(); test this with a worker on a Postgres store"
+            "a JobTester does not support ctx.transaction(); test this with a worker on a Postgres store"
         ] * 2
 
 

@@ -116,7 +116,7 @@ def _declared(tree: ast.Module) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _folded(node: ast.expr) -> str:
-    """A text with the bounds that stand in it."""
+    """A text with its bounds."""
     match node:
         case ast.Constant(value=str(text)):
             return text

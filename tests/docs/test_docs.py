@@ -105,7 +105,7 @@ def test_every_decision_is_listed_under_its_title() -> None:
 def test_every_named_queue_has_its_story() -> None:
     stories = "".join(page.read_text() for page in (ROOT / "tests" / "stores").glob("test_named_*.py"))
     for named in NAMED.values():
-        assert f"def {named.test}(begin: Begin)" in stories, "shown on every store that `begin` knows"
+        assert f"def {named.test}(begin: Begin)" in stories, "shown on every store of `begin`"
 
 
 def test_every_case_that_the_page_of_queues_names_is_in_the_suite() -> None:

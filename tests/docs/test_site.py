@@ -1,4 +1,4 @@
-"""The site: it builds strictly and without a network, and its terminal sessions run as they stand."""
+"""The site: it builds strictly and without a network, and its terminal sessions run as written."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_the_terminal_sessions_of_a_page_run(page: Path, tmp_path: Path, request
 
 
 def new_database(request: pytest.FixtureRequest) -> dict[str, str]:
-    """What stands for a server without a database `shop`, which the page creates; it is dropped afterwards."""
+    """A substitute for a server without a database `shop`, which the page creates; it is dropped afterwards."""
     server: PostgresServer = request.getfixturevalue("postgres")
     name = f"shop_{secrets.token_hex(4)}"
     request.addfinalizer(partial(server.drop_database, server.url(name)))

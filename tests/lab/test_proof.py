@@ -42,7 +42,7 @@ class Run:
         verdict = decide(lease.job, Failed(Failure("ValueError", "no")), Routing(), 0.0)
         self.store.settle([(lease, verdict)])
 
-    def judged(self, *, drained: bool = True, least: int = 1, faults: int = 0, least_faults: int = 0) -> AuditResult:
+    def judged(self, *, drained: bool = True, min_jobs: int = 1, faults: int = 0, min_faults: int = 0) -> AuditResult:
         self.receipts.write_text("".join(self.answers))
         self.effects.write_text("".join(self.done))
         return audit_quickly(
@@ -50,9 +50,9 @@ class Run:
             self.effects.parent,
             self.store,
             drained=drained,
-            least=least,
+            min_jobs=min_jobs,
             faults=faults,
-            least_faults=least_faults,
+            min_faults=min_faults,
         )
 
 
@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_a_good_run_passes(run: Run) -> None:
-    verdict = run.judged(least=COUNT)
+    verdict = run.judged(min_jobs=COUNT)
     assert (verdict.answer, verdict.exit_code) == ("PASS", 0)
     assert (verdict.accepted, verdict.effects, verdict.lost, verdict.doubled, verdict.redelivered) == (20, 20, 0, 0, 0)
     assert verdict.offenders == {}
@@ -151,11 +151,11 @@ def test_a_torn_line_elsewhere_is_refused(run: Run) -> None:
 
 
 def test_too_little_proves_nothing_and_a_failure_outweighs_it(run: Run) -> None:
-    verdict = run.judged(least=COUNT + 1, faults=2, least_faults=3)
+    verdict = run.judged(min_jobs=COUNT + 1, faults=2, min_faults=3)
     assert (verdict.answer, verdict.exit_code) == ("INVALID", 2)
     assert len(verdict.reasons) == 2
     del run.done[0]
-    assert run.judged(least=COUNT + 1).answer == "FAIL"
+    assert run.judged(min_jobs=COUNT + 1).answer == "FAIL"
 
 
 def test_missing_or_absurd_evidence_is_refused(run: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Guards of crashes: who is charged, what is taken back, what never begins."""
+"""Guards of crashes: which jobs are charged, what is reclaimed, what never begins."""
 
 from tests.mutants.guards import Mutant
 
@@ -65,7 +65,7 @@ CRASH_MUTANTS = [
         ("tests/unit/test_marks.py", "-k", "takes_back"),
     ),
     Mutant(
-        "what a reaper knows not to have begun is charged",
+        "what a reaper reads as not begun is charged",
         RECOVERY,
         "return _dead_owner_outcome(marks, fence, _DIED) if fence in marks.begun else Interrupted(expired=True)",
         "return Abandoned(_DIED)",
@@ -107,7 +107,7 @@ CRASH_MUTANTS = [
         ("tests/process/test_quarantine.py", "-k", "is_durable"),
     ),
     Mutant(
-        "the simulation sees a suspect that begins before the verdict of the last one is durable",
+        "the simulation finds a suspect that begins before the verdict of the last one is durable",
         "proof/src/forebay_proof/sim/pool.py",
         "        self._quarantined.pop(fence, None)\n",
         "        self._quarantined.pop(fence, None)\n        self._begin_in_quarantine(self._board.settled(fence))\n",
@@ -121,21 +121,21 @@ CRASH_MUTANTS = [
         ("tests/unit/test_suspects.py",),
     ),
     Mutant(
-        "the simulation sees two suspects in one process",
+        "the simulation finds two suspects in one process",
         "src/forebay/work/quarantine.py",
         "while self._free and self._waiting:",
         "while self._waiting:\n            self._free = self._free or [0]",
         SIMULATION,
     ),
     Mutant(
-        "the simulation sees that what had only been held is charged",
+        "the simulation finds that what had only been held is charged",
         RECOVERY,
         "    if fence not in marks.begun:\n        return Interrupted()\n    if marks",
         "    if fence not in marks.begun:\n        return Abandoned(cause)\n    if marks",
         SIMULATION,
     ),
     Mutant(
-        "the simulation sees that what may not have begun is charged at once",
+        "the simulation finds that what may not have begun is charged at once",
         "src/forebay/core/decide.py",
         "case Unaccounted(cause) if not job.needs_quarantine and job.max_attempts > 1:",
         "case Unaccounted(cause) if False:",

@@ -21,7 +21,7 @@ GATE_MUTANTS = [
         ("tests/unit/test_rates.py",),
     ),
     Mutant(
-        "a dear job counts for one start",
+        "a costly job counts for one start",
         _CORE,
         "return tat - (limit - min(cost, limit)) * gate.step",
         "return tat - (limit - min(1, limit)) * gate.step",
@@ -85,7 +85,7 @@ GATE_MUTANTS = [
         _cases("rates", "gates"),
     ),
     Mutant(
-        "a cheap job passes a dear one at its gate",
+        "a cheap job passes a costly one at its gate",
         _ENGINE,
         "if first is not None and earlier and not state.is_open(gate, first.cost, now):",
         "if False:",

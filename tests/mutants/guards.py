@@ -44,7 +44,7 @@ MUTANTS = [
         ("tests/stores/test_conformance.py", "-k", "sqlite-schedules"),
     ),
     Mutant(
-        "a schedule whose slot was taken stands still",
+        "a schedule whose slot was taken does not move on",
         "src/forebay/core/schedule.py",
         "keeps = same and not resumed and (last_at is None or known.next_at > last_at)",
         "keeps = same and not resumed",
@@ -233,7 +233,7 @@ MUTANTS = [
         CONFORMANCE,
     ),
     Mutant(
-        "who did not wait goes first too",
+        "a job that did not wait goes first too",
         "src/forebay/core/stamp.py",
         "if timed == LEADING and due_at > now else",
         "if timed == LEADING else",
@@ -242,7 +242,7 @@ MUTANTS = [
     Mutant(
         "a running job is merged into",
         f"{MEMORY}/index.py",
-        "            if entry.merges:\n                self._forget_merge(row)\n",
+        "            if entry.merges:\n                self._drop_merge(row)\n",
         "",
         CONFORMANCE,
     ),
@@ -340,12 +340,12 @@ MUTANTS = [
     Mutant(
         "dead letters are not counted",
         f"{MEMORY}/session.py",
-        "        while index.crowded and limit > 0:\n",
+        "        while index.over_dead_limit and limit > 0:\n",
         "        while False:\n",
         DEAD_LETTER_QUEUES,
     ),
     Mutant(
-        "a redriven one is forgotten all the same",
+        "a redriven one is purged all the same",
         f"{MEMORY}/index.py",
         "        self.kept.remove(kept_until, row.entry.id)\n",
         "",

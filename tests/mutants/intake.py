@@ -14,7 +14,7 @@ _SEARCH = "tests/stores/test_search_indexes.py"
 
 INTAKE_MUTANTS = [
     Mutant(
-        "a search by an index forgets the rest of the query",
+        "a search by an index ignores the rest of the query",
         f"{_SQLITE_STORE}/observing.py",
         "[job for job in found if query.admits(job)]",
         "found",
@@ -119,7 +119,7 @@ INTAKE_MUTANTS = [
         ("tests/unit/test_queue.py", "-k", "forgotten_with_their_jobs"),
     ),
     Mutant(
-        "who runs gives way",
+        "a running job gives way",
         f"{MEMORY}/index.py",
         "                    shed_order.drop(row)\n",
         "                    pass\n",
@@ -140,14 +140,14 @@ INTAKE_MUTANTS = [
         _MEMORY,
     ),
     Mutant(
-        "who takes over newer work gives way to it",
+        "a job that takes over newer work gives way to it",
         "src/forebay/engine/intake.py",
         "place for place in offered if place[1] not in spared",
         "place for place in offered",
         _MEMORY,
     ),
     Mutant(
-        "who came before the rule stays, in SQLite",
+        "a job older than the rule stays, in SQLite",
         f"{_SQLITE_STORE}/control.py",
         "        unit.connection.execute(_MARK_ALL_SHEDS, (spec.name,))\n",
         "        pass\n",

@@ -74,7 +74,7 @@ JOB_LOG_MUTANTS = [
         ("tests/stores/test_conformance.py", "-k", "memory and what_a_worker_cannot_run and not journaled"),
     ),
     Mutant(
-        "kinds without a handler are remembered without a bound",
+        "kinds without a handler are kept without a bound",
         "src/forebay/work/pool.py",
         "if len(self._unhandled) < MAX_UNHANDLED or (job.queue, job.kind) in self._unhandled:",
         "if True:",

@@ -12,7 +12,7 @@ ANSWERS = ("tests/lab/test_run.py", "-k", "answer or full or stall")
 
 LAB_MUTANTS = [
     Mutant(
-        "the proof forgets who was accepted",
+        "the proof drops the accepted jobs",
         f"{LAB}/audit.py",
         "            if accepted_ids[seq] and not done[seq] and seq not in ended and seq not in still\n",
         "            if not accepted_ids[seq] and done[seq]\n",

@@ -52,14 +52,14 @@ LEDGER_MUTANTS = [
         ON_JOURNAL,
     ),
     Mutant(
-        "a reader looks behind what is durable",
+        "a reader reads behind what is durable",
         f"{MEMORY}/ledger_files.py",
         "                if file.segment and found > upto:\n                    return\n",
         "",
         FILES,
     ),
     Mutant(
-        "compaction forgets the ledger",
+        "compaction drops the ledger",
         f"{MEMORY}/journaled.py",
         "        writer.finish()\n",
         "        writer.give_up()\n",

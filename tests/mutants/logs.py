@@ -53,14 +53,14 @@ LOG_MUTANTS = [
         _SQLITE,
     ),
     Mutant(
-        "who lags is not waited for",
+        "a lagging group does not block",
         _SQL,
         "self._floors(log, now - window) if blocks else {}",
         "{}",
         _SQLITE,
     ),
     Mutant(
-        "who is not seen any more is waited for",
+        "a group that is no longer seen blocks",
         _SQL,
         "            if one.seen_at >= since:\n",
         "            if one.seen_at >= 0:\n",
@@ -81,7 +81,7 @@ LOG_MUTANTS = [
         _READERS,
     ),
     Mutant(
-        "a bridge does not ask how far it came",
+        "a bridge does not read its position",
         "src/forebay/work/log_readers.py",
         "if known is None or entry.offset > known.batch]",
         "]",

@@ -149,7 +149,7 @@ METRICS_MUTANTS = [
         "",
         PAGE,
     ),
-    Mutant("a look at gates without end", f"{METRICS}/gates.py", "while read < MAX_GATES:", "while True:", PAGE),
+    Mutant("a poll of gates without end", f"{METRICS}/gates.py", "while read < MAX_GATES:", "while True:", PAGE),
     Mutant("conditions without a cap", f"{METRICS}/gates.py", "if not queue)[:MAX_CONDITIONS]", "if not queue)", PAGE),
     Mutant(
         "lines of a batch have no trace",

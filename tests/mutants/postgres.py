@@ -53,7 +53,7 @@ POSTGRES_MUTANTS = [
         (CONFORMANCE, "-k", "postgres-lanes"),
     ),
     Mutant(
-        "postgres: a lane passes a dear head that waits at its gate",
+        "postgres: a lane passes a costly head that waits at its gate",
         f"{SCHEMA}/0006_claim.pre.sql",
         "                    g_rooms[v_gate] := 0;\n",
         "",
@@ -102,7 +102,7 @@ POSTGRES_MUTANTS = [
         ("tests/stores/test_postgres_lanes.py", "-k", "costs_what_it_takes"),
     ),
     Mutant(
-        "postgres: a class that starts looks at the lanes of all classes",
+        "postgres: a class that starts reads the lanes of all classes",
         f"{SCHEMA}/0004_lanes.pre.sql",
         "WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NULL LIMIT 1",
         "WHERE l.queue = v_queue AND l.cls || '' = u.cls AND l.at IS NULL LIMIT 1",
@@ -404,14 +404,14 @@ POSTGRES_MUTANTS = [
         ("tests/stores/test_postgres_transactions.py", "-k", "keeps_its_place"),
     ),
     Mutant(
-        "postgres: who comes second with a key does not look who has it",
+        "postgres: the second writer of a key does not read its holder",
         f"{STORE}/intake.py",
         "        if lost := sorted(facts.keys() - won):\n",
         "        self._reserved = facts\n        if lost := sorted(facts.keys() & set()):\n",
         (KEYS, "-k", "many_processes"),
     ),
     Mutant(
-        "postgres: leases that only a beating heart keeps are not looked for again",
+        "postgres: leases that only a heartbeat keeps are not read again",
         f"{STORE}/jobs.sql",
         "SELECT id FROM forebay.holder WHERE until <= %s;",
         "SELECT id FROM forebay.holder WHERE until <= %s OR true;",
@@ -460,7 +460,7 @@ POSTGRES_MUTANTS = [
         (HINTS, "-k", "many_queues"),
     ),
     Mutant(
-        "postgres: a hint that could not be sent is forgotten",
+        "postgres: a hint that could not be sent is dropped",
         f"{STORE}/waiting.py",
         "                    self._unsent.update(names)\n",
         "                    pass\n",
@@ -502,7 +502,7 @@ POSTGRES_MUTANTS = [
         (*ROLES, "-k", "claim_round"),
     ),
     Mutant(
-        "a key is forgotten the moment its window ends",
+        "a key is deleted the moment its window ends",
         f"{STORE}/maintenance.py",
         "(unit.now - _KEY_GRACE, limit)",
         "(unit.now, limit)",

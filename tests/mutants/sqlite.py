@@ -47,14 +47,14 @@ SQLITE_MUTANTS = [
         _cases("gates"),
     ),
     Mutant(
-        "sqlite: a dear job takes one slot of the whole queue",
+        "sqlite: a costly job takes one slot of the whole queue",
         f"{_SQLITE}/leases.py",
         "start(states, queue.name, cost, unit.now)",
         "start(states, queue.name, 1, unit.now)",
         _cases("costs"),
     ),
     Mutant(
-        "sqlite: a rate that owes is forgotten",
+        "sqlite: a rate ahead of its time is deleted",
         f"{_SQLITE}/gates.py",
         "row.used or row.tat > self._now or",
         "row.used or",
@@ -89,7 +89,7 @@ SQLITE_MUTANTS = [
         _cases("lines"),
     ),
     Mutant(
-        "sqlite: a line stays shut when its dead head is forgotten",
+        "sqlite: a line stays blocked when its dead head is purged",
         f"{_SQLITE}/unit_of_work.py",
         "        unit.expose(lines, vacant=False)\n",
         "        pass\n",

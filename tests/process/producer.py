@@ -1,4 +1,4 @@
-"""A producer: enqueues until its standard input closes, and has each answer on disk before it asks again.
+"""A producer: enqueues until its standard input closes, and has each answer on disk before its next call.
 
     python -m tests.process.producer FILE NUMBER THREADS PAUSE plain|keyed
 

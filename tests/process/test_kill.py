@@ -155,16 +155,16 @@ class VictimReport:
         self.path = self._directory / f"witness-{number}"
         self._read = 0
 
-    def listen(self) -> int:
-        """Take in the news; how many jobs are done."""
-        news = self.path.read_text()[self._read :] if self.path.exists() else ""
-        whole = news[: news.rfind("\n") + 1]
+    def read(self) -> int:
+        """Read the new lines; how many jobs are done."""
+        text = self.path.read_text()[self._read :] if self.path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
-            self._hear(*line.split())
+            self._read_line(*line.split())
         return len(self.done)
 
-    def _hear(self, word: str, job_id: str, detail: str) -> None:
+    def _read_line(self, word: str, job_id: str, detail: str) -> None:
         number = int(job_id)
         match word:
             case "accepted":
@@ -183,7 +183,7 @@ class VictimReport:
 
     def until_done(self, count: int) -> None:
         """A round that does too little proves nothing, and fails."""
-        eventually(lambda: self.listen() >= count, f"{count} jobs done", PATIENCE)
+        eventually(lambda: self.read() >= count, f"{count} jobs done", PATIENCE)
 
 
 def everything(store: Store) -> dict[int, Job]:
@@ -226,7 +226,7 @@ def test_ten_kills_lose_nothing_and_undo_nothing(tmp_path: Path) -> None:
             reported.until_done(len(reported.done) + MIN_ACKS)
             time.sleep(rng.uniform(0, 0.1))
             kill(victim)
-        reported.listen()
+        reported.read()
         assert audit(journal, reported) > 0
     assert len(reported.done) >= ROUNDS * MIN_ACKS
     assert len(reported.acking - reported.done) <= ROUNDS * THREADS * 4
@@ -253,7 +253,7 @@ def test_kills_during_compaction_lose_nothing(tmp_path: Path) -> None:
             kill(victim)
         for pattern in seen:
             seen[pattern] += bool(list(journal.glob(pattern)))
-        reported.listen()
+        reported.read()
         audit(journal, reported)
         assert not list(journal.glob("snapshot-*.tmp")), "a recovery clears away what a kill left half written"
         if number >= 4 and min(seen.values()) >= 2:

@@ -88,7 +88,7 @@ def run(script: str, *arguments: str) -> int:
 
 
 def reported(path: str, commit: str) -> list[int]:
-    """What was handled, over some lives that ended in the middle of a batch and one that went to the end."""
+    """What was handled, over some runs that ended in the middle of a batch and one that went to the end."""
     received = Path(path).with_name("received")
     for _ in range(KILLS):
         assert run(CONSUMER, path, commit, str(received), "7") == -signal.SIGKILL

@@ -1,6 +1,6 @@
 """Connections that are cut just before a call arrives, or just after it took effect and before its reply: one effect.
 
-The store repeats what is safe to repeat, by itself, and asks what became of a commit that it did not see the end of.
+The store repeats what is safe to repeat, by itself, and reads the outcome of a commit whose end it did not see.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def proxy(durable: PostgresServer, durable_url: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def store(proxy: Proxy, durable_url: str) -> Iterator[Store]:
-    """Warm: its connections are open, and what it knows of the queues is read."""
+    """Warm: its connections are open, and its cache of the queues is filled."""
     store = open_store(proxy.url(durable_url))
     store.put_spec(QueueSpec(name="default", retention=KeepFor(hours(1))))
     store.put_spec(QueueSpec(name="brief"))
@@ -149,7 +149,7 @@ def test_a_commit_that_is_cut_off_is_one_job(store: Store, proxy: Proxy, cut: Cu
 def test_an_id_that_a_crash_gave_to_another_job_is_no_answer(
     store: Store, proxy: Proxy, durable: PostgresServer, durable_url: str
 ) -> None:
-    """The commit never arrived, and the server crashed: it hands the same ids to others, who commit."""
+    """The commit never arrived, and the server crashed: it gives the same ids to others, which commit."""
     trap = proxy.cut_before(b"COMMIT", outage=True)
     call = RacingCall(lambda: store.enqueue([Draft("k", 1, key="order-7")]))
     assert trap.wait(PATIENCE)
@@ -223,7 +223,7 @@ def test_a_slot_is_given_back_once(store: Store, proxy: Proxy, cut: Cut) -> None
 
 @both_ways
 def test_what_a_claim_took_and_no_worker_received_comes_back(store: Store, proxy: Proxy, cut: Cut) -> None:
-    """Though the process that lost it lives, claims and renews."""
+    """Though the process that lost it still runs, claims and renews."""
     ids = {receipt.id for receipt in store.enqueue([Draft("k", number) for number in range(12)])}
     held = claimed(store, 3, lease=1)
     with struck(cut(proxy, b"\0forebay.claim(")):

@@ -21,7 +21,7 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datnam
 log = logging.getLogger(__name__)
 
 
-def kill_workers(load: Load, kills: int, jobs_least: int) -> None:
+def kill_workers(load: Load, kills: int, min_jobs: int) -> None:
     rng = random.Random(kills)
     fleet = load.workers(3, lease=60)
     load.produce(threads=3, pause=0.03)
@@ -36,7 +36,7 @@ def kill_workers(load: Load, kills: int, jobs_least: int) -> None:
     load.until_quiet(40)
     assert load.end(fleet) == 0
     jobs = load.audit_load()
-    assert len(jobs) > jobs_least
+    assert len(jobs) > min_jobs
     assert {job.state for job in jobs} == {State.DONE}
     assert any(job.attempt > 1 for job in jobs), "no kill met a job that ran"
     assert all(answer.word == "receipt" for answer in load.answers())

@@ -1,8 +1,8 @@
 """An enqueue whose reply is lost: the answer is certain, and the job is there exactly once, with or without a key.
 
 The connection is cut before or after the server has committed; the server may be out of reach for a while after that.
-What goes the plain way carries a token; what goes the general way asks the server what became of its transaction. Only
-a server that stays away is an error.
+What goes the plain way carries a token; what goes the general way reads the outcome of its transaction from the server.
+Only a server that stays away is an error.
 """
 
 import time

@@ -49,16 +49,16 @@ def test_workers_and_producers_outlast_a_server_that_is_read_only(load: Load) ->
     load.until_busy(50)
     printed_before, began = len(load.log.read_text().splitlines()), time.monotonic()
 
-    def news() -> list[str]:
+    def printed() -> list[str]:
         return load.log.read_text().splitlines()[printed_before:]
 
     with read_only(load.url):
         load.until(lambda: load.answers()[-1].word == "failed", "a producer is refused")
         with pytest.raises(StoreFailed, match="read-only"):
             load.store.enqueue([Draft("counted", {"seq": 1})])
-        load.until(lambda: "read-only" in "".join(news()), "the workers say so")
+        load.until(lambda: "read-only" in "".join(printed()), "the workers say so")
         time.sleep(2)
-        output = [line for line in news() if "  counted" not in line]  # lines of jobs that still ended
+        output = [line for line in printed() if "  counted" not in line]  # lines of jobs that still ended
         roles = Counter(line.partition("forebay.work ")[2].partition(":")[0] for line in output)
         limit = 2 * (time.monotonic() - began + 1)
         assert max(roles.values()) <= limit, (

@@ -204,7 +204,5 @@ def test_every_process_of_a_supervisor_has_its_own_port(tmp_path: Path) -> None:
         until(lambda: all("forebay_worker_healthy 1" in scraped(port + n) for n in range(2)), "both answer", tmp_path)
 
 
-RARE = re.compile(
-    r"refusals|rate_limited|conflicts|dead_oldest|lateness|verb=\"claim\"|hears|lease_reclaims|share|stalled"
-)
+RARE = re.compile(r"refusals|rate_limited|conflicts|dead_oldest|lateness|verb=\"claim\"|lease_reclaims|share|stalled")
 """What shows only when something is refused, dead, late or claimed over HTTP."""

@@ -138,7 +138,7 @@ def test_a_suspect_whose_worker_is_killed_is_not_to_blame(site: Site) -> None:
 
 
 def test_without_a_supervisor_a_killer_costs_two_workers_and_no_innocent(each_site: Site) -> None:
-    """Somebody starts the worker again each time, as a service manager does."""
+    """The worker is started again each time, as a service manager does."""
     site = each_site
     innocents = site.enqueue("plain", 12, max_attempts=3, pause=0.3)
     (killer,) = site.enqueue("exits_late", max_attempts=3)

@@ -71,7 +71,7 @@ def test_masters_are_killed_and_nothing_that_was_acknowledged_is_lost(
 def test_a_source_that_is_killed_while_its_slot_is_moved_leaves_the_store_whole(
     load: Load, cluster: RedisClusterServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The promoted replica knows of the move, so that no call runs on the keys that are left there."""
+    """The promoted replica has the move, so that no call runs on the keys that are left there."""
     load.enqueue("quick", 500)
     home = cluster.master_of()
     target = next(node for node in cluster.nodes if node.is_master() and node is not home)

@@ -109,7 +109,7 @@ def lose_reply(proxy: Proxy, verb: str) -> None:
 def test_a_lost_reply_is_answered_alike_when_the_call_is_repeated(
     server: RedisServer, cut: Callable[[Proxy, str], None]
 ) -> None:
-    """Without keys: by the token of the call the server knows that it has seen it."""
+    """Without keys: by the token of the call the server finds its earlier answer."""
     with Proxy(server.host, server.port) as proxy:
         store = open_store(proxy.url(server.url()))
         store.put_spec(QueueSpec(name="gated", eligibility=AtMost(3)))

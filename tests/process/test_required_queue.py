@@ -1,8 +1,8 @@
 # ruff: noqa: F841, PT009
 # mypy: ignore-errors
-"""The four unit tests that the requirements print for the in-process queue (S0.11), as they stand there.
+"""The four unit tests that the requirements print for the in-process queue (S0.11), word for word.
 
-Only the import of `JobQueue` is ours; style and types are those of the requirement, so the linters look away.
+Only the import of `JobQueue` is ours; style and types are those of the requirement, so the linters skip it.
 """
 
 import time

@@ -54,7 +54,7 @@ def memories() -> list[str]:
     return [line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
 
 
-def ask(url: str, question: str) -> object:
+def query(url: str, question: str) -> object:
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute(question.encode()).fetchone()
     return row and row[0]
@@ -71,13 +71,13 @@ def test_a_fresh_database_is_empty_and_used_by_one_test(postgres: PostgresServer
     with psycopg.connect(postgres_url) as connection:
         connection.execute("CREATE TABLE mine (id int)")
     question = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
-    assert (ask(postgres_url, question), ask(other, question)) == (1, 0)
+    assert (query(postgres_url, question), query(other, question)) == (1, 0)
     copy = postgres.create_database(template=postgres_url)
-    assert ask(copy, question) == 1
+    assert query(copy, question) == 1
     for url in (other, copy):
         postgres.drop_database(url)
         with pytest.raises(psycopg.OperationalError, match="does not exist"):
-            ask(url, "SELECT 1")
+            query(url, "SELECT 1")
 
 
 def stop_amid_writes(server: PostgresServer, how: StopMode) -> None:
@@ -110,19 +110,19 @@ def stop_amid_writes(server: PostgresServer, how: StopMode) -> None:
     server.start()
     assert server.port == port
     assert server.pid != pid
-    assert ask(url, "SELECT count(*) FROM kept") in {committed, committed + 1}
+    assert query(url, "SELECT count(*) FROM kept") in {committed, committed + 1}
 
 
 @pytest.mark.parametrize("how", StopMode, ids=lambda how: how.name.lower())
 def test_a_durable_server_keeps_what_was_committed(own: PostgresServer, how: StopMode) -> None:
-    assert ask(own.url(), "SHOW fsync") == "on"
+    assert query(own.url(), "SHOW fsync") == "on"
     stop_amid_writes(own, how)
 
 
 def test_a_quick_server_does_not_sync_and_keeps_it_too() -> None:
     with PostgresServer(private=True, settings={"max_connections": "7"}) as quick:
-        assert ask(quick.url(), "SHOW fsync") == "off"
-        assert ask(quick.url(), "SHOW max_connections") == "7"
+        assert query(quick.url(), "SHOW fsync") == "off"
+        assert query(quick.url(), "SHOW max_connections") == "7"
         stop_amid_writes(quick, StopMode.KILL)
 
 
@@ -140,7 +140,7 @@ def test_a_closed_server_leaves_nothing(how: StopMode | None) -> None:
     server.close()
 
 
-@pytest.mark.parametrize("forks", [False, True], ids=["alone", "with a fork that lives on"])
+@pytest.mark.parametrize("forks", [False, True], ids=["alone", "with a fork that goes on"])
 def test_a_server_ends_with_a_test_that_is_killed(forks: bool) -> None:
     test = subprocess.Popen(
         [sys.executable, "-c", HOLDER.format(forks=forks)],
@@ -186,12 +186,12 @@ def test_a_server_elsewhere_gets_databases_and_is_not_stopped(
         assert not server.private
         assert (server.host, server.port) == (own.host, own.port)
         url = server.create_database()
-        assert ask(url, "SELECT 1") == 1
+        assert query(url, "SELECT 1") == 1
         with pytest.raises(ServerUnavailable, match="private=True"):
             server.stop()
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
-        ask(url, "SELECT 1")
-    assert ask(own.url(), "SELECT 1") == 1
+        query(url, "SELECT 1")
+    assert query(own.url(), "SELECT 1") == 1
 
 
 def test_without_programs_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def tool(folder: Path, text: str) -> Programs:
 def test_where_namespaces_are_forbidden_root_becomes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account, "_NAMESPACE", ("false",))
     with PostgresServer(private=True) as server:
-        assert ask(server.create_database(), "SELECT 1") == 1
+        assert query(server.create_database(), "SELECT 1") == 1
         server.restart(StopMode.KILL)
         directory = server.directory
         assert directory.stat().st_uid != 0
@@ -262,26 +262,26 @@ def test_when_no_account_works_each_is_named(watchdog: ServerWatchdog, tmp_path:
 
 def test_pgbouncer_reaches_a_database_that_was_made_after_its_start(pgbouncer_url: str, postgres_url: str) -> None:
     assert pgbouncer_url != postgres_url
-    assert ask(pgbouncer_url, "SELECT current_database()") == ask(postgres_url, "SELECT current_database()")
+    assert query(pgbouncer_url, "SELECT current_database()") == query(postgres_url, "SELECT current_database()")
 
 
 def test_transactions_share_a_session_behind_pgbouncer(
     pgbouncer: PgBouncer, postgres: PostgresServer, postgres_url: str
 ) -> None:
     with PgBouncer(postgres, pool=1) as pooler:
-        assert ask(pooler.url("pgbouncer"), "SHOW VERSION") is not None
-        url, who = pooler.url(postgres_url), "SELECT pg_backend_pid()"
+        assert query(pooler.url("pgbouncer"), "SHOW VERSION") is not None
+        url, statement = pooler.url(postgres_url), "SELECT pg_backend_pid()"
         with psycopg.connect(url, prepare_threshold=0) as one, psycopg.connect(url, prepare_threshold=0) as two:
-            first = one.execute(who).fetchone()
+            first = one.execute(statement).fetchone()
             one.commit()
             with pytest.raises(psycopg.errors.DuplicatePreparedStatement):
-                two.execute(who)
+                two.execute(statement)
             two.rollback()
             two.prepare_threshold = None
-            assert two.execute(who).fetchone() == first
+            assert two.execute(statement).fetchone() == first
         port, directory = pooler.port, pooler.directory
         pooler.restart()
         assert pooler.port == port != pgbouncer.port
-        assert ask(url, "SELECT 1") == 1
+        assert query(url, "SELECT 1") == 1
     assert processes_in(directory) == []
     assert not directory.exists()

@@ -147,7 +147,7 @@ def test_kills_in_the_middle_of_transactions_lose_nothing_acknowledged(path: Pat
     connection = sqlite3.connect(path)
     done = {job_id for half in (0, 1) for (job_id,) in connection.execute(f"SELECT id FROM removed_{half}")}
     assert accepted <= held | done, "accepted, and neither there nor done"
-    assert acked <= done, "acknowledged as done, and forgotten"
+    assert acked <= done, "acknowledged as done, and lost"
     assert not held & done, "done, and still there"
     (backlog,) = store.backlog(["default"])
     states = dict(connection.execute("SELECT state, count(*) FROM job GROUP BY state"))

@@ -50,7 +50,7 @@ def test_the_job_that_holds_the_interpreter_is_charged_alone(each_site: Site, ho
 
 
 def test_where_the_holder_is_unknown_no_job_is_charged_and_quarantine_finds_it(site: Site) -> None:
-    """One beside it sleeps without the interpreter: from outside it looks the same."""
+    """One beside it sleeps without the interpreter: from outside there is no difference."""
     site.enqueue("stuck_once", max_attempts=2)
     fleet = site.fleet(1, lease_for=LEASE)
     site.started(1)

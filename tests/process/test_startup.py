@@ -111,7 +111,7 @@ def test_a_worker_that_starts_on_a_full_disk_says_so_and_exits_with_3(tmp_path: 
 
 
 def test_a_supervisor_starts_a_worker_again_that_found_the_disk_full(tmp_path: Path) -> None:
-    """A limit on files stands in for the disk: it can be lifted while the processes live."""
+    """A limit on files stands in for the disk: it can be lifted while the processes run."""
     (tmp_path / "app.py").write_text(APP)
     url = f"sqlite:///{tmp_path}/jobs.db"
     supervisor = subprocess.Popen(

@@ -30,7 +30,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def fb(site: Site) -> Iterator[Forebay]:
-    """The app as its producer sees it: without the handlers."""
+    """The app of a producer: without the handlers."""
     fb = Forebay(site.url)
     try:
         yield fb

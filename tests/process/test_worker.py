@@ -155,7 +155,7 @@ def test_a_worker_that_was_stopped_past_its_lease_cannot_acknowledge_late(site: 
     assert [line.delivery for line in site.lines("effect", 1)] == [1, 2]
     site.enqueue("plain", 5)
     site.until_ended()
-    assert site.end(first) == 0, "it lives, and works on"
+    assert site.end(first) == 0, "it runs, and goes on working"
     assert site.end(second) == 0
     site.audit()
 
@@ -171,7 +171,7 @@ def test_a_worker_that_was_stopped_past_its_lease_begins_nothing_that_others_hav
     first.send_signal(signal.SIGCONT)
     site.enqueue("quick", 50)
     site.until_ended()
-    assert site.end(first) == 0, "it lives, and works on"
+    assert site.end(first) == 0, "it runs, and goes on working"
     assert site.end(second) == 0
     late = [line for line in site.lines("start")[before:] if line.seq <= 900]
     assert late == [], "every one of these was done by then"
@@ -279,7 +279,7 @@ def test_poison_dies_of_its_own_and_innocents_live(site: Site) -> None:
     ended = {site.job(job_id).kind: site.job(job_id).state for job_id in poison}
     assert set(ended.values()) == {State.DEAD}
     deaths = len({line.pid for line in site.lines("boot")}) - 3
-    assert deaths <= 2 * len(POISON), "no more workers died than poison had lives"
+    assert deaths <= 2 * len(POISON), "no more workers died than poison had attempts"
 
 
 def test_a_dead_letter_says_how_its_process_ended(site: Site) -> None:

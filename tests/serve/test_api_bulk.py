@@ -15,7 +15,7 @@ from tests.serve.test_api_queues import died
 
 
 class Raced(MemoryStore):
-    """Somebody else is quicker by a hair, each time a dead letter is to be moved."""
+    """Another client redrives each dead letter first, at the last moment."""
 
     rivals = 1
 

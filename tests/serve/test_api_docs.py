@@ -45,7 +45,7 @@ def needs(*programs: str) -> None:
 
 
 def shows(shown: Any, came: Any, path: str = "$") -> None:
-    """What the page shows is there; "…" stands for anything, and more may come."""
+    """What the page shows is there; "…" matches anything, and more may come."""
     if shown == "…":
         return
     if isinstance(shown, dict):

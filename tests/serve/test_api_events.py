@@ -1,4 +1,4 @@
-"""`GET /events` on a real server: what is sent, to whom, from where on, and how a stream ends."""
+"""`GET /events` on a real server: what is sent, to which clients, from where on, and how a stream ends."""
 
 import json
 import socket

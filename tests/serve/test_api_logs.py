@@ -1,4 +1,5 @@
-"""Groups of a log over HTTP: owning partitions, committing in an epoch, how a group stands, reading from an instant."""
+"""Groups of a log over HTTP: owning partitions, committing in an epoch, the progress of a group, reading from an
+instant."""
 
 from forebay.core.instant import to_datetime
 from forebay.core.policy import Retained
@@ -26,10 +27,10 @@ def test_members_share_the_partitions_and_commit_in_their_epoch(site: Site, stor
     response = problem(reader.post(commit, json={"group": "g", "offset": 2, "epoch": 1}), 409, "partition-lost")
     assert (response["partition"], response["epoch"]) == (0, 1)
     problem(reader.post(commit, json={"group": "g", "offset": 2, "epoch": 0}), 422, "invalid")
-    stood = site.client(Role.VIEWER).get("/logs/events/groups").json()
-    lines = [(one["group"], one["partition"], one["position"], one["lag"], one["member"]) for one in stood["groups"]]
+    groups = site.client(Role.VIEWER).get("/logs/events/groups").json()
+    lines = [(one["group"], one["partition"], one["position"], one["lag"], one["member"]) for one in groups["groups"]]
     assert lines == [("g", 0, 1, 1, None), ("g", 1, -1, 3, None)]
-    assert stood["next"] is None
+    assert groups["next"] is None
 
 
 def test_groups_come_page_by_page(site: Site, store: Store) -> None:

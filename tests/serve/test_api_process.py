@@ -110,8 +110,10 @@ def test_sigterm_drains_what_is_under_way_and_ends_with_0(tmp_path: Path) -> Non
         stream.sendall(b'e\r\n{"kind": "a"}\n\r\n')
         got = read_until(stream, b'"line":1')
         claim = b'{"wants": [{"queue": "empty"}], "wait": 50}'
-        ask = f"Authorization: Bearer {served.key}\r\nContent-Type: application/json\r\nContent-Length: {len(claim)}"
-        poll.sendall(f"POST /claim HTTP/1.1\r\nHost: x\r\n{ask}\r\n\r\n".encode() + claim)
+        request = (
+            f"Authorization: Bearer {served.key}\r\nContent-Type: application/json\r\nContent-Length: {len(claim)}"
+        )
+        poll.sendall(f"POST /claim HTTP/1.1\r\nHost: x\r\n{request}\r\n\r\n".encode() + claim)
         for _ in range(5):
             assert client.get("/health").json() == {"status": "alive"}
         served.process.send_signal(signal.SIGTERM)
@@ -180,8 +182,8 @@ def test_a_caller_that_does_not_read_holds_up_no_other(tmp_path: Path) -> None:
         slow = []
         for _ in range(5):
             wire = served.connect()
-            ask = f"GET /jobs?limit=1000 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.key}\r\n\r\n"
-            wire.sendall(ask.encode() * 3)
+            request = f"GET /jobs?limit=1000 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.key}\r\n\r\n"
+            wire.sendall(request.encode() * 3)
             slow.append(wire)
         for number in range(20):
             assert client.post("/jobs", json={"kind": "b", "payload": number}).status_code == 202

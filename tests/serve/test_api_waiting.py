@@ -1,4 +1,4 @@
-"""Long polls for work: who waits is served in turn, who has left gets nothing, and nothing is lost on the way."""
+"""Long polls for work: waiting clients are served in turn, clients that left get nothing, and no job is lost."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from tests.serve.test_api_work import claimed, state
 def polled(
     threads: ThreadPoolExecutor, site: Site, client: httpx.Client, **more: Any
 ) -> "Future[list[dict[str, Any]]]":
-    """A long poll that stands in line when this returns."""
+    """A long poll that is in the line when this returns."""
     before = site.context.claim_polls.pollers
     future = threads.submit(claimed, client, **{"wait": 30, **more})
     while site.context.claim_polls.pollers == before:

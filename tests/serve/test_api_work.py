@@ -134,7 +134,7 @@ def test_a_fence_that_is_not_current_is_stale(site: Site, store: Store) -> None:
 
 
 def made_up(text: str) -> list[str]:
-    """What looks like a lease, more or less, and is none."""
+    """What resembles a lease, and is not one."""
     return [text[:-2] + ("AA" if text[-2:] != "AA" else "BB"), "", "x", "é", "A" * 5_000, text + "=", text[1:]]
 
 
@@ -160,7 +160,7 @@ def test_a_call_with_one_lease_of_others_is_refused_whole(any_store: Store, serv
     assert settled(theirs, {"lease": foreign["lease"], "outcome": "ack"})[0]["answer"] == "applied"
 
 
-def test_a_lease_of_a_queue_that_the_key_no_longer_reaches_is_nobodys(site: Site, store: Store) -> None:
+def test_a_lease_of_a_queue_that_the_key_no_longer_reaches_cannot_be_settled(site: Site, store: Store) -> None:
     store.enqueue([Draft("a", None, "mail")])
     [lease] = store.claim([Want("mail", 1)], "w", timedelta(seconds=30))
     key, text = mint("narrow", (Role.WORKER,), store.now(), queues=("other",))

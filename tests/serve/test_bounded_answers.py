@@ -111,7 +111,7 @@ def test_schedules_and_logs_come_in_pages(site: Site, store: Store) -> None:
         assert client.get(f"{path}?limit=1001").status_code == 422
 
 
-def test_what_happened_lately_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_happened_recently_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db")
     for _ in range(120):
         store.enqueue([Draft("k")])

@@ -15,22 +15,22 @@ ANONYMOUS = Actor("any", frozenset({Role.ADMIN}))
 
 
 class ManualTime:
-    """A clock that is turned by hand, and a question that takes `takes` of its seconds."""
+    """A clock that is turned by hand, and a measurement that takes `takes` of its seconds."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.takes = 0.0
-        self.requested = 0
+        self.measured = 0
         self.renewed = Event()
 
     def __call__(self) -> float:
         return self.now
 
-    def ask(self) -> int:
-        self.requested += 1
+    def measure(self) -> int:
+        self.measured += 1
         self.now += self.takes
         self.renewed.set()
-        return self.requested
+        return self.measured
 
 
 @pytest.fixture
@@ -41,53 +41,53 @@ def hand(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
 
 
 def test_an_answer_is_good_for_a_second(hand: ManualTime) -> None:
-    lately = CachedValue(hand.ask)
-    assert [lately.get(), lately.get()] == [1, 1]
+    cached = CachedValue(hand.measure)
+    assert [cached.get(), cached.get()] == [1, 1]
     hand.now += 1.1
-    assert lately.get() == 2
-    lately.invalidate()
-    assert lately.get() == 3
+    assert cached.get() == 2
+    cached.invalidate()
+    assert cached.get() == 3
 
 
 def test_a_slow_answer_is_renewed_while_the_old_one_is_read(hand: ManualTime) -> None:
     hand.takes = 0.5
-    lately = CachedValue(hand.ask)
-    assert lately.get() == 1
+    cached = CachedValue(hand.measure)
+    assert cached.get() == 1
     hand.now += 5
     hand.renewed.clear()
-    assert lately.get() == 1, "the cached value is returned meanwhile"
+    assert cached.get() == 1, "the cached value is returned meanwhile"
     assert hand.renewed.wait(10)
-    with lately._guard:
-        assert lately.get() == 2
+    with cached._guard:
+        assert cached.get() == 2
     hand.now += 100
-    assert lately.get() == 3, "too old to be shown"
+    assert cached.get() == 3, "too old to be shown"
 
 
 def test_an_answer_that_others_got_is_not_asked_for_again(hand: ManualTime) -> None:
     received: list[Observation[int]] = []
-    lately = CachedValue(hand.ask, lambda: received[-1] if received else None)
+    cached = CachedValue(hand.measure, lambda: received[-1] if received else None)
     received.append(Observation(70, hand.now - 0.2, 0.4))
-    assert lately.get() == 70
-    assert hand.requested == 0
-    lately.invalidate()
-    assert lately.get() == 1, "they were read before the change"
+    assert cached.get() == 70
+    assert hand.measured == 0
+    cached.invalidate()
+    assert cached.get() == 1, "they were read before the change"
     hand.now += 3
     received.append(Observation(71, hand.now, 0.4))
-    assert lately.get() == 71
-    assert hand.requested == 1
+    assert cached.get() == 71
+    assert hand.measured == 1
 
 
 def test_an_answer_that_was_under_way_during_a_change_is_no_answer(hand: ManualTime) -> None:
-    def ask() -> int:
-        if not hand.requested:
+    def measure() -> int:
+        if not hand.measured:
             hand.now += 0.1
-            lately.invalidate()
-        return hand.ask()
+            cached.invalidate()
+        return hand.measure()
 
-    lately = CachedValue(ask)
-    assert lately.get() == 1
-    assert lately.get() == 2
-    assert lately.get() == 2
+    cached = CachedValue(measure)
+    assert cached.get() == 1
+    assert cached.get() == 2
+    assert cached.get() == 2
 
 
 def test_the_first_page_shows_what_the_metrics_have_counted(store: Store, serve_on: Serving) -> None:
@@ -106,16 +106,16 @@ def test_the_first_page_shows_what_the_metrics_have_counted(store: Store, serve_
 def test_a_first_count_that_takes_long_is_not_waited_for(hand: ManualTime) -> None:
     slow = Event()
 
-    def ask() -> int:
+    def measure() -> int:
         assert slow.wait(10)
-        return hand.ask()
+        return hand.measure()
 
-    lately = CachedValue(ask)
-    assert lately.soon(0.01) is None
-    assert lately.soon(0.01) is None
+    cached = CachedValue(measure)
+    assert cached.soon(0.01) is None
+    assert cached.soon(0.01) is None
     slow.set()
-    assert lately.soon(10) == 1
-    assert hand.requested == 1
+    assert cached.soon(10) == 1
+    assert hand.measured == 1
 
 
 def test_the_overview_says_that_it_counts_and_then_shows_the_queues(

@@ -1,4 +1,5 @@
-"""What the pages show, worked out from real stores by a clock that is moved: rates, lives, causes, gates, shares."""
+"""What the pages show, worked out from real stores by a clock that is moved: rates, histories, causes, gates,
+shares."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -151,11 +151,11 @@ TABLE: Final = {
 
 
 def routes() -> Iterator[tuple[str, tuple[Role, ...] | None, bool]]:
-    """Every route of the app: its name, the roles its dependency asks for, and whether it is a page's."""
+    """Every route of the app: its name, the roles its dependency requires, and whether it is a page's."""
     app = create_app(open_store("memory://"))
     for route in iter_route_contexts(app.routes):
         needs = list(_needs(getattr(route, "dependant", None)))
-        assert len(needs) <= 1, f"{route.path} asks twice"
+        assert len(needs) <= 1, f"{route.path} has two dependencies"
         for method in sorted(route.methods or ()):
             yield (
                 f"{method} {route.path}",
@@ -258,7 +258,7 @@ class World:
                 return str(page.rsplit("/", 1)[1])
         raise AssertionError("the dry run does not end")
 
-    def ask(self, name: str, role: Role | None, queue: str) -> tuple[httpx.Response, str]:
+    def request(self, name: str, role: Role | None, queue: str) -> tuple[httpx.Response, str]:
         """The answer, and what the path names."""
         row, (_, is_page) = TABLE[name], ROUTES[name]
         method, _, path = name.partition(" ")
@@ -312,7 +312,7 @@ def test_each_role_on_its_own_and_on_a_foreign_queue(world: World, name: str, qu
     row = TABLE[name]
     wrong = []
     for role in (None, *Role):
-        answer, _ = world.ask(name, role, queue)
+        answer, _ = world.request(name, role, queue)
         if name == "POST /ui/logout" and role is not None:
             world.visitors[role] = world.logged_in(role, ("own*",))
         if row.roles is None:
@@ -332,10 +332,10 @@ def test_each_role_on_its_own_and_on_a_foreign_queue(world: World, name: str, qu
 
 @pytest.mark.parametrize("name", sorted(name for name, row in TABLE.items() if row.thing and row.foreign == 404))
 def test_what_is_foreign_looks_like_what_never_was(world: World, name: str) -> None:
-    """Only the name of what never was is written over: a job's number may stand on a page by chance."""
+    """Only the name of what never was is written over: a job's number may be on a page by chance."""
     for role in sorted(TABLE[name].roles or ()):
-        foreign, known = world.ask(name, role, FAR)
-        never, unknown = world.ask(name, role, NONE)
+        foreign, known = world.request(name, role, FAR)
+        never, unknown = world.request(name, role, NONE)
         assert foreign.status_code == never.status_code
         assert _telling(foreign) == _telling(never)
         assert foreign.text == never.text.replace(unknown, known).replace(NONE, FAR)

@@ -108,7 +108,7 @@ def test_the_board_is_whole() -> None:
     for panel in panels:
         place = panel["gridPos"]
         cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, f"{panel['title']} lies on another panel"
+        assert not cells & taken, f"{panel['title']} overlaps another panel"
         assert place["x"] + place["w"] <= 24
         taken |= cells
     assert all(target["expr"] for panel in panels for target in panel.get("targets", []))

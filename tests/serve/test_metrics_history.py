@@ -38,11 +38,11 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
 def server(store: Store) -> Metrics:
     """As a server that has just started."""
     metrics = Metrics(store)
-    look(metrics)
+    poll(metrics)
     return metrics
 
 
-def look(metrics: Metrics) -> None:
+def poll(metrics: Metrics) -> None:
     metrics.followers[""].step()
     metrics.history.step()
 
@@ -68,9 +68,9 @@ def test_steps_that_are_over_outlive_the_server(
         work(store, "mail", done, dead=1, retried=2)
         work(store, "media", 1)
         clock.advance(STEP)
-        look(first)
+        poll(first)
     clock.advance(20_000_000)
-    look(first)
+    poll(first)
     day = first.history.day(store.now(), "mail".__eq__)
     assert (day.going[-2:], day.coming[-2:], day.failing[-2:]) == ((3, 5), (6, 8), (3, 3))
     assert (day.done, day.accepted, day.failed) == (8, 14, 6)
@@ -102,9 +102,9 @@ def test_what_is_not_fully_counted_is_unknown_and_not_zero(
     assert steps(late, store, "mail") == [None, None, 2]
     assert late.history.day(store.now()).known == 1
     work(store, "mail", 4)
-    look(late)
+    poll(late)
     clock.advance(STEP)
-    look(late)
+    poll(late)
     assert steps(late, store, "mail") == [None, 2, 4]
 
 
@@ -114,10 +114,10 @@ def test_several_servers_of_a_store_count_once(store: Store, clock: ManualClock)
         work(store, "mail", done)
         clock.advance(STEP)
         for each in servers:
-            look(each)
+            poll(each)
     clock.advance(20_000_000)
     for each in servers:
-        look(each)
+        poll(each)
         assert steps(each, store, "mail", 2) == [4, 6]
     assert steps(server(store), store, "mail", 2) == [4, 6]
     (extent,) = store.extent(HISTORY_LOG)
@@ -132,9 +132,9 @@ def test_a_step_names_few_queues_and_counts_all(
     metrics = server(store)
     for number in range(10):
         work(store, f"q{number}", 1)
-    look(metrics)
+    poll(metrics)
     clock.advance(STEP)
-    look(metrics)
+    poll(metrics)
     assert steps(metrics, store, "q0", 1) == [1]
     assert metrics.history.day(store.now()).done == 10
 
@@ -142,10 +142,10 @@ def test_a_step_names_few_queues_and_counts_all(
 def test_a_day_is_all_that_is_held(store: Store, clock: ManualClock) -> None:
     metrics = server(store)
     work(store, "mail", 2)
-    look(metrics)
+    poll(metrics)
     for _ in range(STEPS + 3):
         clock.advance(STEP)
-        look(metrics)
+        poll(metrics)
     day = metrics.history.day(store.now())
     assert (day.done, day.known) == (0, STEPS)
     assert isinstance(metrics.history, RateHistory)

@@ -50,7 +50,7 @@ def scraped(client: httpx.Client) -> Series:
 
 
 def settled(site: Site) -> None:
-    """All roles have looked once after what was done last."""
+    """All roles have polled once after what was done last."""
     metrics = site.context.metrics
     while metrics.followers[""].step() < 1.0:
         pass
@@ -280,7 +280,7 @@ def test_both_writers_say_the_same(durable: Store) -> None:
 
 
 def test_a_scrape_never_asks_the_store(durable: Store, serve_on: Serving) -> None:
-    """A store that is gone does not make the scrape fail: the last look stays, and grows old."""
+    """A store that is gone does not make the scrape fail: the last poll stays, and grows old."""
     site = serve_on(durable)
     durable.enqueue([Draft("send")])
     settled(site)
@@ -325,19 +325,19 @@ def backlog(*, ready: int = 1, running: int = 0, done: int = 0, age: int = 0, un
 def test_a_queue_is_stalled_while_no_worker_claims_what_is_ready() -> None:
     stalls, second = Stalls(), 1_000_000
 
-    def look(at: int, claimed: int = 0, **facts: int) -> dict[str, float]:
+    def poll(at: int, claimed: int = 0, **facts: int) -> dict[str, float]:
         return stalls.update([backlog(age=at * second, **facts)], {"q": claimed}, at * second, at)
 
-    assert look(0) == {"q": 0}
-    assert look(20) == {"q": 20}
-    assert look(21, ready=5) == {"q": 21}, "more work is no progress"
-    assert look(22, claimed=22) == {"q": 0}, "the ledger shows a claim"
-    assert look(30, claimed=22) == {"q": 8}
-    assert look(31, claimed=22, running=1) == {"q": 0}, "one more runs"
-    assert look(40, claimed=22) == {"q": 9}, "fewer run: that is no claim"
-    assert look(41, claimed=22, done=1) == {"q": 0}
-    assert look(42, claimed=22, ready=0) == {}
-    assert look(60, claimed=22) == {"q": 0}, "it begins anew when there is work again"
+    assert poll(0) == {"q": 0}
+    assert poll(20) == {"q": 20}
+    assert poll(21, ready=5) == {"q": 21}, "more work is no progress"
+    assert poll(22, claimed=22) == {"q": 0}, "the ledger shows a claim"
+    assert poll(30, claimed=22) == {"q": 8}
+    assert poll(31, claimed=22, running=1) == {"q": 0}, "one more runs"
+    assert poll(40, claimed=22) == {"q": 9}, "fewer run: that is no claim"
+    assert poll(41, claimed=22, done=1) == {"q": 0}
+    assert poll(42, claimed=22, ready=0) == {}
+    assert poll(60, claimed=22) == {"q": 0}, "it begins anew when there is work again"
     assert stalls.update([backlog(until=9)], {}, 0, 99) == {}
 
 

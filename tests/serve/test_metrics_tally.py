@@ -196,7 +196,7 @@ def test_names_beyond_the_cap_are_counted_together() -> None:
         assert sum(row[Change.ACCEPTED] for (own, _), row in counts.items() if own == queue) == 40
 
 
-def test_kinds_that_share_a_range_are_told_apart() -> None:
+def test_kinds_that_share_a_range_are_counted_apart() -> None:
     traits = [None, Trait(kind="b"), Trait(kind="b", error_kind=ABANDONED), Trait(error_kind="Oops")]
     job_range = JobRange(Change.RETRIED, 1, 4, "q", "a", 1, 1, 0, 1, 1, 1, 5, traits)
     tally = EventTally(LabelNames())

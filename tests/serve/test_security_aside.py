@@ -1,4 +1,4 @@
-"""Secrets are looked for on the threads of the store, not on the event loop, wherever that may take long."""
+"""Secrets are searched on the threads of the store, not on the event loop, wherever that may take long."""
 
 from threading import current_thread
 from typing import Any
@@ -21,7 +21,7 @@ LARGE = {"items": [f"item {n}" for n in range(2_000)], "password": "hunter2-and-
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where secrets were looked for, by the names of threads."""
+    """Where secrets were searched, by the names of threads."""
     found: list[str] = []
 
     def spy(module: Any, name: str) -> None:

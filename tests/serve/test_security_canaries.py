@@ -1,4 +1,4 @@
-"""S8: fifty secrets go in by payloads, names, meta, errors, requests and URLs; none comes out where people look.
+"""S8: fifty secrets go in by payloads, names, meta, errors, requests and URLs; none comes out where people read.
 
 A real server, real handlers in a pool, a store in a file. Then everything that is shown is read: logs, metrics, pages,
 answers to viewers and operators, dead letters and the ledger at the terminal, the operators' log, lists of processes.
@@ -58,7 +58,7 @@ def shapes(canary: str) -> list[tuple[dict[str, Any], str]]:
 
 SHAPES = len(shapes(""))
 BY_VALUE = (0, 1, 8, 10, 14, 15, 17, 19)
-"""Shapes whose secret stands alone under a sensitive name."""
+"""Shapes whose secret is the whole value of a sensitive name."""
 
 
 class LogLines(logging.Handler):
@@ -126,7 +126,7 @@ def fed(site: Site) -> list[int]:
 
 
 def shown_over_http(site: Site, ids: list[int]) -> Iterator[tuple[str, str]]:
-    """Every way in which viewers and operators look at it."""
+    """Every way in which viewers and operators read it."""
     for role in (Role.VIEWER, Role.OPERATOR):
         client = site.client(role)
         for path in ("/jobs", "/dlq", "/queues", "/stats", "/metrics", "/health", "/ready", "/logs", "/cron"):

@@ -1,4 +1,4 @@
-"""Two tenants on one queue: neither sees, touches nor meets the other, and absent looks like forbidden (S3)."""
+"""Two tenants on one queue: neither reads nor changes the other's jobs, and absent is the same as forbidden (S3)."""
 
 from pathlib import Path
 from statistics import median

@@ -95,7 +95,8 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def secured(store: Store, serve_on: Serving, authority: Authority) -> Site:
-    """A server that asks every client for a certificate; `mailer` is a worker of the queue mail by its certificate."""
+    """A server that requires a certificate of every client; `mailer` is a worker of the queue mail by its
+    certificate."""
     certificate, key = authority.issue("server")
     settings = ServeSettings(port=0, tls_cert=certificate, tls_key=key, tls_client_ca=str(authority.file), drain=1)
     roles = Path(certificate).parent / "roles.json"

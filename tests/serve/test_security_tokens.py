@@ -113,7 +113,7 @@ def confused() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("wrong", sorted(confused()))
-def test_what_is_nearly_a_token_is_nobodys(keys: str, wrong: str) -> None:
+def test_what_is_nearly_a_token_is_refused(keys: str, wrong: str) -> None:
     tokens = TokenVerifier(rules(keys))
     assert bearer(tokens, token()) is not None
     assert bearer(tokens, confused()[wrong]) is None

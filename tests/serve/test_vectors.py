@@ -1,4 +1,4 @@
-"""Every queue prints its vector, wherever one looks at it: on the command line, over HTTP and on the dashboard."""
+"""Every queue has its vector wherever it is shown: on the command line, over HTTP and on the dashboard."""
 
 from pathlib import Path
 

@@ -58,7 +58,7 @@ class Markup(HTMLParser):
 
 
 class Visitor:
-    """Somebody with a key, before the dashboard of a site."""
+    """A browser session with a key, on the dashboard of a site."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client

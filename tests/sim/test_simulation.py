@@ -127,7 +127,7 @@ def test_nonsense_is_refused(arguments: list[str], capsys: pytest.CaptureFixture
 
 
 def test_a_late_reaper_takes_nothing_that_was_renewed() -> None:
-    """Found by seed 6: the reaper looks, the holder renews, the reaper's verdict arrives."""
+    """Found by seed 6: the reaper reads, the holder renews, the reaper's verdict arrives."""
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     store.enqueue([Draft("k", queue="q")])

@@ -1,7 +1,7 @@
 """A standalone cluster of Spark on loopback: a master, and two workers that Spark takes for two machines.
 
 They are real processes with real sockets, from the package PySpark. Executors are processes of the workers' own, which
-know nothing of the driver's Python, path or directory: what they need they get as on any cluster.
+share nothing with the driver, no Python, path or directory: what they need they get as on any cluster.
 """
 
 import json

@@ -102,10 +102,10 @@ def _first(events: pa.Table, verb: str | None) -> dict[object, int]:
 
 def findings(verdict: AuditVerdict, *outcomes: str) -> set[tuple[object, ...]]:
     return {
-        (each.check, who.seq, who.job_id, who.delivery, who.offset, who.place, who.note)
+        (each.check, offender.seq, offender.job_id, offender.delivery, offender.offset, offender.place, offender.note)
         for each in verdict.results
         if each.outcome in outcomes
-        for who in each.offenders
+        for offender in each.offenders
     }
 
 

@@ -45,7 +45,7 @@ class Round(NamedTuple):
 def grown(
     seed: int, kinds: Sequence[Callable[[PlantedStory], None]], each: int = EACH, *, id_step: int = 0
 ) -> PlantedStory:
-    """A clean history with these lies, and with what looks like some."""
+    """A clean history with these lies, and with what resembles some."""
     planted_story = clean(seed, LIVES, id_step=id_step)
     plants = [*kinds] * each + [lawful] * each
     planted_story.rng.shuffle(plants)
@@ -75,26 +75,33 @@ def faults(played: Round) -> Iterator[str]:
     verdict, planted_story = played.verdict, played.planted_story
     if verdict.answer != played.answer:
         yield f"the answer is {verdict.answer}, DuckDB's is {played.answer}"
-    named = {(each.check, who.seq, who.job_id) for each in verdict.results for who in each.offenders}
+    named = {(each.check, offender.seq, offender.job_id) for each in verdict.results for offender in each.offenders}
     named = {row for row in named if row[0] not in UNPLACED}
     yield from (f"missed: {row}" for row in sorted(planted_story.found - named, key=str))
     yield from (f"invented: {row}" for row in sorted(named - planted_story.found, key=str))
-    gaps = {who.offset for who in verdict.result("ledger_gap").offenders}
+    gaps = {offender.offset for offender in verdict.result("ledger_gap").offenders}
     if gaps != played.gaps:
         yield f"gaps at {sorted(map(str, gaps ^ played.gaps))} are missed or invented"
-    slots = Counter(str(who.note).partition(":")[0] for who in verdict.result("slot_missing").offenders)
+    slots = Counter(str(offender.note).partition(":")[0] for offender in verdict.result("slot_missing").offenders)
     if slots != Counter(planted_story.schedules) - Counter():
         yield f"slots of {slots}, not of {planted_story.schedules}"
     yield from compared(verdict, played.offenders)
 
 
 def compared(verdict: AuditVerdict, theirs: Counter[Row]) -> Iterator[str]:
-    """To the row. Seqs of checks that only know jobs are added for the reader; DuckDB has none there."""
+    """To the row. Seqs of checks that only have jobs are added for the reader; DuckDB has none there."""
     by_seq = {row[0] for row in theirs if row[1] is not None}
     ours: Counter[Row] = Counter(
-        (each.check, who.seq if each.check in by_seq else None, who.job_id, who.delivery, who.offset, who.place)
+        (
+            each.check,
+            offender.seq if each.check in by_seq else None,
+            offender.job_id,
+            offender.delivery,
+            offender.offset,
+            offender.place,
+        )
         for each in verdict.results
-        for who in each.offenders
+        for offender in each.offenders
     )
     yield from (f"DuckDB alone: {row}" for row in sorted((theirs - ours).elements(), key=str))
     yield from (f"Spark alone: {row}" for row in sorted((ours - theirs).elements(), key=str))

@@ -1,4 +1,4 @@
-"""More lies than `planted` has: each tells one thing wrongly in the receipts, the effects or the ledger, by as little
+"""More lies than `planted` has: each changes one thing in the receipts, the effects or the ledger, by as little
 as one millisecond, one delivery or one attempt, at the edges of what a number can be, or by another's fence.
 
 Like the plants, each takes jobs of its own, so hundreds of them fit into one history and cost one audit.
@@ -27,13 +27,13 @@ def _receipts_swapped(g: PlantedStory) -> None:
 
 def _given_again_a_millisecond_later(g: PlantedStory) -> None:
     life = g.life().accept().claim().ack()
-    g.story.receipt(g.story.seq(), life.first, at=life.born + MS)
+    g.story.receipt(g.story.seq(), life.first, at=life.accepted_at + MS)
     g.expect(life, "lost")
 
 
 def _given_again_at_once(g: PlantedStory) -> None:
     life = g.life().accept().claim().ack()
-    g.story.receipt(g.story.seq(), life.first, at=life.born)
+    g.story.receipt(g.story.seq(), life.first, at=life.accepted_at)
     g.expect(life, "lost")
 
 
@@ -117,7 +117,7 @@ def _effect_of_an_expired_job(g: PlantedStory) -> None:
     g.expect(g.life().accept().after(1).expire().effect(1), "unfenced_effect")
 
 
-def _effect_of_nobody(g: PlantedStory) -> None:
+def _effect_of_an_unknown_job(g: PlantedStory) -> None:
     seq, job = g.story.seq(), g.story.ids(1)
     g.story.effect(seq, job, 1, g.moment())
     g.found.add(("unexpected", seq, job))
@@ -221,7 +221,7 @@ def _redriven_when_done(g: PlantedStory) -> None:
 
 
 def _redriven_twice(g: PlantedStory) -> None:
-    life = g.life(lives=1).accept().claim().after(1).die().after(1).redrive().after(1).redrive()
+    life = g.life(max_attempts=1).accept().claim().after(1).die().after(1).redrive().after(1).redrive()
     g.expect(life.after(1).claim().after(1).ack(), "illegal")
 
 
@@ -234,11 +234,11 @@ def _expired_when_done(g: PlantedStory) -> None:
 
 
 def _discarded_when_dead(g: PlantedStory) -> None:
-    g.expect(g.life(lives=1).accept().claim().after(1).die().after(1).discard(), "ended_twice")
+    g.expect(g.life(max_attempts=1).accept().claim().after(1).die().after(1).discard(), "ended_twice")
 
 
 def _died_twice(g: PlantedStory) -> None:
-    g.expect(g.life(lives=1).accept().claim().after(1).die().after(MS).die(), "ended_twice")
+    g.expect(g.life(max_attempts=1).accept().claim().after(1).die().after(MS).die(), "ended_twice")
 
 
 def _claimed_when_expired(g: PlantedStory) -> None:
@@ -260,7 +260,7 @@ def _early_after_a_release(g: PlantedStory) -> None:
 
 
 def _early_after_a_redrive(g: PlantedStory) -> None:
-    life = g.life(lives=1).accept().claim().after(1).die().after(1).redrive(SECOND)
+    life = g.life(max_attempts=1).accept().claim().after(1).die().after(1).redrive(SECOND)
     g.expect(life.claim(at=life.due - MS).after(1).ack(), "early_claim")
 
 
@@ -310,7 +310,7 @@ def _attempt_at_its_end(g: PlantedStory) -> None:
 
 
 def _died_beyond(g: PlantedStory) -> None:
-    g.expect(g.life(lives=2).accept().claim().after(1).die(attempt=3), "too_many_attempts")
+    g.expect(g.life(max_attempts=2).accept().claim().after(1).die(attempt=3), "too_many_attempts")
 
 
 def _miscounted_after_a_release(g: PlantedStory) -> None:
@@ -389,7 +389,7 @@ def _out_of_turn_by_a_millisecond(g: PlantedStory) -> None:
 def _ran_beside(g: PlantedStory) -> None:
     """It came back from the dead while the next one of its line ran."""
     at, subject = g.moment(), Trait(subject=f"beside{len(g.found)}")
-    first, second = (Life(g.story, at, queue="lines", lives=1).accept(traits=[subject]) for _ in range(2))
+    first, second = (Life(g.story, at, queue="lines", max_attempts=1).accept(traits=[subject]) for _ in range(2))
     first.claim(at=at + MS).after(MS).die()
     second.claim(at=first.at + MS).after(SECOND).ack()
     first.after(2 * MS).redrive().claim().after(MS).ack()
@@ -398,7 +398,12 @@ def _ran_beside(g: PlantedStory) -> None:
 
 NEW: list[Callable[[PlantedStory], None]] = [
     *(_receipts_swapped, _given_again_a_millisecond_later, _given_again_at_once, _lost_at_the_edge, _copies_lost),
-    *(_receipt_of_nothing("duplicate"), _receipt_of_nothing("merged"), _sent_again_after_no_reply, _effect_of_nobody),
+    *(
+        _receipt_of_nothing("duplicate"),
+        _receipt_of_nothing("merged"),
+        _sent_again_after_no_reply,
+        _effect_of_an_unknown_job,
+    ),
     *(_effect_a_millisecond_later, _effect_beside, _foreign_effect, _effects_swapped, _effect_of_a_cancelled_job),
     *(_effect_of_delivery(number) for number in (0, -1, 2, MAX_INT)),
     *(_effect_of_an_expired_job, _undone_at_the_edge, _repeated_at_the_edge, _redelivered_at_the_edge),
@@ -421,7 +426,7 @@ KINDS: list[Callable[[PlantedStory], None]] = [*planted.KINDS, *NEW]
 
 
 def lawful(g: PlantedStory) -> None:
-    """What looks like one of them and is none: at the very moment, and the same line twice."""
+    """What resembles one of them and is none: at the very moment, and the same line twice."""
     edge = g.at_edge().claim().after(SECOND).ack()
     g.story.effects.append(g.story.effects[-1])
     g.story.receipts.append(g.story.receipts[-1])
@@ -430,7 +435,7 @@ def lawful(g: PlantedStory) -> None:
     due.claim(at=due.due).after(LEASE).claim().after(LEASE).retry(0, kind=ABANDONED).claim().after(1).ack()
     extended = g.life().accept().claim().after(MS).extend().after(LEASE).claim().after(1).ack()
     g.story.receipt(g.story.seq(), extended.first, "merged")
-    again = g.life(lives=1).accept().claim().after(1).die().after(1).redrive(SECOND)
+    again = g.life(max_attempts=1).accept().claim().after(1).die().after(1).redrive(SECOND)
     again.claim(at=again.due).after(1).ack()
     g.story.receipt(extended.seqs[0], None, "refused")
     g.story.receipt(g.story.seq(), None, "unknown")

@@ -35,7 +35,7 @@ INSTALLED: Final = Path(sys.prefix, "azurite", "node_modules", ".bin")
 _PORTS: Final = {scheme: free_port() for scheme in ("s3", "gs", "abfss")}
 _AT: Final = {scheme: f"http://{HOME}:{port}" for scheme, port in _PORTS.items()}
 _ACCOUNT: Final = "devstoreaccount1"
-_KEY: Final = base64.b64encode(b"a key that every test of this tree knows").decode()
+_KEY: Final = base64.b64encode(b"a key that every test of this tree uses").decode()
 _VERSION: Final = "2021-08-06"
 
 ENVIRONMENT: Final = {
@@ -114,7 +114,7 @@ def _azure_request() -> Request:
 
 
 def as_s3(application: Callable[..., Any]) -> Callable[..., Any]:
-    """What a client says to Google, said as to S3; and the generation of an object, which clients want to see."""
+    """What a client says to Google, said as to S3; and the generation of an object, which clients read."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         if environ.get("HTTP_X_GOOG_IF_GENERATION_MATCH") == "0":

@@ -34,7 +34,7 @@ CREATE TABLE beside AS
   SELECT l.*, p.change AS was, p.delivery AS was_delivery, p.attempt AS was_attempt, p.lease_until AS was_until,
     CASE p.change WHEN 'accepted' THEN p.due_at ELSE p.next_at END AS was_due,
     p.change IN ('acked', 'died', 'discarded', 'cancelled', 'expired', 'shed', 'purged') AS was_over,
-    (SELECT max(b.max_attempts) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n) AS lives,
+    (SELECT max(b.max_attempts) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n) AS allowed,
     p.error_kind AS was_error, (SELECT arg_max(b.lease_until, b.n) FROM life b
       WHERE b.job_id = l.job_id AND b.n < l.n AND b.lease_until IS NOT NULL) AS last_until,
     coalesce((SELECT max(coalesce(b.delivery, 0)) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n), 0) AS top
@@ -55,17 +55,17 @@ _LIFE = {
     "early_claim": """change = 'claimed' AND (event_at < due_at
         OR (was IN ('accepted', 'retried', 'released', 'redriven') AND event_at < was_due))""",
     "delivery_step": "change = 'claimed' AND was IS NOT NULL AND coalesce(delivery, 0)::BIGINT - top <> 1",
-    "too_many_attempts": "change IN ('claimed', 'died') AND attempt > lives",
+    "too_many_attempts": "change IN ('claimed', 'died') AND attempt > allowed",
     "miscounted_attempts": """change = 'claimed' AND coalesce(attempt, 0) <> CASE
         WHEN was IN ('accepted', 'redriven') THEN 1 WHEN was = 'released' THEN was_attempt
         WHEN was IN ('retried', 'claimed', 'extended') THEN coalesce(was_attempt, 0)::BIGINT + 1 END""",
-    "died_early": "change = 'died' AND attempt < lives AND NOT list_contains($dropped, coalesce(error_kind, ''))",
+    "died_early": "change = 'died' AND attempt < allowed AND NOT list_contains($dropped, coalesce(error_kind, ''))",
     "illegal": """(change IN ('cancelled', 'expired', 'shed') AND was IN ('claimed', 'extended'))
         OR (change = 'redriven' AND was IS NOT NULL AND was NOT IN ('died', 'expired', 'shed'))
         OR (change = 'purged' AND was IS NOT NULL AND (was = 'purged' OR NOT was_over))""",
 }
 
-_TOLD = """
+_RECEIPT_CHECKS = """
 SELECT 'lost', min(seq), job_id, NULL, NULL, NULL FROM r
   WHERE job_id NOT IN (SELECT job_id FROM e WHERE change = 'accepted') AND answer IN ('accepted', 'duplicate', 'merged')
   GROUP BY job_id
@@ -200,7 +200,7 @@ def oracle(
                 f"""SELECT '{check}', NULL, job_id, coalesce(delivery, 0), "offset", place FROM beside WHERE {wrong}"""
             )
             rows += db.execute(query, given).fetchall()
-        rows += [row for row in db.execute(_TOLD).fetchall() if options.drained or row[0] != "unfinished"]
+        rows += [row for row in db.execute(_RECEIPT_CHECKS).fetchall() if options.drained or row[0] != "unfinished"]
         for queue, by in options.ordered.items():
             rows += db.execute(_LINES.format(by=by), {"queue": queue}).fetchall()
         for name, every in options.schedules.items():

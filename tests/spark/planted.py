@@ -86,11 +86,11 @@ class PlantedStory:
         return pair
 
 
-def clean(seed: int, lives: int, *, id_step: int = 0, redrives: bool = True) -> PlantedStory:
-    """Lives of all sorts over an hour, a line of jobs in order, a schedule by the minute."""
+def clean(seed: int, jobs: int, *, id_step: int = 0, redrives: bool = True) -> PlantedStory:
+    """Jobs of all sorts over an hour, a line of jobs in order, a schedule by the minute."""
     rng = random.Random(seed)
     planted_story = PlantedStory(Story(id_step=id_step), rng)
-    for _ in range(lives):
+    for _ in range(jobs):
         _random_life(planted_story, redrives)
     for subject in range(5):
         at = planted_story.moment()
@@ -115,7 +115,7 @@ def clean(seed: int, lives: int, *, id_step: int = 0, redrives: bool = True) -> 
 
 def _random_life(planted_story: PlantedStory, redrives: bool) -> None:
     rng = planted_story.rng
-    life = planted_story.life(n=rng.randint(1, 4), lives=rng.randint(2, 4), delay=rng.choice([0, 0, 5 * SECOND]))
+    life = planted_story.life(n=rng.randint(1, 4), max_attempts=rng.randint(2, 4), delay=rng.choice([0, 0, 5 * SECOND]))
     tenant = rng.choice([None, "ada", "bob"])
     life.accept(traits=None if tenant is None else [Trait(tenant=tenant) for _ in life.ids])
     fate = rng.random()
@@ -137,10 +137,10 @@ def _random_life(planted_story: PlantedStory, redrives: bool) -> None:
             life.extend().after(SECOND)
         if step < 0.15:
             life.release(rng.choice([0, SECOND]))
-        elif step < 0.35 and life.attempt < life.lives:
+        elif step < 0.35 and life.attempt < life.max_attempts:
             life.retry(rng.randrange(10 * SECOND))
-        elif step < 0.4 or (life.attempt == life.lives and step < 0.5):
-            life.die("Timeout" if life.attempt == life.lives else DROPPED)
+        elif step < 0.4 or (life.attempt == life.max_attempts and step < 0.5):
+            life.die("Timeout" if life.attempt == life.max_attempts else DROPPED)
             if not redrives or rng.random() < 0.5:
                 return
             life.after(SECOND).redrive()
@@ -226,7 +226,7 @@ def _duplicated(g: PlantedStory) -> None:
 
 
 def _duplicated_unseen(g: PlantedStory) -> None:
-    """The producer knows of one, handlers saw two."""
+    """The producer has one, handlers saw two."""
     first, second = g.life().accept(), g.life().accept(receipt=False)
     second.seqs = first.seqs
     for life in (first, second):
@@ -254,7 +254,7 @@ def _redelivered(g: PlantedStory) -> None:
 
 
 def _effect_of_dead(g: PlantedStory) -> None:
-    g.expect(g.life(lives=1).accept().claim().effect(1).after(1).die(), "effect_of_dead")
+    g.expect(g.life(max_attempts=1).accept().claim().effect(1).after(1).die(), "effect_of_dead")
 
 
 def _taken_back_early(g: PlantedStory) -> None:
@@ -273,7 +273,7 @@ def _swapped(g: PlantedStory) -> None:
 
 
 def _attempt_beyond(g: PlantedStory) -> None:
-    life = g.life(lives=2).accept().claim(attempt=3).after(1).ack()
+    life = g.life(max_attempts=2).accept().claim(attempt=3).after(1).ack()
     g.expect(life, "too_many_attempts")
     g.expect(life, "miscounted_attempts")
 
@@ -333,7 +333,7 @@ def _early_claim(g: PlantedStory) -> None:
 
 
 def _early_retry(g: PlantedStory) -> None:
-    """The claim's own record lies about the due time."""
+    """The claim's own record has a wrong due time."""
     life = g.life().accept().claim().after(1).retry(SECOND)
     life.due = life.at + 5
     life.claim(at=life.at + 10).after(1).ack()
@@ -346,12 +346,12 @@ def _delivery_step(g: PlantedStory) -> None:
 
 def _delivery_again(g: PlantedStory) -> None:
     """The fence starts anew with a redrive."""
-    life = g.life(lives=1).accept().claim().after(1).die().after(1).redrive().claim(delivery=1).after(1).ack()
+    life = g.life(max_attempts=1).accept().claim().after(1).die().after(1).redrive().claim(delivery=1).after(1).ack()
     g.expect(life, "delivery_step")
 
 
 def _too_many_attempts(g: PlantedStory) -> None:
-    g.expect(g.life(lives=1).accept().claim().after(1).retry().claim().after(1).ack(), "too_many_attempts")
+    g.expect(g.life(max_attempts=1).accept().claim().after(1).retry().claim().after(1).ack(), "too_many_attempts")
 
 
 def _miscounted(g: PlantedStory) -> None:
@@ -360,7 +360,7 @@ def _miscounted(g: PlantedStory) -> None:
 
 
 def _died_early(g: PlantedStory) -> None:
-    g.expect(g.life(lives=3).accept().claim().after(1).die(), "died_early")
+    g.expect(g.life(max_attempts=3).accept().claim().after(1).die(), "died_early")
 
 
 def _cancelled_running(g: PlantedStory) -> None:
@@ -381,13 +381,13 @@ def _shed_twice(g: PlantedStory) -> None:
 
 def _copied_twice(g: PlantedStory) -> None:
     """A broker's draft that became two jobs in one of its queues."""
-    lives = [g.life(queue=queue).accept(receipt=False) for queue in ("mail", "copies", "copies")]
+    copies = [g.life(queue=queue).accept(receipt=False) for queue in ("mail", "copies", "copies")]
     seq = g.story.seq()
-    for life in lives:
+    for life in copies:
         life.seqs = [seq]
         g.story.receipt(seq, life.first)
         life.claim().ack()
-    g.expect(lives[2], "duplicated")
+    g.expect(copies[2], "duplicated")
 
 
 def _purged_alive(g: PlantedStory) -> None:
@@ -434,9 +434,9 @@ KINDS: list[Callable[[PlantedStory], None]] = [
 
 
 def planted(
-    seed: int, lives: int, each: int, kinds: Sequence[Callable[[PlantedStory], None]] = KINDS, *, id_step: int = 0
+    seed: int, jobs: int, each: int, kinds: Sequence[Callable[[PlantedStory], None]] = KINDS, *, id_step: int = 0
 ) -> PlantedStory:
-    planted_story = clean(seed, lives, id_step=id_step)
+    planted_story = clean(seed, jobs, id_step=id_step)
     for _ in range(each):
         for plant in kinds:
             plant(planted_story)

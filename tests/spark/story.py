@@ -1,4 +1,5 @@
-"""Histories by hand: lives of jobs, written step by step, mixed by time into records of the ledger and flattened.
+"""Histories by hand: jobs from acceptance to end, written step by step, mixed by time into records of the ledger and
+flattened.
 
 A `Life` is one or more neighbours that go through the same. Its verbs keep count (delivery, attempt, due time, clock)
 as a store would; a test that wants a broken life overrides what it likes. `Story` also keeps the receipts of producers
@@ -108,7 +109,8 @@ def _table(rows: Sequence[tuple[Any, ...]], schema: StructType) -> pa.Table:
 
 
 class Life:
-    """Neighbours that share their fate, from acceptance on. `seqs`: what their producer counts them by."""
+    """Jobs with consecutive ids and the same history, from acceptance on. `seqs`: what their producer counts them
+    by."""
 
     def __init__(
         self,
@@ -118,12 +120,12 @@ class Life:
         n: int = 1,
         queue: str = "mail",
         kind: str = "send",
-        lives: int = 3,
+        max_attempts: int = 3,
         delay: int = 0,
     ) -> None:
-        self.story, self.at, self.n, self.queue, self.kind, self.lives = story, at, n, queue, kind, lives
+        self.story, self.at, self.n, self.queue, self.kind, self.max_attempts = story, at, n, queue, kind, max_attempts
         self.first = story.ids(n)
-        self.born = at
+        self.accepted_at = at
         self.due = at + delay
         self.delivery = self.attempt = self.claimed = 0
         self.seqs: list[int] = []
@@ -134,8 +136,8 @@ class Life:
 
     def accept(self, *, receipt: bool = True, traits: list[Trait | None] | None = None, **fire: Any) -> "Life":
         """`fire`: name and tick of the schedule that fires it."""
-        job_range = JobRange(Change.ACCEPTED, self.first, self.n, self.queue, self.kind, max_attempts=self.lives)
-        job_range = replace(job_range, enqueued_at=self.born, due_at=self.due, traits=traits)
+        job_range = JobRange(Change.ACCEPTED, self.first, self.n, self.queue, self.kind, max_attempts=self.max_attempts)
+        job_range = replace(job_range, enqueued_at=self.accepted_at, due_at=self.due, traits=traits)
         self.story.steps.append(Step(self.at, "fire" if fire else "enqueue", job_range, **fire))
         if receipt and not fire:
             for job_id in self.ids:
@@ -206,7 +208,7 @@ class Life:
     def _leased(self, change: Change, verb: str, *, owner: str | None = None, **other: Any) -> "Life":
         """A change of a running job carries what its lease said."""
         job_range = JobRange(change, self.first, self.n, self.queue, self.kind, self.delivery, self.attempt)
-        job_range = replace(job_range, enqueued_at=self.born, due_at=self.due, claimed_at=self.claimed, **other)
+        job_range = replace(job_range, enqueued_at=self.accepted_at, due_at=self.due, claimed_at=self.claimed, **other)
         self.story.steps.append(Step(self.at, verb, job_range, owner))
         return self
 

@@ -25,7 +25,7 @@ ASKED = ("--drained", "--dropped", DROPPED, "--ordered", "lines:subject", "--ord
 
 
 def story() -> Story:
-    return clean(seed=5, lives=60).story
+    return clean(seed=5, jobs=60).story
 
 
 def shares(events: pa.Table) -> list[pa.Table]:

@@ -38,7 +38,7 @@ def test_wherever_a_history_is_cut_the_answer_is_that_of_a_whole_audit(
     spark: SparkSession, tmp_path: Path, seed: int, options: AuditOptions
 ) -> None:
     rng = random.Random(seed)
-    planted_story = clean(seed, lives=60)
+    planted_story = clean(seed, jobs=60)
     spread(planted_story, 40)
     growing = Growing(spark, tmp_path, planted_story.story.table(), *planted_story.story.evidence())
     last = growing.events["offset"][-1].as_py() + 1
@@ -59,10 +59,10 @@ def test_wherever_a_history_is_cut_the_answer_is_that_of_a_whole_audit(
     assert notes, "some of it should be worth a note"
 
 
-def spread(planted_story: PlantedStory, lives: int) -> None:
-    """Lives that take long, so that cuts go through them, with effects by several deliveries and second lives."""
-    for number in range(lives):
-        life = planted_story.life(lives=4).accept()
+def spread(planted_story: PlantedStory, jobs: int) -> None:
+    """Jobs that take long, so that cuts go through them, with effects by several deliveries and redrives."""
+    for number in range(jobs):
+        life = planted_story.life(max_attempts=4).accept()
         gap = planted_story.rng.randrange(1_800) * SECOND
         match number % 5:
             case 0:
@@ -84,12 +84,12 @@ def test_lies_of_every_kind_are_found_wherever_they_are_cut(
 ) -> None:
     played = cut_faults(spark, tmp_path, seed, before=seed > 1 or small, small=small)
     assert played.faults == []
-    assert played.kinds > 40, "too few lies are told after the cut: the round shows little"
+    assert played.kinds > 40, "too few lies are planted after the cut: the round shows little"
     assert played.straddling > 20
 
 
 def test_evidence_of_running_jobs_is_left_for_the_next_audit(spark: SparkSession, tmp_path: Path) -> None:
-    """Offsets 0 … 2 are a job that is done, 3 … 5 one that is accepted, claimed and done while the audit looks."""
+    """Offsets 0 … 2 are a job that is done, 3 … 5 one that is accepted, claimed and done while the audit reads."""
     story = Story()
     for hour in range(2):
         Life(story, START + hour * HOUR, n=5).accept().claim().after(SECOND).ack()

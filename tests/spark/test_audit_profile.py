@@ -1,4 +1,4 @@
-"""Who is a suspect: everyone but jobs whose life can break no promise, wherever the ledger begins to count."""
+"""Suspects: all jobs but those whose history can break no promise, wherever the ledger begins to count."""
 
 import random
 from collections.abc import Callable

@@ -60,7 +60,7 @@ class Pair(FailOver):
 
     def catch_up(self) -> None:
         with self.primary.client() as client:
-            # WAIT speaks of what its own connection wrote, and of all that was written before.
+            # WAIT is about what its own connection wrote, and of all that was written before.
             client.set("{forebay}:mark", 1)
             assert any(client.wait(1, 2_000) == 1 for _ in range(20)), "the replica has all of it"
 

@@ -143,7 +143,7 @@ def test_every_check_runs_by_default(spark: SparkSession) -> None:
         "_attempt_beyond": "too_many_attempts",
         "_lease_overlap": "lease_overlap",
     }
-    planted_story = clean(seed=5, lives=2, redrives=False)
+    planted_story = clean(seed=5, jobs=2, redrives=False)
     for plant in (each for each in KINDS if each.__name__ in planted):
         plant(planted_story)
     verdict = audit(*planted_story.story.frames(spark))
@@ -154,7 +154,7 @@ def test_every_check_runs_by_default(spark: SparkSession) -> None:
 
 
 def test_allowed_oddities_are_notes_and_pass(spark: SparkSession) -> None:
-    planted_story = clean(seed=5, lives=2, redrives=False)
+    planted_story = clean(seed=5, jobs=2, redrives=False)
     for plant in (each for each in KINDS if each.__name__ in {"_effect_of_dead", "_taken_back_early"}):
         plant(planted_story)
     verdict = audit(*planted_story.story.frames(spark), options=AuditOptions(dropped=frozenset({DROPPED})))
@@ -237,7 +237,7 @@ def test_a_record_that_lost_its_last_places_is_a_gap_if_records_have_sizes(frame
     assert survey(before).ragged == 0, "events of records without it are read unchanged"
     both = before.unionByName(short)
     assert distinct_events(both).filter("place = 0").count() == survey(both).records
-    assert conflicts(both).isEmpty(), "a copy that does not know the size is a copy"
+    assert conflicts(both).isEmpty(), "a copy without the size is a copy"
 
 
 def test_the_text_names_offenders(spark: SparkSession) -> None:
@@ -265,8 +265,8 @@ def test_words_hold_ids_at_their_edges(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"from_offset": -1}, "from_offset: -1 is no offset"),
-        ({"coverage": 1.5}, "coverage: 1.5 is no share"),
+        ({"from_offset": -1}, "from_offset: -1 is not an offset"),
+        ({"coverage": 1.5}, "coverage: 1.5 is not a fraction"),
         ({"ordered": {"q": "color"}}, "ordered: queue 'q' by 'color'"),
         ({"schedules": {"s": timedelta(0)}}, "schedules: 's' every 0:00:00"),
     ],

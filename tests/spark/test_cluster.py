@@ -85,7 +85,8 @@ def note(seq, job, delivery):
 
 
 def test_a_burst_and_its_proof_on_a_cluster_that_has_only_java(cluster: Cluster, tmp_path: Path) -> None:
-    """The app is a module and a package of the working directory. Nobody has said which Python the executors run."""
+    """The app is a module and a package of the working directory. No setting names the Python that the executors
+    run."""
     url = f"sqlite:///{tmp_path}/forebay.db"
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "app_lines").mkdir()

@@ -114,7 +114,7 @@ def test_jobs_are_made_into_a_store_or_into_files(run: Run, spark: SparkSession,
         (("audit", "--lake", "x", "--ordered", "mail"), 2, "write QUEUE:subject"),
         (("audit", "--lake", "x", "--schedule", "nightly"), 2, "write NAME=LENGTH"),
         (("gen", "--jobs", "0", "--to", "x"), 2, "is not a number of at least 1"),
-        (("gen", "--jobs", "5", "--to", "x", "--write-id", "a"), 2, "it is for stores"),
+        (("gen", "--jobs", "5", "--to", "x", "--write-id", "a"), 2, "it applies to stores only"),
         (("worker", "app:fb", "--tasks", "2"), 2, "--on-spark"),
     ],
 )

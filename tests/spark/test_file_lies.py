@@ -97,7 +97,7 @@ SEEN: dict[Lie, tuple[int, str]] = {
 
 
 def a_lake(place: Path, seed: int) -> tuple[Lake, pa.Table, pa.Table]:
-    story = clean(seed, lives=40).story
+    story = clean(seed, jobs=40).story
     lake = Lake.of(place / "lake", STORE)
     events = story.table()
     files = [file for part in shares(events) for file in write_files(lake, "events", part)]

@@ -36,10 +36,10 @@ def test_the_mix_of_a_busy_day(spark: SparkSession) -> None:
 
 def test_a_store_is_seeded_once(spark: SparkSession, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    heard: list[Seeded] = []
+    reports: list[Seeded] = []
     made = jobs(spark, 5_000, 7).repartition(2, "seq").sortWithinPartitions("seq")
     for _ in range(2):
-        assert seed_store(made, url, write_id="seed-7", progress=heard.append).jobs == 5_000
+        assert seed_store(made, url, write_id="seed-7", progress=reports.append).jobs == 5_000
     with opened(url) as store:
         found = every_job(store)
     assert sorted(job.payload["seq"] for job in found) == list(range(5_000))
@@ -48,7 +48,7 @@ def test_a_store_is_seeded_once(spark: SparkSession, tmp_path: Path) -> None:
     assert {job.max_attempts for job in found if job.kind != "poison"} == {
         QueueSpec(name="default").routing.max_attempts
     }
-    assert all(0 <= seeded.jobs <= 5_000 for seeded in heard)
+    assert all(0 <= seeded.jobs <= 5_000 for seeded in reports)
 
 
 def test_an_invalid_count_is_refused(spark: SparkSession) -> None:

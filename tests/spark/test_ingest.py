@@ -70,7 +70,7 @@ def test_rows_with_keys_gates_and_bounds_are_ingested_alike(store: Any) -> None:
     assert store.ingested("a") == ONE, "what was refused has not moved the source"
     assert store.ingest("a", ONE, TWO, drafts(1_500, queue="line", subject="s")) == Tally(1_500)
     assert len(every_job(store)) == 1_502
-    assert len(store.claim([Want("line", 10)], "w", timedelta(seconds=5))) == 1, "they stand in line"
+    assert len(store.claim([Want("line", 10)], "w", timedelta(seconds=5))) == 1, "they are in line"
 
 
 def test_of_two_concurrent_ingests_one_succeeds(store: Any) -> None:
@@ -92,7 +92,7 @@ def test_a_dead_job_is_replaced_in_one_step(store: Any) -> None:
     store.settle([(lease, DeadLetter(Failure("E"))) for lease in leases])
     new, none, alive = store.replace_dead([(ids[0], Draft("k", "new")), (10**12, Draft("k")), (ids[2], Draft("k"))])
     assert none is None
-    assert alive is None, "a job that lives is left alone"
+    assert alive is None, "a job that has not ended is left alone"
     assert store.get([ids[0]]) == [None]
     assert store.get([new.id])[0].payload == "new"
     assert store.replace_dead([(ids[0], Draft("k", "new"))]) == [None]

@@ -1,4 +1,4 @@
-"""At rest, what a server tells Prometheus equals what the audit's tables count on the same ledger (I15)."""
+"""At rest, what a server exposes to Prometheus equals what the audit's tables count on the same ledger (I15)."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/guides/lake.md, the example and the notebook, run as they stand, in the session of all tests."""
+"""docs/guides/lake.md, the example and the notebook, run as written, in the session of all tests."""
 
 import ast
 import json

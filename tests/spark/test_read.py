@@ -68,7 +68,7 @@ def test_options_choose_and_filters_of_one_query_stay_with_it(spark: SparkSessio
     assert read(spark, url, queue="late").count() == 4
     with opened(url) as store:
         store.enqueue([Draft("k", queue="late")])
-    assert df.count() == len(whole) + 1, "the same DataFrame sees what is new"
+    assert df.count() == len(whole) + 1, "the same DataFrame reads what is new"
 
 
 def test_pushdown_filters_in_the_store(spark: SparkSession, url: str) -> None:
@@ -129,7 +129,10 @@ def test_a_log_is_read_whole(spark: SparkSession, url: str) -> None:
         ({"partitions": "many"}, "option partitions: 'many' is not a number in 1 … 10000"),
         ({"on_gap": "shrug"}, "option on_gap: 'shrug' is not one of its values; use fail or skip"),
         ({"url": "memory://"}, "a memory store exists in one process"),
-        ({"state": "lost"}, "option state: 'lost' cannot be chosen of jobs; read jobs, with waiting, ready, running"),
+        (
+            {"state": "lost"},
+            "option state: 'lost' is not a state of table jobs; read jobs, with waiting, ready, running",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(

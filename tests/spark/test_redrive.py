@@ -51,7 +51,7 @@ def test_a_filtered_and_patched_set_is_redriven_once(spark: SparkSession, url: s
     chosen = patched(letters(spark, url).filter("id <= 20")).cache()
     assert chosen.count() == 20
     assert redrive(chosen, url) == RedriveCommit(redriven=13, replaced=7)
-    assert redrive(chosen, url) == RedriveCommit(gone=20), "what lives again is left alone"
+    assert redrive(chosen, url) == RedriveCommit(gone=20), "jobs that were redriven are skipped"
     chosen.unpersist()
     with opened(url) as store:
         jobs = every_job(store)

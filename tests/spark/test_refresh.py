@@ -50,7 +50,7 @@ def test_files_of_a_table_that_tasks_wrote_do_not_share_ids(
     """Else a few new events would touch a third of a large table."""
     monkeypatch.setattr(module, "MAX_TABLE_ROWS", 5)
     monkeypatch.setattr(module, "_MAX_FEW", 0)
-    events = clean(seed=3, lives=60).story.table()
+    events = clean(seed=3, jobs=60).story.table()
     lake = Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")
     brought(spark, lake, events, 1 + pc.max(events["offset"]).as_py())
     for name in ("jobs", "attempts"):

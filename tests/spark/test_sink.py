@@ -228,7 +228,7 @@ def test_an_attempt_in_the_same_partitions_continues_when_the_started_ones_are_c
     assert share_of(url, batches(list(range(100, 130))), PartitionAttempt("w", 1, 7, AGAIN)).taken > 0
     assert seqs(url) == Counter([*range(5), *range(100, 130), *range(200, 230)])
     assert before < 60
-    assert share_of(url, batches([1]), PartitionAttempt("w", 0, 8, TRY)).taken == 1, "the next batch asks nobody"
+    assert share_of(url, batches([1]), PartitionAttempt("w", 0, 8, TRY)).taken == 1, "the next batch reads no store"
 
 
 def test_a_full_queue_is_waited_for_and_then_an_error(url: str) -> None:

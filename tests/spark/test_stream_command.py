@@ -90,7 +90,7 @@ def test_a_stream_follows_until_a_signal_and_a_second_start_continues(
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_a_service_that_is_stopped_leaves_a_whole_lake(url: str, tmp_path: Path, whole_group: bool) -> None:
-    """A service manager tells every process of a service to end, Java too; a terminal's ctrl-c likewise."""
+    """A service manager signals every process of a service to end, Java too; a terminal's ctrl-c likewise."""
     lake = Lake.of(tmp_path / "lake", url)
     words = ["pipeline", "stream", "--lake", lake.uri, "--store", url, "--every", "200ms"]
     environment = {**os.environ, "PYTHONPATH": str(SRC), "PYSPARK_SUBMIT_ARGS": SMALL_DATA}

@@ -39,8 +39,8 @@ def events(spark: SparkSession) -> DataFrame:
     twice = Life(story, NOON, delay=10 * SECOND).accept(traits=[Trait(tenant="ada", key="k", priority=4)])
     twice.claim().after(SECOND).retry(5 * SECOND).claim().after(SECOND).release(SECOND)
     twice.claim().after(LEASE - SECOND).extend().after(SECOND).ack()
-    Life(story, NOON, lives=1).accept().claim().after(SECOND).die("Broken", "pipe 7")
-    again = Life(story, NOON, lives=1).accept().claim().after(SECOND).die("Broken", "pipe 8").after(MINUTE)
+    Life(story, NOON, max_attempts=1).accept().claim().after(SECOND).die("Broken", "pipe 7")
+    again = Life(story, NOON, max_attempts=1).accept().claim().after(SECOND).die("Broken", "pipe 8").after(MINUTE)
     again.redrive()
     Life(story, NOON).accept().after(SECOND).cancel()
     Life(story, NOON + 5, queue="cron").accept(name="tick", tick=NOON).claim()
@@ -112,8 +112,10 @@ def test_redeliveries(events: DataFrame) -> None:
 def test_dead_letters_are_grouped_by_what_went_wrong(spark: SparkSession) -> None:
     story = Story()
     for number in range(12):
-        Life(story, NOON + number, lives=1).accept().claim().after(SECOND).die("Broken", f"row {number} of 'a{number}'")
-    Life(story, NOON, lives=1).accept().claim().after(SECOND).die("Other", "row 1 of 'a'")
+        Life(story, NOON + number, max_attempts=1).accept().claim().after(SECOND).die(
+            "Broken", f"row {number} of 'a{number}'"
+        )
+    Life(story, NOON, max_attempts=1).accept().claim().after(SECOND).die("Other", "row 1 of 'a'")
     Life(story, NOON).accept().after(SECOND).expire()
     rows = rows_of(TABLES["dead_letters"].build(events_of(spark, story)), "error_kind")
     names = ("error_kind", "message", "deaths", "example")

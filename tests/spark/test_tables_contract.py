@@ -19,7 +19,7 @@ EVERY = {**TABLES, **VIEWS}
 
 @pytest.fixture(scope="module")
 def events(spark: SparkSession) -> Iterator[DataFrame]:
-    frame, _, _ = clean(seed=5, lives=120).story.frames(spark)
+    frame, _, _ = clean(seed=5, jobs=120).story.frames(spark)
     yield frame.cache()
     frame.unpersist()
 

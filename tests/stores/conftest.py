@@ -1,7 +1,7 @@
 """A Postgres database with our tables for the tests of stores: made once for a worker of xdist, empty for each test.
 
 `tables` is that database. `cleared_url` is its URL when every table is empty and ids start anew, which takes a
-millisecond: a fresh copy of a database takes a hundred, a TRUNCATE thirty. Whoever changes the schema itself takes
+millisecond: a fresh copy of a database takes a hundred, a TRUNCATE thirty. A test that changes the schema itself takes
 `postgres_url` instead.
 
 `begin(spec)` begins a world for a story, on each store in turn; see `tests/stores/world.py`.

@@ -199,7 +199,7 @@ BY = {
         ("tenant", {"routing": Routing(dead=DeadLetters(limit=5))}, "a number of dead letters"),
         ("id", {"eligibility": InOrder(per="tenant")}, "InOrder orders each tenant"),
         ("tenant", {"retention": Retained(2)}, "a log has partitions of its own"),
-        ("tenant", {"routing": Routing(dead=DeadLetters(queue="graves"))}, "does not live in a, b"),
+        ("tenant", {"routing": Routing(dead=DeadLetters(queue="graves"))}, "is not in a, b"),
     ],
 )
 def test_a_promise_that_partitions_cannot_keep_is_refused(

@@ -258,7 +258,7 @@ class NoKeys(MemoryStore):
 
 
 class CheckThenInsert(MemoryStore):
-    """Looks for the key first and inserts later, in two steps; everyone looks before anyone inserts."""
+    """Reads the key first and inserts later, in two steps; all calls read before any inserts."""
 
     def __init__(self, clock: Clock | None) -> None:
         super().__init__(clock=clock)

@@ -26,7 +26,7 @@ def fb(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Forebay]:
     app.close()
 
 
-def lived(store: Store, count: int) -> None:
+def finish_jobs(store: Store, count: int) -> None:
     """So many jobs of two kinds, from their acceptance to their end."""
     store.enqueue([Draft("ab"[n % 2], n, "mail") for n in range(count)])
     store.settle([(lease, Ack()) for lease in store.claim([Want("mail", count)], "w", seconds(60))])
@@ -37,7 +37,7 @@ def every(fb: Forebay) -> list[Event]:
 
 
 def test_each_job_of_each_record_is_one_event(fb: Forebay) -> None:
-    lived(fb.store, 50)
+    finish_jobs(fb.store, 50)
     seen = every(fb)
     for change in ("accepted", "claimed", "acked"):
         assert [(each.job_id, each.kind) for each in seen if each.change == change] == [
@@ -47,7 +47,7 @@ def test_each_job_of_each_record_is_one_event(fb: Forebay) -> None:
 
 
 def test_a_reader_continues_behind_any_event(fb: Forebay) -> None:
-    lived(fb.store, 20)
+    finish_jobs(fb.store, 20)
     seen = every(fb)
     for place, event in enumerate(seen):
         assert list(fb.events(since=event.id, follow=False)) == seen[place + 1 :]
@@ -58,7 +58,7 @@ def test_a_reader_continues_behind_any_event(fb: Forebay) -> None:
 
 def test_a_filter_skips_and_still_moves_on(fb: Forebay) -> None:
     for _ in range(30):
-        lived(fb.store, 10)
+        finish_jobs(fb.store, 10)
     seen = every(fb)
     acked = list(fb.events(changes="acked", kinds="b", since="start", follow=False))
     assert acked == [each for each in seen if each.change == "acked" and each.kind == "b"]
@@ -69,7 +69,7 @@ def test_a_filter_skips_and_still_moves_on(fb: Forebay) -> None:
 
 
 def test_pieces_of_any_size_are_the_whole(fb: Forebay) -> None:
-    lived(fb.store, 37)
+    finish_jobs(fb.store, 37)
     seen = every(fb)
     for size in (1, 2, 7, 1_000):
         reader, found = EventReader(fb.store, EventFilter(), "start"), []
@@ -97,7 +97,7 @@ def test_new_events_reach_a_thread_and_a_coroutine_that_wait(fb: Forebay) -> Non
 
     thread = Thread(target=follow)
     thread.start()
-    lived(fb.store, 1)
+    finish_jobs(fb.store, 1)
     thread.join(30)
     assert [each.change for each in found] == ["accepted", "claimed", "acked"]
     assert asyncio.run(follow_async()) == ["accepted", "claimed", "acked"]
@@ -113,9 +113,9 @@ def test_a_stream_is_closed_from_another_thread(fb: Forebay) -> None:
 
 
 def test_a_trimmed_position_is_an_error_that_names_the_first_record(fb: Forebay) -> None:
-    lived(fb.store, 3)
+    finish_jobs(fb.store, 3)
     fb.store.put_ledger_rule(LedgerRule(keep=0))
-    lived(fb.store, 3)
+    finish_jobs(fb.store, 3)
     while fb.store.trim_ledger(1_000):
         pass
     with pytest.raises(OffsetGone) as gone:
@@ -161,7 +161,7 @@ class Flaky:
 def test_a_failed_read_loses_nothing_that_was_read_before(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db")
     for _ in range(60):
-        lived(store, 1)
+        finish_jobs(store, 1)
     flaky = Flaky(store)
     reader = EventReader(flaky, EventFilter(), "start")  # type: ignore[arg-type]
     found = reader.read()

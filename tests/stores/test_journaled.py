@@ -80,7 +80,7 @@ def test_a_journal_of_an_earlier_version_is_refused_by_name() -> None:
     journal.sync(journal.append(bytes([VERSION - 1]) + encode_entry(ChangeSet(1))[1:]))
     journal.close()
     output = (
-        f"record 1 is sound but not understood: entry of version {VERSION - 1}, this reader knows version {VERSION}"
+        f"record 1 is sound but not understood: entry of version {VERSION - 1}, this reader supports version {VERSION}"
     )
     with pytest.raises(StoreFailed, match=output):
         open_journaled(DIRECTORY, disk=disk.kill())
@@ -142,7 +142,7 @@ def test_a_thousand_large_jobs_and_log_entries_are_compacted() -> None:
 
 
 class BusyDisk(MemoryDisk):
-    """Somebody enqueues whenever a compaction has written a piece of its files."""
+    """Enqueues a job whenever a compaction has written a piece of its files."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity=capacity)
@@ -249,7 +249,7 @@ def test_live_work_goes_on_while_the_log_is_compacted(tmp_path: Path) -> None:
         for _ in range(3):
             before = rounds[0]
             recorder(store).compact()
-            assert rounds[0] > before, "the store stood still"
+            assert rounds[0] > before, "the store blocked"
     finally:
         stop.set()
         worker.join()

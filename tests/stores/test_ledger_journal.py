@@ -299,7 +299,7 @@ def test_a_store_that_keeps_no_ledger_says_so(tmp_path: Path) -> None:
         with pytest.raises(Invalid, match=r"store URL: .+; .+"):
             open_ledger(url)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(Unsupported, match="memory:// cannot do a ledger; give it a directory"):
+    with pytest.raises(Unsupported, match="memory:// does not support a ledger; give it a directory"):
         open_store("memory://").put_ledger_rule(LedgerRule())
 
 

@@ -2,7 +2,7 @@
 
 Without one, a crash is a replay of the ledger, every second time through an image of the facts. With one, it is a power
 cut that keeps only what was synced, every second time after a compaction. How many histories are tried is the
-Hypothesis profile's say (`tests/conftest.py`); how a failure is replayed stands in `forebay_proof.model.machine`.
+Hypothesis profile's say (`tests/conftest.py`); how a failure is replayed is in `forebay_proof.model.machine`.
 """
 
 from collections.abc import Mapping

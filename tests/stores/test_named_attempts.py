@@ -49,7 +49,7 @@ def test_work_crash_after_the_effect_and_stuck_in_flight(begin: Begin) -> None:
     [again] = world.claim()
     assert (again.job.id, again.job.delivery, again.job.suspect) == (job_id, 2, True)
     charge(again)
-    assert world.done([crashed]) == [Settled.STALE], "the fence knows the late one"
+    assert world.done([crashed]) == [Settled.STALE], "the fence refuses the late one"
     assert world.done([again]) == [Settled.APPLIED]
     assert (charged, world.backlog().depth) == (1, 0)
 
@@ -136,7 +136,7 @@ def test_retry_of_what_cannot_succeed_and_effects_twice(begin: Begin) -> None:
     hopeless, unlucky = world.send(Draft("no-such-address"), Draft("flaky"))
     first, second = world.claim(2)
     world.settle([first], Dropped(BOOM))
-    assert world.state(hopeless) is State.DEAD, "the handler knows better: dead at once"
+    assert world.state(hopeless) is State.DEAD, "the handler gave it up: dead at once"
     runs = 1
     world.settle([second], Failed(BOOM))
     world.clock.advance(HOUR)
@@ -144,7 +144,7 @@ def test_retry_of_what_cannot_succeed_and_effects_twice(begin: Begin) -> None:
         runs += 1
         world.settle(leases, Failed(BOOM))
         world.clock.advance(HOUR)
-    assert (runs, world.state(unlucky)) == (8, State.DEAD), "eight lives, exactly"
+    assert (runs, world.state(unlucky)) == (8, State.DEAD), "eight attempts, exactly"
 
     world.send(Draft("slow"))
     [late] = world.claim()
@@ -152,7 +152,7 @@ def test_retry_of_what_cannot_succeed_and_effects_twice(begin: Begin) -> None:
     world.clock.advance(HOUR)
     [current] = world.claim()
     fences = {late.fence, current.fence}
-    assert len(fences) == 2, "the effect can tell the two runs apart"
+    assert len(fences) == 2, "the effect can distinguish the two runs"
     assert world.done([late]) == [Settled.STALE]
     assert world.done([current]) == [Settled.APPLIED]
 
@@ -173,7 +173,9 @@ def test_dead_letter_a_second_backlog_and_no_way_back(begin: Begin) -> None:
     [job_id, *_] = world.send(*[Draft("mail", {"card": "4111 1111"})] * 50)
     world.settle(world.claim(50), Failed(Failure("Unreadable", "no such field: amount")))
     own, dead = world.backlog(), world.backlog("graves")
-    assert (own.depth, own.dead, dead.dead) == (0, 0, 50), "one try each; they lie elsewhere, where the backlog shows"
+    assert (own.depth, own.dead, dead.dead) == (0, 0, 50), (
+        "one attempt each; they are in the other queue, as the backlog shows"
+    )
     [job] = world.store.get([job_id])
     assert job is not None
     assert "4111" not in repr(job.errors), "the error is kept, the payload is not copied into it"

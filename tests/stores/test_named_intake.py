@@ -171,7 +171,7 @@ def test_waitlist_overbooking_stale_promotion_and_waiting_for_ever(begin: Begin)
     welcome = [door.has_room() for _ in range(3)]
     for _ in filter(None, welcome):
         door.inside += 1
-    assert door.inside > door.slots, "three look before the first one enters: overbooked"
+    assert door.inside > door.slots, "three read before the first one enters: overbooked"
     immediate = begin(replace(WAITLIST("q"), eligibility=Immediate()))
     immediate.send(*[Draft("guest")] * 5)
     assert len(immediate.claim(10)) == 5, "without a gate every job is claimed"
@@ -183,7 +183,7 @@ def test_waitlist_overbooking_stale_promotion_and_waiting_for_ever(begin: Begin)
     world.store.set_gate(condition_gate("capacity"), 2)
     admitted = world.claim(10)
     assert payloads(admitted) == ["urgent", "soon"], "as many as there are slots, the most urgent first"
-    assert expired(world, stale), "who left in the meantime is not promoted"
+    assert expired(world, stale), "a job that expired in the meantime is not promoted"
     assert world.claim(10) == []
     world.done(admitted[:1])
     assert payloads(world.claim(10)) == ["calm"], "a slot that is freed goes to the next"
@@ -210,7 +210,7 @@ def test_waitlist_a_release_lets_in_by_name_and_never_the_stale(begin: Begin) ->
     assert payloads(world.claim(10)) == ["soon"], "beside it, capacity promotes as it did"
     assert world.store.release("capacity", 10) == 1
     assert [lease.job.id for lease in world.claim(10)] == [calm], "no other job is left"
-    assert world.store.release("capacity", 10) == 0, "and nothing is saved up for who comes later"
+    assert world.store.release("capacity", 10) == 0, "and nothing is saved up for later jobs"
     world.send(Draft("guest"))
     assert world.claim(10) == []
 

@@ -34,7 +34,7 @@ def test_fifo_head_of_line_blocking_and_order_under_parallelism(begin: Begin) ->
     assert payloads([a1, b1]) == ["a1", "b1"], "one of each subject at a time, side by side"
     world.done([b1])
     world.settle([a1], Failed(BOOM), lambda: 0.9)
-    assert world.claim(10) == [], "a failed head still stands before its own subject"
+    assert world.claim(10) == [], "a failed head still blocks its own subject"
     world.clock.advance(HOUR)
     [a1] = world.claim(10)
     world.reap()
@@ -153,7 +153,7 @@ def test_coalescing_a_wrong_key_is_reported_to_the_producer(begin: Begin) -> Non
     world = begin(COALESCING("q"))
     too_coarse = [Draft("reindex", page, queue="q", subject="the whole site") for page in ("home", "about")]
     receipts = world.store.enqueue(too_coarse)
-    assert [receipt.merged for receipt in receipts] == [False, True], "`home` is gone, and its producer could know"
+    assert [receipt.merged for receipt in receipts] == [False, True], "`home` is gone, and its producer has that answer"
     [about] = world.claim(10)
     assert about.job.payload == "about"
     world.done([about])
@@ -162,7 +162,7 @@ def test_coalescing_a_wrong_key_is_reported_to_the_producer(begin: Begin) -> Non
 
 
 def edited(world: World, edits: int) -> list[object]:
-    """Somebody types: an edit a second, and an eager worker. What was run until it has been quiet for a minute."""
+    """An edit a second, and a worker that claims at once. What was run until no edit came for a minute."""
     runs: list[object] = []
     for second in range(edits + 60):
         if second < edits:
@@ -181,4 +181,4 @@ def test_coalescing_waits_for_quiet_and_not_for_ever(begin: Begin) -> None:
     assert edited(debounced, 30) == [29], "one run, five seconds after the last edit"
 
     bounded = begin(replace(COALESCING("q"), merge=LatestWins(quiet=seconds(5), at_most=seconds(10))))
-    assert edited(bounded, 30) == [10, 21, 29], "who never pauses is saved all the same"
+    assert edited(bounded, 30) == [10, 21, 29], "edits without a pause are saved all the same"

@@ -253,7 +253,7 @@ def test_a_part_whose_commit_is_cut_off_is_in_exactly_once(
 def test_a_commit_that_stays_open_for_long_is_found_out_by_its_token(
     cleared_url: str, postgres: PostgresServer, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has committed and is out of reach, for longer than one call asks what became of it."""
+    """The server has committed and is out of reach, for longer than one call polls its outcome."""
     monkeypatch.setattr(connection_pool, "CERTAIN_SECONDS", 0.0)
     monkeypatch.setattr(bulk, "_PAUSE_FIRST", 0.4)
     with Proxy(postgres.host, postgres.port) as proxy, ThreadPoolExecutor(1) as threads:

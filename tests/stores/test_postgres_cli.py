@@ -55,17 +55,17 @@ def sound_url(sound: PostgresServer) -> Iterator[str]:
     sound.drop_database(url)
 
 
-def ask(url: str, statement: str) -> list[tuple[Any, ...]]:
+def query(url: str, statement: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 
 def has_schema(url: str) -> bool:
-    return ask(url, "SELECT to_regnamespace('forebay') IS NOT NULL") == [(True,)]
+    return query(url, "SELECT to_regnamespace('forebay') IS NOT NULL") == [(True,)]
 
 
-def know(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
+def with_migrations(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
     """This program has more migrations than its files say."""
     known = (*migrations(), *more)
     for module in (migrate, health):
@@ -114,7 +114,7 @@ def test_a_dry_run_changes_nothing_and_answers_by_its_exit_code(run: Run, postgr
 def test_phases_are_applied_one_by_one_and_in_order(
     run: Run, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    know(monkeypatch, LATER, MORE)
+    with_migrations(monkeypatch, LATER, MORE)
     blocked = run("migrate", postgres_url, "--phase", "post")
     assert blocked.code == 1
     assert "apply that first" in blocked.err
@@ -134,7 +134,7 @@ def test_phases_are_applied_one_by_one_and_in_order(
 
 def test_a_migration_that_fails_leaves_nothing(run: Run, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Migration(len(migrations()) + 1, "9001_broken.pre.sql", "CREATE TABLE forebay.fine (); SELECT nonsense")
-    know(monkeypatch, broken)
+    with_migrations(monkeypatch, broken)
     answer = run("migrate", postgres_url)
     assert answer.code == 3
     assert "nonsense" in answer.err
@@ -152,7 +152,7 @@ def test_a_command_that_looks_makes_nothing(run: Run, postgres_url: str) -> None
 
 def test_an_older_schema_names_the_way_out(run: Run, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run("migrate", postgres_url)
-    know(monkeypatch, newer())
+    with_migrations(monkeypatch, newer())
     answer = run("ls", postgres_url)
     assert answer.code == 3
     assert "9001_newer.pre.sql" in answer.err
@@ -168,7 +168,7 @@ def newer() -> Migration:
 
 def test_a_newer_schema_is_refused_and_left_alone(run: Run, postgres_url: str) -> None:
     run("migrate", postgres_url)
-    ask(postgres_url, "INSERT INTO forebay.migration VALUES (999, '0999_future.pre.sql', 'x')")
+    query(postgres_url, "INSERT INTO forebay.migration VALUES (999, '0999_future.pre.sql', 'x')")
     for command in ("migrate", "ls"):
         answer = run(command, postgres_url)
         assert answer.code == 3
@@ -218,10 +218,10 @@ def test_what_is_no_url_is_said_so(run: Run) -> None:
 
 def test_a_user_without_the_right_to_create_tables_is_refused(run: Run, sound: PostgresServer) -> None:
     url = sound.create_database()
-    ask(url, "CREATE ROLE clerk LOGIN PASSWORD 'clerks-own'")
+    query(url, "CREATE ROLE clerk LOGIN PASSWORD 'clerks-own'")
     parts = urlsplit(url)
     answer = run("migrate", parts._replace(netloc=f"clerk:clerks-own@{sound.host}:{sound.port}").geturl())
-    ask(url, "DROP ROLE clerk")
+    query(url, "DROP ROLE clerk")
     assert answer.code == 3
     assert "permission denied" in answer.err
 
@@ -234,11 +234,11 @@ def test_a_sound_server_is_well(run: Run, sound_url: str) -> None:
     checks = [line.split()[1] for line in lines]
     assert checks[:7] == ["versions", "server", "durable", "held", "vacuum", "sessions", "notifies"]
     assert {"opens", "writable", "clock", "schema"} <= set(checks)
-    assert ask(sound_url, "SELECT count(*) FROM forebay.gate_limit") == [(0,)]
+    assert query(sound_url, "SELECT count(*) FROM forebay.gate_limit") == [(0,)]
 
 
 def test_commits_that_a_crash_could_take_back_are_found(run: Run, sound_url: str) -> None:
-    ask(sound_url, f"ALTER DATABASE {database_of(sound_url)} SET synchronous_commit = off")
+    query(sound_url, f"ALTER DATABASE {database_of(sound_url)} SET synchronous_commit = off")
     durable = found(run, sound_url)["durable"]
     assert durable["status"] == "warn"
     assert "synchronous_commit is off" in durable["fact"]
@@ -269,29 +269,29 @@ def test_a_prepared_transaction_that_was_forgotten_is_named(
     run: Run, sound_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "HELD_SECONDS", 0.0)
-    ask(sound_url, "BEGIN; INSERT INTO forebay.gate_limit VALUES ('a', 1); PREPARE TRANSACTION 'left behind'")
+    query(sound_url, "BEGIN; INSERT INTO forebay.gate_limit VALUES ('a', 1); PREPARE TRANSACTION 'left behind'")
     try:
         held = found(run, sound_url)["held"]
     finally:
-        ask(sound_url, "ROLLBACK PREPARED 'left behind'")
+        query(sound_url, "ROLLBACK PREPARED 'left behind'")
     assert "'left behind'" in held["fact"]
     assert "ROLLBACK PREPARED 'left behind'" in held["remedy"]
 
 
 def test_a_key_that_may_not_see_others_is_refused(run: Run, sound: PostgresServer, sound_url: str) -> None:
-    ask(sound_url, "CREATE ROLE clerk LOGIN PASSWORD 'clerks-own'; GRANT USAGE ON SCHEMA forebay TO clerk")
-    ask(sound_url, "GRANT ALL ON ALL TABLES IN SCHEMA forebay TO clerk")
+    query(sound_url, "CREATE ROLE clerk LOGIN PASSWORD 'clerks-own'; GRANT USAGE ON SCHEMA forebay TO clerk")
+    query(sound_url, "GRANT ALL ON ALL TABLES IN SCHEMA forebay TO clerk")
     netloc = f"clerk:clerks-own@{sound.host}:{sound.port}"
     try:
         held = found(run, urlsplit(sound_url)._replace(netloc=netloc).geturl())["held"]
     finally:
-        ask(sound_url, "DROP OWNED BY clerk; DROP ROLE clerk")
+        query(sound_url, "DROP OWNED BY clerk; DROP ROLE clerk")
     assert held["status"] == "ok"
     assert "others are not shown" in held["fact"]
 
 
 def test_dead_rows_that_are_never_cleared_are_found(run: Run, sound_url: str) -> None:
-    ask(sound_url, "ALTER TABLE forebay.run SET (autovacuum_enabled = off)")
+    query(sound_url, "ALTER TABLE forebay.run SET (autovacuum_enabled = off)")
     vacuum = found(run, sound_url)["vacuum"]
     assert "off for forebay.run" in vacuum["fact"]
     assert "RESET (autovacuum_enabled)" in vacuum["remedy"]
@@ -304,13 +304,13 @@ def test_dead_rows_that_are_never_cleared_are_found(run: Run, sound_url: str) ->
 
 def setting(url: str, name: str, value: str) -> None:
     """Change a setting of the whole server, and wait until it counts."""
-    ask(url, f"ALTER SYSTEM SET {name} = {value}")
-    ask(url, "SELECT pg_reload_conf()")
-    eventually(lambda: ask(url, f"SHOW {name}") == [(value,)], f"{name} is {value}")
+    query(url, f"ALTER SYSTEM SET {name} = {value}")
+    query(url, "SELECT pg_reload_conf()")
+    eventually(lambda: query(url, f"SHOW {name}") == [(value,)], f"{name} is {value}")
 
 
 def test_a_server_that_cannot_write_fails(run: Run, sound_url: str) -> None:
-    ask(sound_url, f"ALTER DATABASE {database_of(sound_url)} SET default_transaction_read_only = on")
+    query(sound_url, f"ALTER DATABASE {database_of(sound_url)} SET default_transaction_read_only = on")
     answer = run("doctor", sound_url)
     assert answer.code == 1
     assert "fail  role       transactions are read-only here" in answer.out

@@ -76,7 +76,7 @@ class Site:
             worker.drain(5)
 
     def run(self, kind: str, queue: str = "default", **payload: Any) -> Worker:
-        """One job to its end, however many lives that takes."""
+        """One job to its end, however many attempts that takes."""
         receipt = self.app.enqueue(kind, payload, queue=queue)
         with self.working() as worker:
             job = self.app.wait_for(receipt.id, 30)
@@ -381,7 +381,7 @@ def test_only_so_many_at_a_time_and_the_others_wait(site: Site, monkeypatch: pyt
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("kind", ["plain", "awaited"])
 def test_a_commit_that_is_cut_off_counts_once(postgres: PostgresServer, site: Site, kind: str, where: str) -> None:
-    """The handler cannot know whether it was committed. The fence knows."""
+    """The handler has no answer to its commit. The fence decides."""
     with Proxy(postgres.host, postgres.port) as proxy:
         site.app.url = proxy.url(site.url)
         receipt = site.app.enqueue(kind, {"n": 1})

@@ -1,6 +1,6 @@
 """Hints to other processes, against a real server: each is sent at once, and none is lost on the way out.
 
-What is lost would only be found by the clock: a sleeper looks at the tables once a second anyway.
+What is lost would only be found by the clock: a waiter reads the tables once a second anyway.
 """
 
 import os

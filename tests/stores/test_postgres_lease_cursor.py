@@ -37,7 +37,7 @@ def overdue(store: PostgresStore) -> list[int]:
     return [lease.job.id for lease in store.overdue(10)]
 
 
-def test_a_heart_that_stops_after_the_look_is_noticed(store: PostgresStore, clock: ManualClock) -> None:
+def test_a_heart_that_stops_after_the_check_is_noticed(store: PostgresStore, clock: ManualClock) -> None:
     """Its lease ended long before, by itself: only the beats made it last."""
     store.enqueue([Draft("k")] * 2)
     steady, other = claimed(store, "steady"), claimed(store, "other")
@@ -48,12 +48,12 @@ def test_a_heart_that_stops_after_the_look_is_noticed(store: PostgresStore, cloc
     assert gone.fence == other.fence
     store.settle([(gone, Retry(0, Failure("x")))])
     assert overdue(store) == []
-    assert store.backend.claims.lease_cursor.floors()[1], "the look was remembered"
+    assert store.backend.claims.lease_cursor.floors()[1], "what was read was kept"
     clock.advance(20 * SECOND)
     assert overdue(store) == [steady.job.id]
 
 
-def test_leases_that_come_after_the_look_run_out_too(store: PostgresStore, clock: ManualClock) -> None:
+def test_leases_that_come_after_the_check_run_out_too(store: PostgresStore, clock: ManualClock) -> None:
     store.enqueue([Draft("k")] * 3)
     store.settle([(claimed(store, "ada"), Ack())])
     clock.advance(20 * SECOND)

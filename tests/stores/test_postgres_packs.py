@@ -43,7 +43,7 @@ def taken(store: PostgresStore, count: int, owner: str = "me") -> list[Lease]:
 
 
 def bare(lease: Lease) -> Lease:
-    """The same lease as one who only knows its fence has it."""
+    """The same lease as a caller that has only its fence has it."""
     return Lease(lease.job, lease.owner, lease.until)
 
 

@@ -1,7 +1,7 @@
-"""No verb walks what it does not need: with 100,000 rows of every kind, each looks at a few rows, by an index.
+"""No verb walks what it does not need: with 100,000 rows of every kind, each reads a few rows, by an index.
 
 The server counts what was read. A process counts when it ends, so every verb is called on a store of its own, and its
-sessions have ended before the counters are looked at. It must hold without statistics, as after a restore, and with
+sessions have ended before the counters are read. It must hold without statistics, as after a restore, and with
 them: `forebay.run` is never analysed by itself.
 """
 
@@ -24,7 +24,7 @@ from tests.waiting import eventually
 
 ROWS = 100_000
 MAX_READ = 5_000
-"""Rows that a call may look at: far less than a table, more than any call needs."""
+"""Rows that a call may read: far less than a table, more than any call needs."""
 
 LARGE = ("run", "pack", "ended", "key", "call", "gate", "lane", "class")
 NOW = 1_700_000_000_000_000
@@ -239,7 +239,7 @@ class Counters:
     def __init__(self, url: str) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
 
-    def look(self) -> dict[str, tuple[int, int]]:
+    def read(self) -> dict[str, tuple[int, int]]:
         """Per table: sequential scans, and rows read in whatever way."""
         self._until_alone()
         rows = self.connection.execute(
@@ -264,11 +264,11 @@ def counters(full: str) -> Iterator[Counters]:
 
 def reads(url: str, counters: Counters, verb: Callable[[PostgresStore], object]) -> dict[str, tuple[int, int]]:
     """Scans and rows read by one call, per table. What only the first call of a process does is not counted."""
-    before = counters.look()
+    before = counters.read()
     store = PostgresStore(url)
     verb(store)
     store.close()
-    after = counters.look()
+    after = counters.read()
     return {name: (after[name][0] - before[name][0], after[name][1] - before[name][1]) for name in after}
 
 

@@ -146,11 +146,11 @@ def test_processes_that_open_an_empty_database_at_once_all_succeed(postgres_url:
 
 def test_the_second_caller_finds_everything_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process makes the schema just after this one has found none."""
-    look = migrate._applied
+    applied = migrate._applied
 
     def slowly(server: Server) -> dict[int, str]:
-        found = look(server)
-        monkeypatch.setattr(migrate, "_applied", look)
+        found = applied(server)
+        monkeypatch.setattr(migrate, "_applied", applied)
         if not found:
             migrate.migrate(server)
         return found

@@ -139,7 +139,7 @@ def test_every_setting_arrives(url: str, store: Store) -> None:
 
 
 def test_queues_with_rules_take_the_job_in(url: str, store: Store) -> None:
-    """Gates and priorities are core's business: the next process that looks gives the job its place."""
+    """Gates and priorities are core's business: the next process that reads it places the job."""
     store.put_spec(QueueSpec(name="capped", eligibility=AtMost(1), selection=Priority()))
     app = Forebay(url)
     with psycopg.connect(url) as connection:

@@ -1,4 +1,4 @@
-"""Those who read a log: a consumer that commits after or before it handles, and a bridge that makes jobs of entries."""
+"""Readers of a log: a consumer that commits after or before it handles, and a bridge that makes jobs of entries."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

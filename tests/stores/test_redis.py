@@ -52,7 +52,7 @@ def health(version: str = "7.2.4", **settings: str) -> Health:
 
 
 @pytest.mark.parametrize(
-    ("looked", "durability", "word"),
+    ("health", "durability", "word"),
     [
         (health("6.2.14"), "always", "version"),
         (health(maxmemory_policy="allkeys-lru"), "always", "maxmemory-policy"),
@@ -66,15 +66,15 @@ def health(version: str = "7.2.4", **settings: str) -> Health:
     ],
 )
 def test_a_server_that_cannot_keep_the_promise_is_known_by_its_settings(
-    looked: Health, durability: str, word: str
+    health: Health, durability: str, word: str
 ) -> None:
-    ((fact, way_out),) = flaws(looked, durability)
+    ((fact, way_out),) = flaws(health, durability)
     assert word in fact
     assert way_out
 
 
 @pytest.mark.parametrize(
-    ("looked", "durability"),
+    ("health", "durability"),
     [
         (health(), "always"),
         (health(appendfsync="everysec"), "everysec"),
@@ -82,8 +82,8 @@ def test_a_server_that_cannot_keep_the_promise_is_known_by_its_settings(
         (Health("valkey", "9.1.2", {}, True, 1, 1, 1, 0), "trusted"),
     ],
 )
-def test_a_server_that_keeps_it_is_let_in(looked: Health, durability: str) -> None:
-    assert flaws(looked, durability) == []
+def test_a_server_that_keeps_it_is_let_in(health: Health, durability: str) -> None:
+    assert flaws(health, durability) == []
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_the_legend_has_every_key_of_the_scripts() -> None:
     legend = "\n".join(re.findall(r"^--   .*", texts["claim"], re.MULTILINE))
     described = set(re.findall(r"(?:--   |; +|, )([a-z_0-9]+)(?:\b|:)", legend))
     assert len(used) > 50
-    assert used - described == {"gone"}, "the two halves of what is remembered: gone0 and gone1"
+    assert used - described == {"gone"}, "the two halves of the kept settles: gone0 and gone1"
 
 
 def test_ranks_beyond_what_a_number_of_lua_holds_are_exact(redis_url: str) -> None:

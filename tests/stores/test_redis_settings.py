@@ -83,7 +83,7 @@ def test_settings_are_read_again_after_a_reconnect_before_a_receipt_is_written(
     assert not store.enqueue([Draft("k")])[0].durable
 
 
-def test_what_the_operator_promises_himself_is_not_asked(server: RedisServer) -> None:
+def test_what_the_operator_promises_is_not_checked(server: RedisServer) -> None:
     store = open_store(server.url(durability="trusted"))
     turn(server, appendfsync="everysec")
     with server.client() as client:

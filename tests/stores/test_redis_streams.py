@@ -1,4 +1,4 @@
-"""Redis that delivers by streams: what XPENDING shows is what the leases are, and a spoilt stream is made good.
+"""Redis with delivery by streams: XPENDING shows what the leases are, and a damaged stream is rebuilt.
 
 That it keeps the contract is shown where every store does (`test_conformance.py`, `test_redis_model.py`).
 """
@@ -49,7 +49,7 @@ def ids(leases: Sequence[Lease]) -> list[int]:
 
 
 def pending(client: "driver.Redis") -> dict[int, tuple[str, int]]:
-    """By job: who holds its entry, and how often it was handed out."""
+    """By job: the consumer that holds its entry, and how often it was handed out."""
     found: Any = client.xpending_range(STREAM, GROUP, "-", "+", 1_000)
     return {
         int(each["message_id"].partition(b"-")[2]): (each["consumer"].decode(), each["times_delivered"])
@@ -112,13 +112,13 @@ def foreign_entry(client: "driver.Redis") -> None:
     client.xadd(STREAM, {"not": "ours"})
 
 
-@pytest.mark.parametrize("spoil", [destroyed_group, deleted_stream, deleted_entries, deleted_pending, foreign_entry])
-def test_a_spoilt_stream_is_made_good_out_of_the_records(bench: Bench, spoil: Callable[["driver.Redis"], None]) -> None:
+@pytest.mark.parametrize("damage", [destroyed_group, deleted_stream, deleted_entries, deleted_pending, foreign_entry])
+def test_a_damaged_stream_is_rebuilt_from_the_records(bench: Bench, damage: Callable[["driver.Redis"], None]) -> None:
     store, clock, client = bench
     put(store, 8)
     held = claim(store, 3)
     store.settle([(held[1], Release())])
-    spoil(client)
+    damage(client)
     clock.advance(1)
     late = put(store, 1)
     assert ids(claim(store, 9, "bob")) == [2, 4, 5, 6, 7, 8, *late], "nothing twice, nothing left out, in order"

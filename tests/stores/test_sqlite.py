@@ -124,7 +124,7 @@ def test_files_are_for_their_owner_only(store: SqliteStore, path: Path) -> None:
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(b"not a database at all" * 100)
-    with pytest.raises(StoreFailed, match="no SQLite database"):
+    with pytest.raises(StoreFailed, match="not a SQLite database"):
         SqliteStore(str(path))
     assert path.read_bytes() == b"not a database at all" * 100
 

@@ -135,7 +135,7 @@ def test_without_the_key_a_job_fails_clearly_and_is_kept(make: Maker) -> None:
     assert dead is not None
     assert dead.attempt == 2
     assert "cannot be opened: this process has no key 'old', only new" in dead.errors[-1].message
-    assert wrong.redrive(queue="default") == 1, "which asks for no key"
+    assert wrong.redrive(queue="default") == 1, "which needs no key"
     app.store.promote(10)
     work_off(app)
     assert (job := app.get(job_id)) is not None

@@ -17,7 +17,7 @@ PATIENCE = 10.0
 
 
 class Calls:
-    """A store that remembers its calls. `open` lets them through; `refuses`: kinds that fail a call as a whole."""
+    """A store that records its calls. `open` lets them through; `refuses`: kinds that fail a call as a whole."""
 
     def __init__(self) -> None:
         self.kinds: list[list[str]] = []

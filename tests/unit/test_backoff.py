@@ -148,5 +148,5 @@ def test_an_absurd_fixed_delay_is_refused(duration: timedelta) -> None:
 
 
 def test_a_number_is_not_a_length_of_time() -> None:
-    with pytest.raises(Invalid, match="float is not a length of time"):
+    with pytest.raises(Invalid, match="float is not a duration"):
         FullJitter(0.5, seconds(1))  # type: ignore[arg-type]

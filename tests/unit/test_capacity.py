@@ -210,7 +210,7 @@ def test_a_bill_of_ones_own_is_used(run: Callable[..., CommandResult], tmp_path:
         (["--rate", "10", "--retention", "soon"], "'soon' is not a duration"),
         (["--rate", "10000000", "--cell-rate", "10"], "1,000,000 cells, at most 1,024"),
         (["--rate", "90000", "--store", "redis", "--cell-rate", "30000"], "and a cell on redis has one"),
-        (["--rate", "10", "--bill", "missing.json"], "'missing.json' is no bill"),
+        (["--rate", "10", "--bill", "missing.json"], "'missing.json' is not a bill"),
     ],
 )
 def test_bad_input_is_refused_by_name(run: Callable[..., CommandResult], arguments: list[str], said: str) -> None:

@@ -84,7 +84,7 @@ def test_an_entry_comes_back_as_it_was_written(change: ChangeSet, record: Stored
 def test_another_version_is_refused(version: int) -> None:
     body = encode_entry(ChangeSet(NOW))
     for decode in (decode_entry, decode_ledger_part):
-        with pytest.raises(ValueError, match=f"entry of version {version}, this reader knows version {VERSION}"):
+        with pytest.raises(ValueError, match=f"entry of version {version}, this reader supports version {VERSION}"):
             decode(bytes([version]) + body[1:])
 
 

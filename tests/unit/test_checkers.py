@@ -37,8 +37,8 @@ BOOM = Failure("Boom")
 LINE = "order/q/subject/s"
 
 
-def born(job_id: int, *, due_at: int = 0, lives: int = 2, expires_at: int | None = None, cls: str = "") -> Entry:
-    return Entry(job_id, "q", "k", b"1", due_at, due_at == 0, lives, expires_at=expires_at, cls=cls)
+def entry(job_id: int, *, due_at: int = 0, attempts: int = 2, expires_at: int | None = None, cls: str = "") -> Entry:
+    return Entry(job_id, "q", "k", b"1", due_at, due_at == 0, attempts, expires_at=expires_at, cls=cls)
 
 
 def costly(job_id: int, cost: int = 1, gates: tuple[str, ...] = ()) -> Entry:
@@ -110,7 +110,7 @@ KIND = ("cap/q/kind/k",)
 LET_PASS = ChangeSet(0, name="until/x", jobs=[JobChange(PASSED, [1])])
 
 LIFE: list[ChangeSet] = [
-    accept(born(1), born(2, due_at=5), born(3)),
+    accept(entry(1), entry(2, due_at=5), entry(3)),
     claim(1),
     jobs(0, Change.EXTENDED, 1, until=20),
     retry(1),
@@ -129,15 +129,15 @@ LIFE: list[ChangeSet] = [
 ]
 
 PLANTED: list[tuple[Checker, list[ChangeSet], str]] = [
-    (conservation, [accept(born(1)), accept(born(1), at=1)], "accepted twice"),
+    (conservation, [accept(entry(1)), accept(entry(1), at=1)], "accepted twice"),
     (conservation, [claim(1)], "never accepted"),
-    (conservation, [accept(born(1)), claim(1), ack(1), ack(1)], "finds it gone"),
-    (conservation, [accept(born(1)), claim(1), ack(1, kept_until=9), claim(1, 2)], "finds it done"),
-    (conservation, [accept(born(1)), jobs(0, Change.CANCELLED, 1), jobs(1, PROMOTED, 1)], "finds it gone"),
-    (conservation, [accept(born(1)), jobs(0, Change.PURGED, 1)], "finds it ready"),
-    (conservation, [accept(born(1)), claim(1), retry(1), redrive(1)], "finds it waiting"),
-    (conservation, [accept(born(1)), jobs(0, Change.CLAIMED, 1, 1, delivery=1, until=9)], "finds it running"),
-    (lambda events: conservation(events, drained=True), [accept(born(1)), claim(1)], "still running"),
+    (conservation, [accept(entry(1)), claim(1), ack(1), ack(1)], "finds it gone"),
+    (conservation, [accept(entry(1)), claim(1), ack(1, kept_until=9), claim(1, 2)], "finds it done"),
+    (conservation, [accept(entry(1)), jobs(0, Change.CANCELLED, 1), jobs(1, PROMOTED, 1)], "finds it gone"),
+    (conservation, [accept(entry(1)), jobs(0, Change.PURGED, 1)], "finds it ready"),
+    (conservation, [accept(entry(1)), claim(1), retry(1), redrive(1)], "finds it waiting"),
+    (conservation, [accept(entry(1)), jobs(0, Change.CLAIMED, 1, 1, delivery=1, until=9)], "finds it running"),
+    (lambda events: conservation(events, drained=True), [accept(entry(1)), claim(1)], "still running"),
     (owners, [claim(1), claim(1, 2)], "while delivery 1 is out"),
     (owners, [claim(1), retry(1), claim(1, 1)], "delivery 1 after 1"),
     (owners, [claim(1), retry(1), claim(1, 2), ack(1, 1)], "the holder is 2"),
@@ -145,9 +145,9 @@ PLANTED: list[tuple[Checker, list[ChangeSet], str]] = [
     (owners, [claim(1), retry(1), jobs(0, Change.EXTENDED, 1, until=9)], "it has no holder"),
     (owners, [claim(1), jobs(0, Change.CANCELLED, 1)], "cancelled while delivery 1"),
     (owners, [claim(1), jobs(0, Change.EXPIRED, 1)], "expired while delivery 1"),
-    (attempts, [accept(born(1, lives=1)), claim(1), retry(1), claim(1, 2)], "life 2 of 1"),
-    (attempts, [accept(born(1)), claim(1), die(1)], "died after 1 of 2"),
-    (attempts, [accept(born(1)), claim(1), release(1), claim(1, 2), die(1, 2)], "died after 1 of 2"),
+    (attempts, [accept(entry(1, attempts=1)), claim(1), retry(1), claim(1, 2)], "attempt 2 of 1"),
+    (attempts, [accept(entry(1)), claim(1), die(1)], "died after 1 of 2"),
+    (attempts, [accept(entry(1)), claim(1), release(1), claim(1, 2), die(1, 2)], "died after 1 of 2"),
     (key_order, [accept(lined(1), lined(2)), jobs(0, PROMOTED, 2)], "before 1"),
     (key_order, [accept(lined(1), lined(2)), claim(1), claim(2)], "while [1] runs"),
     (key_order, [accept(lined(1), lined(2)), claim(1), retry(1), claim(2)], "before 1"),
@@ -169,10 +169,10 @@ PLANTED: list[tuple[Checker, list[ChangeSet], str]] = [
         [given_slots("cap/q", 1), capped(AtMost(9)), accept(costly(1), costly(2)), claim(1), claim(2)],
         "1 slots",
     ),
-    (early, [accept(born(1, due_at=5)), claim(1, at=4)], "claimed 1 µs before"),
-    (early, [accept(born(1, due_at=5)), jobs(3, PROMOTED, 1)], "promoted 2 µs before"),
-    (early, [accept(born(1)), claim(1), retry(1, due_at=7), claim(1, 2, at=6)], "claimed 1 µs before"),
-    (early, [accept(born(1, expires_at=5)), claim(1, at=5)], "claimed 0 µs after it expired"),
+    (early, [accept(entry(1, due_at=5)), claim(1, at=4)], "claimed 1 µs before"),
+    (early, [accept(entry(1, due_at=5)), jobs(3, PROMOTED, 1)], "promoted 2 µs before"),
+    (early, [accept(entry(1)), claim(1), retry(1, due_at=7), claim(1, 2, at=6)], "claimed 1 µs before"),
+    (early, [accept(entry(1, expires_at=5)), claim(1, at=5)], "claimed 0 µs after it expired"),
     (rates, [paced(), accept(*THREE), claim(1), claim(2), claim(3, at=99)], "3 started within 99 µs"),
     (
         rates,
@@ -189,8 +189,8 @@ PLANTED: list[tuple[Checker, list[ChangeSet], str]] = [
 
 CLEAN: list[tuple[Checker, list[ChangeSet]]] = [
     (lambda events: check_all(events, drained=True), LIFE),
-    (attempts, [accept(born(1)), claim(1), release(1), claim(1, 2), retry(1, 2), claim(1, 3), die(1, 3)]),
-    (lambda events: attempts(events, dropped=["Boom"]), [accept(born(1)), claim(1), die(1)]),
+    (attempts, [accept(entry(1)), claim(1), release(1), claim(1, 2), retry(1, 2), claim(1, 3), die(1, 3)]),
+    (lambda events: attempts(events, dropped=["Boom"]), [accept(entry(1)), claim(1), die(1)]),
     (key_order, [accept(lined(1), lined(2)), claim(1), die(1), claim(2)]),
     (key_order, [accept(lined(1), lined(2)), claim(1), die(1), claim(2), redrive(1), ack(2), claim(1, 2)]),
     (
@@ -199,7 +199,7 @@ CLEAN: list[tuple[Checker, list[ChangeSet]]] = [
     ),
     (key_order, [accept(lined(1, blocks=True), lined(2)), claim(1), die(1), jobs(0, Change.PURGED, 1), claim(2)]),
     (key_order, [accept(lined(1), lined(2)), jobs(0, Change.CANCELLED, 1), claim(2)]),
-    (early, [accept(born(1, due_at=5)), claim(1, at=5)]),
+    (early, [accept(entry(1, due_at=5)), claim(1, at=5)]),
     (rates, [paced(), accept(*THREE), claim(1), claim(2), claim(3, at=100)]),
     (rates, [paced(), accept(*COSTLY), claim(1), claim(2, at=200)]),
     (rates, [given_slots("rate/q", 4), paced(), accept(*COSTLY), claim(1), claim(2)]),
@@ -216,7 +216,7 @@ CLEAN: list[tuple[Checker, list[ChangeSet]]] = [
     (caps, [capped(Until("x")), accept(costly(1, 1, ("until/x",))), LET_PASS, claim(1)]),
     (readers, [own("a", 9, {0: 1, 1: 1}), own("a", 12, {0: 1}, at=3), own("b", 15, {1: 2}, at=3)]),
     (readers, [own("a", 9, {0: 1}), own("b", 19, {0: 2}, at=9), own("b", 0, {}, at=10), own("a", 30, {0: 3}, at=11)]),
-    (early, [accept(born(1, expires_at=5)), jobs(6, Change.EXPIRED, 1), redrive(1, at=7), claim(1, at=8)]),
+    (early, [accept(entry(1, expires_at=5)), jobs(6, Change.EXPIRED, 1), redrive(1, at=7), claim(1, at=8)]),
 ]
 
 
@@ -238,7 +238,7 @@ def test_a_violation_says_where_and_about_what() -> None:
 def served(pattern: str, weights: dict[str, int], rounds: int) -> list[ChangeSet]:
     """Classes `a` and `b` with far too many jobs, claimed one by one as the pattern says, over and over."""
     classes = {"a": range(1, 2_000), "b": range(2_000, 4_000)}
-    entries = [born(job_id, cls=cls) for cls, ids in classes.items() for job_id in ids]
+    entries = [entry(job_id, cls=cls) for cls, ids in classes.items() for job_id in ids]
     left = {cls: iter(ids) for cls, ids in classes.items()}
     spec = QueueSpec(name="q", share=Fair(weights=weights))
     return [put(spec), accept(*entries), *(claim(next(left[cls])) for cls in pattern * rounds)]
@@ -267,7 +267,7 @@ def test_a_short_stretch_is_not_judged() -> None:
 def test_a_stretch_ends_when_a_class_runs_dry() -> None:
     events: list[ChangeSet] = [
         put(QueueSpec(name="q", share=Fair())),
-        accept(*(born(n, cls="a") for n in range(1, 500)), born(900, cls="b")),
+        accept(*(entry(n, cls="a") for n in range(1, 500)), entry(900, cls="b")),
         claim(900),
         *(claim(n) for n in range(1, 400)),
     ]

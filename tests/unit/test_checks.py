@@ -1,4 +1,4 @@
-"""What every store refuses of a call, before it looks at its state."""
+"""What every store refuses of a call, before it reads its state."""
 
 import pytest
 

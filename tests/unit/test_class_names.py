@@ -48,7 +48,7 @@ def declared(tree: ast.Module) -> Iterator[str]:
 
 
 def repeated(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Path and source of each module; the paths of each name that stands for several things."""
+    """Path and source of each module; the paths of each name that means several things."""
     found = defaultdict(list)
     for path, source in modules:
         for name in declared(ast.parse(source)):

@@ -62,7 +62,7 @@ def test_a_store_without_cells_is_refused(capsys: pytest.CaptureFixture[str]) ->
         (["explain", "8796093022209"], "ready"),
         (["doctor"], "cell b: schema"),
         (["doctor"], "cell b: the store's clock is"),
-        (["explain", "8796093022209"], "it lives in cell b"),
+        (["explain", "8796093022209"], "it is in cell b"),
         (["top", "--once"], "2 queues"),
     ],
 )
@@ -101,7 +101,7 @@ def test_explain_says_what_a_move_holds(capsys: pytest.CaptureFixture[str]) -> N
     capsys.readouterr()
     assert main(["explain", str(held)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "it lives in cell a, and starts when cell b, which its queue leaves, has no job of it"
+    assert lines[1] == "it is in cell a, and starts when cell b, which its queue leaves, has no job of it"
     store.cancel([job.id for job in store.browse(Query(queue="mail"), 0, 10).jobs if job.id != held])
     assert main(["cells", "move", "mail", "--from", "b", "--to", "a"]) == 0
     assert main(["explain", str(held)]) == 0

@@ -1,4 +1,4 @@
-"""`forebay logs`: what a log holds, who reads it, and moving a group's place."""
+"""`forebay logs`: what a log holds, its groups, and moving a group's place."""
 
 import time
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_group_is_shown_and_moved(run: Run) -> None:
     assert "billing: 2 behind, 0 lost" in shown
     assert "reader-1" in shown
     assert "in 6d 23h" in shown
-    lags = [stood["lag"] for stood in run("logs", "groups", "clicks", "--json").json]
+    lags = [standing["lag"] for standing in run("logs", "groups", "clicks", "--json").json]
     assert lags == [0, 2]
     assert "billing continues with 0/0" in run("logs", "seek", "clicks", "billing", "start").out
     assert "billing: 4 behind" in run("logs", "groups", "clicks").out

@@ -1,4 +1,4 @@
-"""Who goes when there is no more room for connections, and which first heads are refused by their bytes."""
+"""Which connection is closed when there is no more room, and which first heads are refused by their bytes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from forebay.serve.security.connections import Connections, EarlyRejection
 
 
 class FakeConnection:
-    """A connection that remembers whether it was dropped."""
+    """A connection that records whether it was dropped."""
 
     def __init__(self) -> None:
         self.dropped = False

@@ -1,4 +1,4 @@
-"""Cron arithmetic against an oracle that knows nothing of it: walk the clock minute by minute and apply the rule.
+"""Cron arithmetic against an independent oracle: walk the clock minute by minute and apply the rule.
 
 The oracle shares no code with `forebay.work.cron`, cronsim or `forebay.work.zone`: its own reading of expressions, its
 own search for changes of offset, and the documented sentences taken literally. `walk` is the clock, `fired` the rule.
@@ -121,7 +121,7 @@ def walk(zone: str, start: int, end: int, step: int) -> Walk:
 
 
 def fired(expression: Spec, clock: Walk, dst: Dst) -> list[int]:
-    """The documented rule, word by word, on a clock that is looked at step by step."""
+    """The documented rule, word by word, on a clock that is read step by step."""
     step = timedelta(seconds=clock[1][0] - clock[0][0])
     literal = len(expression.hours) == 24 or dst == "wall"
     found, latest = [], clock[0][1]

@@ -1,6 +1,6 @@
-"""`decide` is the whole state machine: every outcome, with and without lives left, has exactly one verdict.
+"""`decide` is the whole state machine: every outcome, with and without attempts left, has exactly one verdict.
 
-A job has exactly `max_attempts` lives, counted at the claim: never one more, never one less.
+A job has exactly `max_attempts` attempts, counted at the claim: never one more, never one less.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Durations are kept by file and printed; what shares something dear stays together, and long tests start early."""
+"""Durations are kept by file and printed; what shares something costly stays together, and long tests start early."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_files_are_listed_by_their_seconds() -> None:
         ("tests/unit/test_heap.py::test_it[a/b]", "tests/unit/test_heap.py::test_it[a/b]"),
     ],
 )
-def test_what_shares_something_dear_is_one_unit(test: str, unit: str) -> None:
+def test_what_shares_something_costly_is_one_unit(test: str, unit: str) -> None:
     assert unit_of(test, ROOT) == unit
 
 

@@ -137,7 +137,7 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
     ),
     (
         Unsupported("sqlite", "order by deadline", "use Fifo"),
-        {"store": "sqlite", "wish": "order by deadline"},
+        {"store": "sqlite", "feature": "order by deadline"},
         ["sqlite", "order by deadline", "use Fifo"],
     ),
     (Closed("the queue"), {"what": "the queue"}, ["the queue is closed", "open it again"]),

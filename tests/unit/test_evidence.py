@@ -32,8 +32,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def git(root: Path, *words: str) -> str:
-    who = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
-    return subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True, text=True).stdout
+    author = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+    return subprocess.run(["git", *author, *words], cwd=root, check=True, capture_output=True, text=True).stdout
 
 
 def commit(root: Path) -> None:

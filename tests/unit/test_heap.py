@@ -39,10 +39,10 @@ class HeapAgainstList(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.entries)
     @rule(data=st.data())
-    def forget(self, data: st.DataObject) -> None:
+    def discard(self, data: st.DataObject) -> None:
         key, number = data.draw(st.sampled_from(self.model.entries))
         self.model.entries.remove((key, number))
-        self.heap.forget(key, number)
+        self.heap.discard(key, number)
 
     @rule()
     def pop(self) -> None:
@@ -77,7 +77,7 @@ def test_rows_come_out_by_key_then_by_id(keys: list[int]) -> None:
 def test_a_row_that_returns_under_its_old_key_is_handed_out_once() -> None:
     heap: LazyHeap[int] = LazyHeap()
     heap.push(5, 1, 1)
-    heap.forget(5, 1)
+    heap.discard(5, 1)
     heap.push(5, 1, 1)
     assert heap.take(10) == [1]
     assert heap.pop() is None
@@ -90,7 +90,7 @@ def test_what_was_taken_back_leaves_no_memory() -> None:
     most = 0
     for cycle in range(100_000):
         heap.push(cycle, 99, 99)
-        heap.forget(cycle, 99)
+        heap.discard(cycle, 99)
         most = max(most, len(heap.items), len(heap._dead))
     assert most <= 200
     assert heap.take(100) == list(range(10))
@@ -101,7 +101,7 @@ def test_a_large_heap_stays_within_twice_what_is_alive() -> None:
     for number in range(10_000):
         heap.push(number, number, number)
     for number in range(1_000, 10_000):
-        heap.forget(number, number)
+        heap.discard(number, number)
     assert len(heap) == 1_000
     assert len(heap.items) <= 2_000
     assert heap.take(20_000) == list(range(1_000))

@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE
 
 
 class Pool:
-    """What a handler wants to be given."""
+    """What a handler takes as a parameter."""
 
     def __init__(self) -> None:
         self.open = True

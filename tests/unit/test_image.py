@@ -20,7 +20,7 @@ from forebay.testing.clock import ManualClock
 from tests.stores.journal_history import write_history
 
 
-def lived(chapters: int = 1) -> Facts:
+def facts_of(chapters: int = 1) -> Facts:
     """The facts of a store that has seen every kind of change."""
     clock = ManualClock()
     store = MemoryStore(clock=clock)
@@ -58,14 +58,14 @@ def pictures(facts: Facts) -> dict[str, object]:
 
 @pytest.mark.parametrize("chapters", [1, 3])
 def test_a_restored_image_is_the_same_store(chapters: int) -> None:
-    facts = lived(chapters)
+    facts = facts_of(chapters)
     again = restore(image(facts))
     assert pictures(again) == pictures(facts)
     assert list(image(again)) == list(image(facts))
 
 
 def test_the_history_that_was_written_left_nothing_out() -> None:
-    assert [name for name, value in pictures(lived()).items() if not value] == []
+    assert [name for name, value in pictures(facts_of()).items() if not value] == []
 
 
 def test_an_empty_store_is_restored_from_nothing_and_from_its_image() -> None:
@@ -74,7 +74,7 @@ def test_an_empty_store_is_restored_from_nothing_and_from_its_image() -> None:
 
 
 def test_a_restored_store_goes_on_as_the_first_would_have() -> None:
-    facts = lived()
+    facts = facts_of()
     stores = [MemoryStore(clock=ManualClock(facts.last_at), facts=each) for each in (restore(image(facts)), facts)]
     answers = []
     for store in stores:
@@ -136,7 +136,7 @@ def test_a_trimmed_log_keeps_its_offsets() -> None:
 
 
 def test_an_image_of_another_version_is_refused() -> None:
-    chunks = list(image(lived()))
+    chunks = list(image(facts_of()))
     chunks[1] = bytes([chunks[1][0] + 1]) + chunks[1][1:]
-    with pytest.raises(StoreFailed, match=f"chunk 1 has version {VERSION + 1}, this reader knows version {VERSION}"):
+    with pytest.raises(StoreFailed, match=f"chunk 1 has version {VERSION + 1}, this reader supports version {VERSION}"):
         restore(chunks)

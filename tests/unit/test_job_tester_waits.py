@@ -149,7 +149,7 @@ def test_a_plain_handler_that_waits_lets_other_jobs_run() -> None:
     assert crashes > 2
 
 
-def test_an_async_handler_that_waits_is_told_the_remedy() -> None:
+def test_an_async_handler_that_waits_gets_the_remedy() -> None:
     app = WaitingApp()
 
     @app.fb.job(max_attempts=1)

@@ -85,7 +85,7 @@ def test_an_exception_that_breaks_into_a_commit_stops_the_journal() -> None:
 
 
 class Queue(list[tuple[int, threading.Lock]]):
-    """A queue that calls `joined` for everyone who joins it."""
+    """A queue that calls `joined` for every call that joins it."""
 
     def __init__(self, joined: Callable[[], object]) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ class Job:
 
 @dataclass
 class Ready:
-    """A heap that skips who is no longer ready; `steps` counts who was looked at."""
+    """A heap that skips jobs that are no longer ready; `steps` counts the jobs that were read."""
 
     heap: list[tuple[int, int, Job]] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class Ready:
 
 
 class Engine(Lanes[Job]):
-    """A store of the smallest kind: what the engine forgets of a gate is remembered here."""
+    """A store of the smallest kind: what the engine drops of a gate is kept here."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ def test_lanes_that_close_at_once_are_met_in_bounded_steps_and_none_is_lost() ->
     assert [job.id for job in engine.claim("q", 9, 1)] == [0, 1, 2]
 
 
-def test_nothing_passes_a_dear_head_at_its_gate() -> None:
+def test_nothing_passes_a_costly_head_at_its_gate() -> None:
     engine = Engine()
     engine.put_spec("q", [], [Gate("cap/k/x", 3), Gate("cap/t/a", 9), Gate("cap/t/b", 9)])
     small, costly = engine.enqueue("q", names=["cap/k/x"]), engine.enqueue("q", names=["cap/k/x", "cap/t/a"], cost=3)

@@ -1,4 +1,5 @@
-"""Who may import whom, read from the syntax tree of every file in src/ and proof/src/, with no list of exceptions.
+"""Which package may import which, read from the syntax tree of every file in src/ and proof/src/, with no list of
+exceptions.
 
 Stores hold, core decides, workers carry: `ROOMS` is that sentence as data. A new room needs a row, and a file
 without one is refused. The product never imports the proof. Imports inside functions and under TYPE_CHECKING count
@@ -164,7 +165,7 @@ def module_of(path: str) -> str:
 
 
 def room_of(module: str) -> str:
-    """The package below `forebay` or `forebay_proof` that a module lives in; each child of `forebay.store` is one."""
+    """The package below `forebay` or `forebay_proof` that a module is in; each child of `forebay.store` is one."""
     parts = module.split(".")
     return ".".join(parts[: 3 if parts[1:2] == ["store"] else 2])
 

@@ -223,7 +223,7 @@ def test_the_numbers_of_the_spec_of_now_count_and_so_does_what_runs() -> None:
         nothing(model, 0)
 
 
-def test_a_small_job_that_passes_a_dear_one_is_noticed() -> None:
+def test_a_small_job_that_passes_a_costly_one_is_noticed() -> None:
     costs = [job(tenant="a", cost=2), job(tenant="b", cost=3), job(tenant="c")]
     for eligibility in (AtMost(4), AtMost(4, "kind") & AtMost(9, "tenant")):
         model = filled(eligibility, *costs)
@@ -281,7 +281,7 @@ def test_only_the_head_of_a_line_is_exposed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lie", "complaint"),
+    ("wrong", "complaint"),
     [
         (None, "what holds job 3"),
         (Hold("cap/q", 3, 1, 1), "what holds job 3"),
@@ -291,24 +291,24 @@ def test_only_the_head_of_a_line_is_exposed() -> None:
         (Hold("cap/q", 2, 1, 1, opens_at=5), "what holds job 3"),
     ],
 )
-def test_a_lie_about_what_holds_a_job_is_noticed(lie: Hold | None, complaint: str) -> None:
+def test_a_wrong_hold_of_a_job_is_found(wrong: Hold | None, complaint: str) -> None:
     model = filled(AtMost(2), *[job(cost=cost) for cost in (1, 2, 1)])
     claim(model, 1, 0)
     truth = {1: None, 2: Hold("cap/q", 2, 1, 0), 3: Hold("cap/q", 2, 1, 1)}
     model.gates.check_holds(0, truth)
     with pytest.raises(AssertionError, match=complaint):
-        model.gates.check_holds(0, {**truth, 3: lie})
+        model.gates.check_holds(0, {**truth, 3: wrong})
 
 
-def test_a_lie_about_a_line_or_a_rate_is_noticed() -> None:
+def test_a_wrong_hold_of_a_line_or_a_rate_is_found() -> None:
     model = filled(InOrder() & Rate(1, seconds(1), "kind"), *[job(subject="s")] * 3, job())
     claim(model, 1, 0)
     line = {2: Hold("order/q/subject/s", 1, 1, 0, 1), 3: Hold("order/q/subject/s", 1, 1, 1, 1)}
     rate = {4: Hold("rate/q/kind/k", 1, 0, 0, None, 1_000_000)}
     model.gates.check_holds(0, {**line, **rate})
-    for lie in ({3: line[2]}, {4: None}, {4: Hold("rate/q/kind/k", 1, 0, 0)}):
+    for wrong in ({3: line[2]}, {4: None}, {4: Hold("rate/q/kind/k", 1, 0, 0)}):
         with pytest.raises(AssertionError, match="what holds job"):
-            model.gates.check_holds(0, {**line, **rate, **lie})
+            model.gates.check_holds(0, {**line, **rate, **wrong})
     with pytest.raises(AssertionError, match="ahead of job 4"):
         model.gates.check_ahead(0, {4: 1})
 
@@ -319,9 +319,9 @@ def test_gates_that_are_listed_wrongly_are_noticed() -> None:
     claim(model, 1, 0)
     truth = [GateUse("cap/q", 2, 2), GateUse("rate/q/kind/k", 3, 0)]
     model.gates.check_uses(0, truth)
-    for lie in ([], truth[:1], [GateUse("cap/q", 2, 1), truth[1]], [GateUse("cap/q", 3, 2), truth[1]]):
+    for wrong in ([], truth[:1], [GateUse("cap/q", 2, 1), truth[1]], [GateUse("cap/q", 3, 2), truth[1]]):
         with pytest.raises(AssertionError):
-            model.gates.check_uses(0, lie)
+            model.gates.check_uses(0, wrong)
     model.gates.set_gate("until/x", 4)
     with pytest.raises(AssertionError, match="gates"):
         model.gates.check_uses(0, truth)

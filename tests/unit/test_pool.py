@@ -1,4 +1,4 @@
-"""The pool: whatever a handler does, it lives on, and each run ends once, with the verdict its rules ask for.
+"""The pool: whatever a handler does, it goes on, and each run ends once, with the verdict its rules ask for.
 
 Handlers are real, on a real loop and in real threads; a `RoleThread` sweeps as it does in a worker. Nothing sleeps:
 what has to last waits on an event that the test sets.
@@ -1110,7 +1110,7 @@ def test_a_handler_that_blocks_the_loop_keeps_back_nothing_that_was_done_before_
 
 
 def test_a_timeout_counts_from_when_the_handler_begins(fb: Forebay) -> None:
-    """Whoever waits behind a handler that blocks the loop has not had its time."""
+    """A job that waits behind a handler that blocks the loop has not had its time."""
 
     @fb.job
     async def stubborn() -> None:

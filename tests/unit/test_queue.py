@@ -484,7 +484,7 @@ def test_receive_gives_up_after_its_timeout_and_not_before(queue: JobQueue, cloc
 
 
 def test_a_wake_up_without_work_does_not_end_the_wait(queue: JobQueue, clock: ManualClock) -> None:
-    """Someone else was quicker: the receiver sleeps on for the rest of its time."""
+    """Another receiver was quicker: this one sleeps for the rest of its time."""
     receiver = Background(lambda: queue.receive(timeout=30))
     clock.until_asleep(1)
     store = memory(queue)

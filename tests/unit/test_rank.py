@@ -78,7 +78,7 @@ def jobs_that_pass(selection: Selection, low: Draft, high: Draft) -> int:
 def test_what_goes_back_leads_a_fifo_by_the_time_that_it_had(mine: int, other: int) -> None:
     back = rank_back(rank_at(0, LEADING, mine, mine), LEADING)
     assert back < rank_at(0, LEADING, other, other), "before every job that did not have to wait"
-    assert (back < rank_at(0, LEADING, other, other - 1)) == (mine < other), "and by its time among those who had to"
+    assert (back < rank_at(0, LEADING, other, other - 1)) == (mine < other), "and by its time among those that had to"
     assert rank_back(back, LEADING) == back
     assert rank_back(mine, TIMED) == rank_back(mine, UNTIMED) == mine
 

@@ -93,7 +93,7 @@ def test_a_cut_at_every_byte_keeps_exactly_the_whole_frames_before_it(tail: byte
         disk.put(log(1), data[:cut] + tail)
         disk.put(MARK, encode_mark(max([end for end in group_ends if end <= whole], default=0)))
         if cut < HEADER_BYTES and MARKER in tail:
-            assert refused(disk).offset == 0, "a frame stands behind a broken header"
+            assert refused(disk).offset == 0, "a frame follows a broken header"
             continue
         journal, bodies = opened(disk)
         assert bodies == BODIES[:whole]

@@ -1,4 +1,4 @@
-"""Redaction: secrets are found by their names and by their looks, and what is none stays as it is."""
+"""Redaction: secrets are found by their names and by their form, and what is none stays as it is."""
 
 import json
 import logging

@@ -190,7 +190,7 @@ def test_an_idle_settler_is_woken_by_a_verdict(store: MemoryStore) -> None:
 
 
 class Holding:
-    """A pool as the renewer sees it."""
+    """The part of a pool that the renewer uses."""
 
     def __init__(self, leases: list[Lease]) -> None:
         self.leases = leases
@@ -309,7 +309,7 @@ def test_a_renewer_goes_through_any_number_of_leases(store: MemoryStore) -> None
 
 
 def test_a_reaper_takes_back_what_fell_silent_and_charges_a_suspect(store: MemoryStore, clock: ManualClock) -> None:
-    """Nobody can read the holder's marks: it is spared the first time, and charged once it runs in quarantine."""
+    """The holder's marks cannot be read: the job is spared the first time, and charged once it runs in quarantine."""
     reaper = Reaper(store, routing)
     (lease,) = leased(store)
     assert reaper.step() > 0
@@ -465,7 +465,7 @@ def test_a_promoter_with_more_than_it_takes_at_once_does_not_rest(store: MemoryS
 
 
 class Slots:
-    """A pool as the claimer sees it: so many places, and what was started in them."""
+    """The part of a pool that the claimer uses: so many places, and what was started in them."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -553,7 +553,7 @@ def test_a_job_takes_as_many_slots_as_it_costs(store: MemoryStore) -> None:
         bench.end(job_id)
     while bench.started != [4]:
         bench.claimer.step()
-    assert bench.slots.free == 0, "who costs more than there is takes all of it"
+    assert bench.slots.free == 0, "a job that costs more than there is takes all of it"
 
 
 def test_a_heavy_job_that_finds_no_room_for_long_lets_others_go_on(store: MemoryStore) -> None:
@@ -597,7 +597,7 @@ def test_a_claimer_never_claims_more_than_there_is_room_for(store: MemoryStore) 
 
 
 def test_the_deadline_of_a_claim_counts_from_before_the_call(store: MemoryStore) -> None:
-    """A process that is stopped while the answer is on its way must know afterwards that its leases have ended."""
+    """A process that is stopped while the answer is on its way must find afterwards that its leases have ended."""
     bench = ClaimerBench(store)
     now = [100.0]
     bench.claimer._clock = lambda: now[0]
@@ -642,7 +642,7 @@ def test_an_idle_claimer_sleeps_in_the_store_and_wakes_for_work(clock: ManualClo
     claims = bench.claimer.claims
     store.enqueue([Draft("k")])
     eventually(lambda: bench.started == [1])
-    assert claims <= 3, "it does not ask again and again"
+    assert claims <= 3, "it does not claim again and again"
     beat.stop(0)
     clock.advance(5 * SECOND)
     assert beat.stop(PATIENCE)

@@ -1,4 +1,4 @@
-"""Who gives way in a full queue: the oldest, or the lowest of all, newcomers included; never more than needed."""
+"""Which jobs give way in a full queue: the oldest, or the lowest of all, newcomers included; never more than needed."""
 
 from hypothesis import given
 from hypothesis import strategies as st

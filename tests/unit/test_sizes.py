@@ -76,7 +76,7 @@ def size_findings(source: str) -> Iterator[str]:
     if lines > DOCSTRING_FROM_LINES and not source.startswith('"""'):
         yield "1: no docstring: open with what the file promises and what can go wrong"
     may = COMMENT_SHARE * lines
-    # Tokenising takes longest, and lines that look like comments are at least those that are.
+    # Tokenising takes longest, and lines that start like comments are at least those that are.
     if lines > COMMENTED_FROM_LINES and sum(line.lstrip().startswith("#") for line in source.splitlines()) > may:
         whole_line = sum(token.line.lstrip().startswith("#") for token in comments(source))
         if whole_line > may:

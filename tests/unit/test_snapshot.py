@@ -113,7 +113,7 @@ def test_a_leftover_of_the_same_lsn_is_replaced() -> None:
     assert list(read_snapshot(disk, DIRECTORY, 7)) == CHUNKS
 
 
-def test_names_tell_snapshots_from_leftovers_and_strangers() -> None:
+def test_snapshots_are_recognized_by_their_names() -> None:
     assert snapshot_lsn("snapshot-00000000000000ff.snap") == 255
     assert is_leftover("snapshot-00000000000000ff.tmp")
     for stranger in ["snapshot-ff.snap", "snapshot-00000000000000ff.tmp", "wal-00000000000000ff.log", "synced"]:

@@ -238,7 +238,7 @@ def test_a_spec_cannot_be_changed_but_copied() -> None:
 
 
 def test_threads_may_read_the_first_spec_of_a_process_at_once() -> None:
-    """What msgspec knows of a struct must be complete before threads share it: else one process in four crashed."""
+    """What msgspec derives of a struct must be complete before threads share it: else one process in four crashed."""
     script = """
 import sys, threading
 sys.setswitchinterval(1e-6)

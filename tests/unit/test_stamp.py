@@ -116,7 +116,7 @@ def test_an_entry_has_its_class_its_gates_and_its_line() -> None:
         "order/q/subject/s",
         True,
     )
-    assert not entry.ready, "in a line only the store knows"
+    assert not entry.ready, "in a line only the store can decide"
     free = one.entry(Draft("a", queue="q"), 2, NOW)
     assert (free.cls, free.line, free.blocks, free.ready) == ("", None, False, True)
     assert [gate.name for gate in one.whole] == ["cap/q"]

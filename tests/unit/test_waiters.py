@@ -55,7 +55,7 @@ def test_a_waiter_that_left_is_not_woken_and_takes_no_notice_with_it() -> None:
 
 
 def test_a_notice_that_a_waiter_already_has_goes_to_the_next() -> None:
-    """One sleeper at two queues: the second queue's news is not lost on it."""
+    """One waiter at two queues: the second queue's notification is not lost."""
     here, there = QueueWaiters(), QueueWaiters()
     both, other = Event(), Event()
     here.add(both)

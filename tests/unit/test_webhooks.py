@@ -194,7 +194,7 @@ def test_private_addresses_are_refused_whatever_the_name(address: str, monkeypat
 
 
 def test_the_address_that_was_checked_is_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that means another address at the second look gains nothing by it."""
+    """A name that resolves to another address the second time gains nothing by it."""
     answers = iter(["93.184.216.34", "10.0.0.1"])
     asked: list[Any] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (next(answers), 443))])

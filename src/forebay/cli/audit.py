@@ -95,7 +95,9 @@ def _arguments(parser: ArgumentParser) -> None:
         help="no slot of it is missing",
     )
     parser.add_argument("--from-offset", type=int, default=0, metavar="OFFSET", help="earlier events are not judged")
-    parser.add_argument("--min-jobs", type=number, default=1, metavar="N", help="fewer jobs are INVALID (default: 1)")
+    parser.add_argument(
+        "--min-jobs", type=number, default=1, metavar="N", help="with fewer jobs the answer is INVALID (default: 1)"
+    )
     parser.add_argument(
         "--coverage", type=fraction, default=0.9, metavar="SHARE", help="share of jobs with a receipt (default: 0.9)"
     )
@@ -193,7 +195,7 @@ def _keep(lake: "Lake", verdict: "AuditVerdict") -> None:
 
 @contextmanager
 def _nothing_proved() -> Iterator[None]:
-    """An error must not look like a broken promise."""
+    """An error must not be reported as a broken promise."""
     try:
         yield
     except Invalid:

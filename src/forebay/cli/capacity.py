@@ -240,7 +240,7 @@ def _chosen_bill(call: Invocation) -> JobBill:
     try:
         bill = msgspec.json.decode(Path(args.bill).read_bytes(), type=JobBill)
     except (OSError, msgspec.DecodeError) as error:
-        raise Invalid("--bill", f"{args.bill!r} is no bill: {error}", "make one: forebay lab bill > FILE") from None
+        raise Invalid("--bill", f"{args.bill!r} is not a bill: {error}", "make one: forebay lab bill > FILE") from None
     for name, given, has in (("--store", args.store, bill.store), ("--mix", args.mix, bill.mix)):
         if given not in (None, has):
             raise Invalid(name, f"{given!r} is given, {args.bill!r} is of {has!r}", f"leave {name} out")
@@ -293,15 +293,18 @@ def _arguments(parser: ArgumentParser) -> None:
     add("--mix", metavar="MIX", help="the kind of jobs whose bill is used (default: s1)")
     add("--store", metavar="KIND", help="the store of every cell: postgres or redis (default: postgres)")
     add("--bill", metavar="FILE", help="a bill of your own machine, by `forebay lab bill` (default: the recorded one)")
-    add("--payload", type=size, metavar="BYTES", help="of a job: 2K (default: that of the mix)")
+    add("--payload", type=size, metavar="BYTES", help="the payload of a job: 2K (default: that of the mix)")
     add("--retention", type=duration, metavar="DURATION", help="how long the ledger is kept (default: 7d)")
-    add("--backlog", type=duration, metavar="DURATION", help="jobs of how long may wait at once (default: 1h)")
+    add(
+        "--backlog",
+        type=duration,
+        metavar="DURATION",
+        help="how much may wait at once, as a time at the rate (default: 1h)",
+    )
     add("--headroom", type=fraction, metavar="SHARE", help="the share of a core that is used (default: 0.6)")
     add("--replication", type=count, dest="copies", metavar="N", help="copies of a cell's data (default: 2)")
-    add("--cell-rate", type=rate, metavar="N/s", help="jobs a second of one cell (default: what one was shown to hold)")
-    add(
-        "--connections", type=count, metavar="N", help="sessions of one server, above which it is pooled (default: 200)"
-    )
+    add("--cell-rate", type=rate, metavar="N/s", help="jobs a second of one cell (default: the measured rate)")
+    add("--connections", type=count, metavar="N", help="sessions above which a server gets a pooler (default: 200)")
 
 
 COMMANDS = (

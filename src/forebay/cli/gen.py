@@ -39,7 +39,9 @@ def _gen(call: Invocation) -> int:
     check_name("queue", args.queue)
     to_store = "://" in args.to
     if not to_store and args.write_id is not None:
-        raise Invalid("--write-id", "it is for stores", "leave it out, a directory is written whole or not at all")
+        raise Invalid(
+            "--write-id", "it applies to stores only", "leave it out, a directory is written whole or not at all"
+        )
     if not to_store and Path(args.to).exists():
         raise Invalid("--to", f"{args.to} exists", "name a directory that does not")
     with needing_spark():

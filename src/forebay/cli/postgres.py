@@ -38,7 +38,7 @@ def _server(url: str) -> Iterator[Server]:
 
 
 def steps_of(url: str) -> list[MigrationStep]:
-    """All migrations, applied or pending. Raises for a schema that this version does not know."""
+    """All migrations, applied or pending. Raises for a schema that is newer than this version."""
     with _server(url) as server:
         pending(server)
         return steps(server)

@@ -33,7 +33,9 @@ def _found(target: str) -> Forebay:
     except Exception as error:
         # The user's module may raise anything on import.
         where = _last_line(error)
-        raise Invalid("app", f"{target!r} failed on import{where}: {type(error).__name__}: {error}", "fix it") from None
+        raise Invalid(
+            "app", f"{target!r} failed on import{where}: {type(error).__name__}: {error}", "fix the error"
+        ) from None
     if not isinstance(app, Forebay):
         what = f"{target!r} is of type {type(app).__name__}, not a Forebay"
         raise Invalid("app", what, apps_of(sys.modules[target.partition(":")[0]]))

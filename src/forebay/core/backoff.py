@@ -39,7 +39,7 @@ class Exponential(Struct, frozen=True, forbid_unknown_fields=True, tag="exponent
     def __post_init__(self) -> None:
         _check_backoff(self.base, self.cap)
         if type(self.spread) not in (int, float) or not 0 <= self.spread <= 1:
-            raise Invalid("Exponential spread", f"{self.spread} is outside 0 … 1", "0.5 is a good one")
+            raise Invalid("Exponential spread", f"{self.spread} is outside 0 … 1", "0.5 suits most jobs")
 
     def delay(self, attempt: int, draw: float) -> Duration:
         grown = _doubled(self.base, self.cap, attempt)

@@ -115,7 +115,7 @@ class ChangeSet(Struct, frozen=True, array_like=True):
 
 
 class JobChanges:
-    """Collects changes job by job; neighbours with the same change share a `JobChange`."""
+    """Collects changes job by job; jobs with consecutive ids and the same change share a `JobChange`."""
 
     __slots__ = ("_deliveries", "_ids", "_last", "jobs")
 
@@ -214,5 +214,5 @@ def decode_ledger_part(body: bytes | memoryview) -> LedgerPart:
 def _checked(body: bytes | memoryview) -> bytes | memoryview:
     if not body or body[0] != VERSION:
         version = body[0] if body else "missing"
-        raise ValueError(f"entry of version {version}, this reader knows version {VERSION}")
+        raise ValueError(f"entry of version {version}, this reader supports version {VERSION}")
     return body[1:]

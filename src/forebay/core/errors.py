@@ -100,12 +100,12 @@ class KeyConflict(ForebayError):
 
 
 class Unsupported(ForebayError):
-    """The store cannot keep this promise. It is raised when the queue is configured, not at run time."""
+    """The store does not support this feature. It is raised when the queue is configured, not at run time."""
 
-    def __init__(self, store: str, wish: str, remedy: str) -> None:
-        super().__init__(f"{store} cannot do {wish}; {remedy}")
+    def __init__(self, store: str, feature: str, remedy: str) -> None:
+        super().__init__(f"{store} does not support {feature}; {remedy}")
         self.store = store
-        self.wish = wish
+        self.feature = feature
 
 
 class Closed(ForebayError):

@@ -49,9 +49,7 @@ def micros(duration: timedelta) -> Duration:
 def checked_micros(field: str, duration: timedelta, minimum: timedelta, maximum: timedelta) -> Duration:
     """The duration in microseconds; `Invalid` if it is not a timedelta within the bounds."""
     if not isinstance(duration, timedelta):
-        raise Invalid(
-            field, f"{type(duration).__name__} is not a length of time", "give a timedelta, such as seconds(30)"
-        )
+        raise Invalid(field, f"{type(duration).__name__} is not a duration", "give a timedelta, such as seconds(30)")
     if not minimum <= duration <= maximum:
         bounds = f"{in_words(minimum)} … {in_words(maximum)}"
         raise Invalid(field, f"{in_words(duration)} is not in {bounds}", "choose a length in that range")
@@ -71,7 +69,7 @@ def checked_instant(field: str, instant: Instant) -> Instant:
 def from_datetime(moment: datetime) -> Instant:
     """An aware datetime as an instant. A naive one is refused: its time zone is unknown."""
     if not isinstance(moment, datetime):
-        raise Invalid("datetime", f"{type(moment).__name__} is not one", "give an aware datetime")
+        raise Invalid("datetime", f"{type(moment).__name__} is not a datetime", "give an aware datetime")
     if moment.tzinfo is None:
         raise Invalid("datetime", "it has no time zone", "add tzinfo, for example datetime.now(UTC)")
     return (moment - _EPOCH) // _MICROSECOND

@@ -20,7 +20,7 @@ What a range says beyond its jobs depends on the change:
     cancelled         ended by request before it ran, readable until `until`
     expired           died because it was not claimed in time
     redriven          a dead job is open again, due at `until`
-    purged            a finished job was forgotten
+    purged            a finished job was deleted
     shed              died, before it ran, to make room in a full queue
 
 Changes of a running job carry what its lease said (`delivery`, `attempt`, `enqueued_at`, `due_at`, `claimed_at`), so
@@ -67,7 +67,7 @@ class Change(StrEnum):
 
 
 class Trait(Struct, frozen=True, omit_defaults=True):
-    """What most jobs do not have, or what differs from their neighbours in the range."""
+    """What most jobs do not have, or what differs from the other jobs of the range."""
 
     kind: str | None = None
     tenant: str | None = None
@@ -97,7 +97,7 @@ class JobRange(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class Record(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One call. `owner`: who claims; `name` and `tick`: the queue, gate or schedule that it is about, and its slot."""
+    """One call. `owner`: the claimer; `name` and `tick`: the queue, gate or schedule that it is about, and its slot."""
 
     at: Instant
     verb: str
@@ -164,7 +164,9 @@ def encode_record(record: Record) -> bytes:
 def decode_record(kept: bytes | memoryview) -> Record:
     """The record. Raises `ValueError` for an unknown version or for bytes that are not a record."""
     if not kept or kept[0] != VERSION:
-        raise ValueError(f"ledger record version {kept[0] if kept else 'missing'}, this reader knows version {VERSION}")
+        raise ValueError(
+            f"ledger record version {kept[0] if kept else 'missing'}, this reader supports version {VERSION}"
+        )
     try:
         return _decoder.decode(kept[1:])
     except msgspec.DecodeError as error:

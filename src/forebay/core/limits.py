@@ -87,7 +87,7 @@ MAINTAINED: Final = 256
 """Due jobs that a verb takes care of in passing."""
 
 SETTLE_MEMORY: Final = 65_536
-"""Deleted jobs whose last settle a store remembers: a repeated one gets the same answer."""
+"""Deleted jobs whose last settle a store keeps: a repeated one gets the same answer."""
 
 META_ENTRIES: Final = 16
 META_BYTES: Final = 4_096

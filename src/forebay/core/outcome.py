@@ -1,6 +1,6 @@
 """What happened to a job (`Outcome`), what to write about it (`Verdict`), and how a failure is described.
 
-Both are closed sums: `decide()` maps every outcome to a verdict, and the type checker proves that none is forgotten.
+Both are closed sums: `decide()` maps every outcome to a verdict, and the type checker proves that none is left out.
 Verdicts carry durations, never instants: the store adds them to its own clock.
 """
 
@@ -212,4 +212,4 @@ def is_duration(after: object) -> bool:
 
 def _check_after(after: Duration, field: str = "after") -> None:
     if not is_duration(after):
-        raise Invalid(field, f"{after!r} µs is not in 0 … {_MAX_AFTER}", "give a length of time in microseconds")
+        raise Invalid(field, f"{after!r} µs is not in 0 … {_MAX_AFTER}", "give a duration in microseconds")

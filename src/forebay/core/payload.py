@@ -69,7 +69,7 @@ def decode_payload(body: bytes) -> Json:
 
 
 def digest(kind: str, body: bytes) -> bytes:
-    """What an idempotency key remembers of its job: equal for equal kind and payload, whatever the order of keys.
+    """What is stored with an idempotency key of its job: equal for equal kind and payload, whatever the order of keys.
 
     Of a sealed payload it is the mark that its vault gave it: the same for the same payload, however it was sealed.
     Of a reference it is what it says of the payload in the blob store.

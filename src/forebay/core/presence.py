@@ -29,7 +29,7 @@ class Presence(Struct, frozen=True):
     queues      the queues that it claims from
     kinds       the kinds that it has handlers for; empty: not known
     running     jobs that it ran when it announced itself
-    unhandled   queue and kind of jobs that it returned lately, because it has no handler for the kind
+    unhandled   queue and kind of jobs that it returned recently, because it has no handler for the kind
     since       when it was first announced, seen_at: when last; both are the store's
     """
 
@@ -69,8 +69,8 @@ class Presence(Struct, frozen=True):
 def unhandled_kinds(workers: Iterable[Presence]) -> list[tuple[str, str]]:
     """Queue and kind of jobs that some of these workers returned, and that none of them can run."""
     workers = list(workers)
-    met = {pair for worker in workers for pair in worker.unhandled}
-    return sorted(pair for pair in met if not any(worker.handles(*pair) for worker in workers))
+    reported = {pair for worker in workers for pair in worker.unhandled}
+    return sorted(pair for pair in reported if not any(worker.handles(*pair) for worker in workers))
 
 
 def handled_kinds(workers: Iterable[Presence], queue: str) -> set[str] | None:

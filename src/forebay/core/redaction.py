@@ -24,8 +24,8 @@ HIDDEN: Final = "***"
 MIN_KNOWN_LENGTH: Final = 6
 """Shorter secrets of a payload are not searched for in texts: they would match everywhere."""
 
-_REMEMBERED: Final = 1_000
-_REMEMBERED_LENGTH: Final = 8_000
+_MAX_CACHED: Final = 1_000
+_CACHED_LENGTH: Final = 8_000
 _SHORTEST: Final = 12
 """Nothing shorter looks like a secret, unless a name precedes it: `name=…`, `name: …`, `name …`."""
 
@@ -103,7 +103,7 @@ _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _URL_SAFE: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 _harmless: set[str] = set()
-"""Texts without secrets, remembered because failing jobs repeat the same messages."""
+"""Cached texts without secrets: failing jobs repeat the same messages."""
 
 
 class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,8 +135,8 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if text in _harmless:
             return text
         shown = _text(text)
-        if shown == text and len(text) <= _REMEMBERED_LENGTH:
-            if len(_harmless) >= _REMEMBERED:
+        if shown == text and len(text) <= _CACHED_LENGTH:
+            if len(_harmless) >= _MAX_CACHED:
                 _harmless.clear()
             _harmless.add(text)
         return shown

@@ -38,7 +38,7 @@ class Schedule(Struct, frozen=True):
             checked_instant("last_at", self.last_at)
         if type(self.draft) is not Draft or type(self.paused) is not bool:
             raise Invalid(
-                self.name, "its draft is no Draft, or paused is no bool", "build Schedule(name, rule, at, draft)"
+                self.name, "its draft is not a Draft, or paused is not a bool", "build Schedule(name, rule, at, draft)"
             )
 
 

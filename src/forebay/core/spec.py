@@ -88,7 +88,7 @@ def _shared(shared: str | None) -> str:
 
 
 class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One queue. `key_window` is how long an idempotency key is remembered after its job was accepted.
+    """One queue. `key_window` is how long an idempotency key is kept after its job was accepted.
 
     With `unique` a key is taken while its job is in one of those states instead. With `fan_out` it is a broker.
     """
@@ -118,7 +118,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             value = getattr(self, axis)
             try:
                 sound = msgspec.convert(msgspec.to_builtins(value), types) == value
-                reason = f"{type(value).__name__} is no value of it"
+                reason = f"{type(value).__name__} is not one of its policies"
             except (msgspec.ValidationError, TypeError, ValueError) as error:
                 sound, reason = False, str(error)
             if not sound:
@@ -222,6 +222,6 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 return f"bounded {limit}, {type(when_full).__name__.lower()}"
 
 
-# Made at import, not at the first use: msgspec completes what it knows of a struct in steps, and a thread that decodes
-# the same struct meanwhile crashes the process.
+# Made at import, not at the first use: msgspec completes its description of a struct in steps, and a thread that
+# decodes the same struct meanwhile crashes the process.
 _decode = msgspec.json.Decoder(QueueSpec).decode

@@ -1,6 +1,6 @@
 """The proof: the ledger of the fleet's store, the receipts of its producers and the effects of its handlers, on Spark.
 
-It is the command that anyone can run: `forebay audit`. It reads nothing of the queue but its ledger.
+It is the public command `forebay audit`. It reads nothing of the queue but its ledger.
 """
 
 import os

@@ -4,10 +4,10 @@ This is the reference implementation. The in-process store keeps one `Lanes`, SQ
 and the scripts of Postgres and Redis have the same functions under the same names.
 
 A *lane* has the ready jobs of a queue with the same class and the same gates, in the order of (rank, id). An *open*
-lane belongs to its class; a lane whose head met a closed gate is *parked* at that gate, as a whole. `QueueLanes` orders
-what may start next in a queue: classes by their turns where the queue shares, by their heads elsewhere, and beside them
-every gate that has room again, in the place of the first lane parked there. So room makes no lane move before a
-claim gets to it, and a claim costs O(started + parked), however much is held.
+lane belongs to its class; a lane whose head reached a closed gate is *parked* at that gate, as a whole. `QueueLanes`
+orders what may start next in a queue: classes by their turns where the queue shares, by their heads elsewhere, and
+beside them every gate that has room again, in the place of the first lane parked there. So room makes no lane move
+before a claim gets to it, and a claim costs O(started + parked), however much is held.
 
 A job that costs more than its gate has room for waits at the head of its lane, and no lane of its queue passes it at
 that gate. Gates of the whole queue park nothing: they end the claim.
@@ -27,11 +27,11 @@ from forebay.engine.order import Key, More, Order
 from forebay.store.protocol import Hold
 
 IDLE_CLASSES: Final = 256
-"""Classes without ready jobs whose turns a queue remembers; one that is forgotten gains a single start."""
+"""Classes without ready jobs whose turns a queue keeps; one whose turn is dropped gains a single start."""
 
 
 class ReadyJob(Protocol):
-    """What the rules need to know of a job besides its rank and id."""
+    """The fields of a job that the rules need besides its rank and id."""
 
     @property
     def cost(self) -> int: ...
@@ -97,7 +97,7 @@ class Lane(Generic[J]):
     """The ready jobs of one class and one set of gates. `at`: where it is parked. `gates`: those the spec still has.
 
     `job` is its first one, and `head` its rank and id: the order of the lane in its class. Both are None once the lane
-    is empty, and are brought up to date (`refresh`) by whoever adds a job to it or takes one out.
+    is empty, and are brought up to date (`refresh`) by the code that adds a job to it or removes one.
     """
 
     __slots__ = ("at", "cls", "gates", "head", "job", "names", "ready")
@@ -158,7 +158,7 @@ class QueueLanes(Generic[J]):
 
     turn    that of the class that started last in its turn
     idle    classes without ready jobs, until their turns no longer matter
-    parked  lanes that met a closed gate
+    parked  lanes whose head reached a closed gate
     """
 
     __slots__ = ("_lanes", "classes", "idle", "lanes", "order", "parked", "queue", "turn", "weight", "whole")
@@ -211,10 +211,10 @@ class Taken(Generic[J]):
     """What a claim of one queue did.
 
     jobs     claimed, in order, with their slots taken
-    expired  met past their expiry, and out of their lanes now
+    expired  reached past their expiry, and out of their lanes now
     gates    whose states the starts changed, by name
     classes  whose turns the starts moved on, by name
-    parked   lanes that met a closed gate
+    parked   lanes whose head reached a closed gate
     """
 
     __slots__ = ("classes", "expired", "gates", "jobs", "parked")
@@ -230,7 +230,7 @@ class Taken(Generic[J]):
 class Lanes(Generic[J]):
     """All gates and lanes of a store, or what a unit of work has loaded of them. `now`: that of the current verb.
 
-    A store overrides `new_state` to load what it knows of a gate: states that nothing refers to are forgotten.
+    A store overrides `new_state` to load what it has of a gate: states that nothing refers to are dropped.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from forebay.store.protocol import Hold
 
 
 class JobInLine(Protocol):
-    """What the rules need to know of a job. `has_ended`: it is dead and blocks the line, or is about to leave it."""
+    """The fields of a job that the rules need. `has_ended`: it is dead and blocks the line, or is about to leave it."""
 
     @property
     def id(self) -> int: ...

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 _SMALL: Final = 64
 _numbers: Final = count()
-"""What tells entries with the same key apart."""
+"""Distinguishes entries with the same key."""
 
 T = TypeVar("T")
 Placed = TypeVar("Placed", bound=tuple[Any, ...])

@@ -87,7 +87,7 @@ class ServerContext:
         try:
             loop = asyncio.get_running_loop()
             timed = partial(self.meters.timed, verb, *args, **kwargs)
-            # With the request's context: pages know from it where the server is mounted.
+            # With the request's context: pages read from it where the server is mounted.
             return await loop.run_in_executor(self._threads, partial(copy_context().run, timed))
         finally:
             self._calls -= 1

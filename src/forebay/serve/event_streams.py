@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forebay.serve.context import ServerContext
 
 MAX_TENANTS_KNOWN: Final = 10_000
-"""Jobs whose tenant one stream remembers."""
+"""Jobs whose tenant one stream caches."""
 
 READ_AT_ONCE: Final = 200
 
@@ -129,7 +129,7 @@ class VisibleEvents:
         return events if sees_secrets(self._actor) else list(map(_redacted, events))
 
     def _learn(self, events: Sequence[Event]) -> None:
-        """Remember the tenants of these jobs, by their records or by the jobs themselves."""
+        """Cache the tenants of these jobs, by their records or by the jobs themselves."""
         for event in events:
             if event.change == "accepted":
                 self._tenants[event.job_id] = event.tenant

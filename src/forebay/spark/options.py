@@ -195,7 +195,7 @@ class _RawOptions:
         state = self.text("state")
         if state is not None and (state not in tuple(State) or table != "jobs"):
             raise Invalid(
-                "option state", f"{state!r} cannot be chosen of {table}", f"read jobs, with {', '.join(State)}"
+                "option state", f"{state!r} is not a state of table {table}", f"read jobs, with {', '.join(State)}"
             )
         chosen = State.DEAD if table == "dead" else None if state is None else State(state)
         return Query(

@@ -36,7 +36,7 @@ class Curve(Struct, frozen=True):
 
 
 def lines(title: str, sentence: str, series: Sequence[Curve], unit: str, x_labels: tuple[str, str]) -> str:
-    """Values over time. `x_labels` stand under the first and the last point."""
+    """Values over time. `x_labels` are under the first and the last point."""
     shown = [Curve(each.name, [(x, y) for x, y in each.points if y is None or isfinite(y)]) for each in series]
     shown = [each for each in shown[:MAX_SERIES] if any(y is not None for _, y in each.points)]
     if not shown:

@@ -192,7 +192,7 @@ def check_workers_page(after: str, limit: int) -> None:
 
 def check_epoch(epoch: int | None) -> None:
     if epoch is not None and (type(epoch) is not int or epoch < 1):
-        raise Invalid("epoch", f"{epoch!r} is not one", "give the epoch that `own` returned")
+        raise Invalid("epoch", f"{epoch!r} is not an epoch", "give the epoch that `own` returned")
 
 
 def checked_entries(bodies: Sequence[bytes], keys: Sequence[str | None] | None) -> list[tuple[bytes, str | None]]:

@@ -2,7 +2,7 @@
 
 Readers come in groups. A group has a place in every partition, moved on by `commit`. Where several members of a group
 read, each owns some partitions by lease; its `epoch` is the fence, as `delivery` is that of a job. Reading needs no
-ownership and changes nothing: any number of groups, and anybody besides, read the same log without a trace.
+ownership and changes nothing: any number of groups, and readers without a group, read the same log without a trace.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Owned(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """How a group stands with one partition. A group exists once it committed or owned, and is never forgotten.
+    """The progress of a group in one partition. A group exists once it has committed or owned, and is never removed.
 
     position  the last committed offset, -1 for none
     lag       entries behind that, as far as the log still holds them
@@ -34,7 +34,7 @@ class Standing(Struct, frozen=True):
     loses_at  when the first entry that it has not had leaves the window; None: it has had all, or there is no window.
               Where `lagging` blocks, the entry stays beyond that while the group still reads
     seen_at   the last commit or call of `own`
-    member    who owns the partition, in which epoch and until when; None: it is free
+    member    the owner of the partition, with its epoch and the end of its lease; None: it is free
     """
 
     group: str
@@ -63,8 +63,9 @@ class Log(Protocol):
     ) -> int:
         """The group has done everything up to `offset`; returns its place. It only moves back with `rewind`.
 
-        With `epoch` only who owns the partition in that epoch may say so, rewind or not: `PartitionLost` for others,
-        and nothing has changed. A lease that has run out is still good until another member takes the partition.
+        With `epoch` only the owner of the partition in that epoch may commit, rewind or not: `PartitionLost` for
+        others, and nothing has changed. A lease that has run out is still good until another member takes the
+        partition.
         """
 
     def position(self, log: str, group: str, partition: int) -> int:
@@ -100,7 +101,7 @@ class Log(Protocol):
         """The member leaves the group; what it owned is free at once. How many partitions that were."""
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        """How up to `limit` groups stand with each partition, by name and number; go on with the last name."""
+        """The progress of up to `limit` groups in each partition, by name and number; go on with the last name."""
 
 
 def committed(

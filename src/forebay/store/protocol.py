@@ -241,7 +241,7 @@ class Capabilities(Struct, frozen=True):
 
     order          exact: claims follow (rank, id);  banded: only approximately
     processes      how many processes may open it at once
-    settle_memory  how many removed jobs it remembers in order to answer a repeated settle
+    settle_memory  of how many removed jobs it keeps the last settle, in order to answer a repeated one
     lease_grain    a lease may last longer than requested by this fraction, never shorter
     unsafe         settings of the server that break the store's durability, when last read
     """

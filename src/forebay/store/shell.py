@@ -376,7 +376,7 @@ def check_settlements(settlements: Sequence[Settlement]) -> None:
     check_batch("settle", len(settlements))
     for _, verdict in settlements:
         if type(verdict) not in _VERDICTS:
-            raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
+            raise Invalid("verdict", f"{type(verdict).__name__} is not a verdict", "use what decide() returns")
     if len(settlements) > ALWAYS_FIT:
         check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
 

@@ -89,7 +89,7 @@ class Waiters:
 
     @property
     def watched(self) -> bool:
-        """Whether a thread of this process waits for news of a topic."""
+        """Whether a thread of this process waits for a notification of a topic."""
         return bool(self._watchers)
 
     @abstractmethod

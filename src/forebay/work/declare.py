@@ -94,7 +94,7 @@ def _exceptions(field: str, kinds: object) -> tuple[type[BaseException], ...]:
     if not isinstance(given, (tuple, list)) or not all(
         isinstance(k, type) and issubclass(k, BaseException) for k in given
     ):
-        raise Invalid(field, "it is not made of exception classes", "give one, or a tuple of them")
+        raise Invalid(field, "it has something other than exception classes", "give one, or a tuple of them")
     return tuple(given)
 
 

@@ -71,7 +71,7 @@ class Renewer:
         return self._lease_for.total_seconds() / 3
 
     def _beat(self, store: Beating, leases: list[Lease]) -> list[Lease]:
-        """Extend all leases at once; returns those that the store does not know, which need `extend`."""
+        """Extend all leases at once; returns those that the store does not have, which need `extend`."""
         ends = self._clock() + self._lease_for.total_seconds()
         answer = store.beat(leases, self._lease_for)
         # A run that ended during the call is neither lost nor unknown.

@@ -160,7 +160,9 @@ class Consumer:
     ) -> None:
         if commit not in ("before", "after"):
             raise Invalid(
-                "commit", f"{commit!r} is neither", 'choose "after" (at least once) or "before" (at most once)'
+                "commit",
+                f"{commit!r} is not a commit mode",
+                'choose "after" (at least once) or "before" (at most once)',
             )
         check_between("batch", batch, 1, MAX_BATCH)
         self._member = GroupMember(store, log, group, member, lease)

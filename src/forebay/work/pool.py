@@ -69,7 +69,7 @@ _GRACE: Final = 2.0
 _MAX_EXCLUSIVE_WAIT: Final = 10.0
 _EXCLUSIVE_DELAY: Final = 3_000_000
 _UNHANDLED_FOR: Final = 180.0
-"""Seconds for which an unhandled kind is remembered: longer than the delay with which its jobs are released."""
+"""Seconds for which an unhandled kind is kept: longer than the delay with which its jobs are released."""
 
 
 class Pool:
@@ -441,7 +441,7 @@ class Pool:
                 if child is not None:
                     child.kill()
             case "thread" if stop is not Stop.CANCEL:
-                # A thread cannot be stopped. A cancelled one sees ctx.cancelled and is waited for, others are not.
+                # A thread cannot be stopped. A cancelled one reads ctx.cancelled and is waited for, others are not.
                 if self._finish(run, run.stopped_outcome()):
                     self._threads.abandon(run)
             case _:

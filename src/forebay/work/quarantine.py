@@ -5,7 +5,7 @@ begins in the same child, so a crash is never charged to the previous suspect. A
 it is started on demand and stopped after it was idle for a while.
 
 Suspects that wait for a child are held here in a bounded number, and their leases are renewed. They have no start mark,
-so recovery knows that they have not begun.
+so recovery reads that they have not begun.
 """
 
 import logging

@@ -50,7 +50,7 @@ class Reaper:
         marks: Callable[[str], ProcessMarks | None] = lambda _: None,
         owner: str | None = None,
     ) -> None:
-        """after_outage  act as after an outage: a new process cannot know whether there was one
+        """after_outage  act as after an outage: a new process has no record of whether there was one
 
         marks         reads the start marks of an owner, if they are on this machine
         owner         this process. A job that it has begun is not reclaimed for a minute after its lease ended: it is

@@ -31,7 +31,7 @@ _DIED: Final = f"the process {describe_exit(None)} while running it"
 class Recovery:
     """Reclaims the jobs of dead processes on this machine.
 
-    A process is skipped the first time it is seen dead: its supervisor, if it has one, also knows its exit code. By the
+    A process is skipped the first time it is seen dead: its supervisor, if it has one, also has its exit code. By the
     second time, a claim that was in progress when it died has completed.
     """
 

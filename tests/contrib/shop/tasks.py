@@ -12,7 +12,7 @@ from tests.contrib.task_api import task as django_task
 from tests.waiting import eventually
 
 task: Any = django_task
-"""The decorator does not know the options of its backend's tasks."""
+"""The decorator has no types for the options of its backend's tasks."""
 
 
 @task()

@@ -7,7 +7,7 @@ forebay bench run dashboard --only sqlite      (or postgres, or runs)
 postgres  every job has a row of its own;  runs: Postgres again, where a thousand alike neighbours share one
 first     the overview as the first page of a server that has just started, logging in aside; the slowest of a round
 
-The dead come last by their ids, so what looks for them has the longest way. A server and its reader share one process
+The dead come last by their ids, so a search for them has the longest way. A server and its reader share one process
 here, and so one core: a browser on another machine waits for less.
 """
 
@@ -40,7 +40,7 @@ from forebay_proof.histogram import percentile
 from forebay_proof.servers.postgres import PostgresServer
 
 JOBS, DEAD = 1_000_000, 200_000
-ASKED = 20
+REQUESTS = 20
 STARTS = 3
 ROUNDS = 2
 GOAL = "< 300 ms"
@@ -159,7 +159,7 @@ def main() -> None:
             figures.append(Figure(f"first/{name}", "ms", partial(first, store), goal=GOAL))
             client = stack.enter_context(served(store))
             for page, path in PAGES.items():
-                measure = partial(p95, client, path.format(dead=dead), ASKED)
+                measure = partial(p95, client, path.format(dead=dead), REQUESTS)
                 figures.append(Figure(f"{page}/{name}", "ms p95", measure, goal=GOAL))
         run(figures, rounds=1 if args.quick else ROUNDS, only=args.only, as_json=args.json)
 

@@ -139,7 +139,7 @@ def pydantic_app() -> FastAPI:
 
 
 def litestar_app() -> AsgiApp:
-    """Litestar with the same structs. It knows no `Raw`, so a payload is parsed."""
+    """Litestar with the same structs. It has no `Raw`, so a payload is parsed."""
     litestar: Any = import_module("litestar")
     parameter = import_module("litestar.params").Parameter
 

@@ -1,4 +1,4 @@
-"""What watching costs: the store's own pace with a server that follows its ledger and looks at its queues, beside it
+"""What watching costs: the store's own pace with a server that follows its ledger and polls its queues, beside it
 alone; how fast a ledger is counted; how long a scrape takes; what an unused trace costs; what it costs to
 hide secrets: in what is kept of a failure, and in a large payload that is shown.
 

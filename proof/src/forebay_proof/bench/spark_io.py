@@ -63,7 +63,7 @@ PARTS = BatchTimes.__struct_fields__
 
 
 class Memory:
-    """How much this process and those that it started hold, looked at now and then: the most of it, in MiB."""
+    """How much this process and those that it started hold, sampled: the maximum, in MiB."""
 
     def __init__(self) -> None:
         self.python = self.java = 0.0
@@ -97,7 +97,7 @@ class SparkBench:
         self.folder = folder
         self.count = count
         self._full: str | None = None
-        self._lived: str | None = None
+        self._finished: str | None = None
         self._runs = 0
         self.memory = Memory()
         self.batches: list[BatchTimes] = []
@@ -113,16 +113,16 @@ class SparkBench:
             seed_store(jobs(self.spark, self.count, 7), self._full)
         return self._full
 
-    def lived(self) -> str:
+    def finished(self) -> str:
         """A database whose jobs have been claimed and done: three events a job."""
-        if self._lived is None:
-            self._lived = self.server.create_database()
-            seed_store(jobs(self.spark, self.count // 2, 7), self._lived)
-            store = open_store(self._lived)
+        if self._finished is None:
+            self._finished = self.server.create_database()
+            seed_store(jobs(self.spark, self.count // 2, 7), self._finished)
+            store = open_store(self._finished)
             while leases := store.claim([Want("default", 1_000)], "bench", timedelta(minutes=5)):
                 store.settle([(lease, Ack()) for lease in leases])
             store.close()
-        return self._lived
+        return self._finished
 
     def read(self) -> float:
         url = self.full()
@@ -139,14 +139,14 @@ class SparkBench:
         return seeded.jobs / seeded.seconds
 
     def catch_up(self) -> float:
-        url = self.lived()
+        url = self.finished()
         lake = Lake.of(self.fresh(), url)
         began = time.perf_counter()
         done = Pipeline(self.spark, lake, url).run(tables=False)
         return done.events / (time.perf_counter() - began)
 
     def task(self) -> float:
-        url = self.lived()
+        url = self.finished()
         lake = Lake.of(self.fresh(), url)
         reading = Reading.of({"url": url, "table": "events"})
         (held,) = check_ledger(url, lake.contents()).known
@@ -156,7 +156,7 @@ class SparkBench:
         return 1e6 * took / sum(file.rows for file in files)
 
     def parquet(self) -> float:
-        url, directory = self.lived(), self.fresh()
+        url, directory = self.finished(), self.fresh()
         events = self.spark.readStream.format("forebay").options(url=url, table="events").load()
         began = time.perf_counter()
         query = events.writeStream.format("parquet").options(

@@ -78,7 +78,7 @@ class Trees:
         self._found: dict[tuple[str, str, str], dict[str, float]] = {}
 
     def figure(self, tree: str, store: str, kind: str, name: str) -> float:
-        """The named figure of the newest run; a figure that was taken before asks for another run."""
+        """The named figure of the newest run; a figure that was taken before needs another run."""
         key = (tree, store, kind)
         if name not in self._found.get(key, {}):
             self._found[key] = self._run(tree, store, kind)

@@ -29,7 +29,7 @@ def attempts(changes: Sequence[ChangeSet], *, dropped: Collection[str] = ()) -> 
                     case Change.CLAIMED:
                         used[job_id] = spent + 1
                         if spent >= allowed:
-                            report(place, job_id, f"life {spent + 1} of {allowed}")
+                            report(place, job_id, f"attempt {spent + 1} of {allowed}")
                     case Change.RELEASED:
                         used[job_id] = spent - 1
                     case Change.REDRIVEN:

@@ -2,7 +2,7 @@
 
 A stretch ends when a class joins or runs dry, or the queue gets another spec; it is judged if it was long
 (`MIN_ROUNDS` rounds of all weights). After a reopening turns begin anew, which is worth one start more. Only queues
-whose spec says `Fair`, and whose jobs no gate of their own holds, are looked at. A claim that wants one class does not
+whose spec says `Fair`, and whose jobs no gate of their own holds, are checked. A claim that wants one class does not
 follow the turns: such histories are not for here.
 """
 

@@ -123,7 +123,7 @@ def _judged(outcome: "TrialResult") -> list[tuple[str, object]]:
 COMMANDS = (
     CommandGroup(
         "lab",
-        "load, faults and experiments, with the proof of what came of them",
+        "load, faults and experiments, each with an audit of its results",
         (
             Command(
                 "load",

@@ -109,7 +109,7 @@ class Databases(Location):
         self._current = None
 
     def tidy(self, failed: bool) -> None:
-        """A database is of no use to look at once its test is over."""
+        """A database is of no use once its test is over."""
 
     def close(self) -> None:
         self.reset()
@@ -132,7 +132,7 @@ class Prefixes(Location):
         self._keys.renew()
 
     def tidy(self, failed: bool) -> None:
-        """Keys are of no use to look at once their test is over."""
+        """Keys are of no use once their test is over."""
 
     def close(self) -> None:
         self._keys.renew()

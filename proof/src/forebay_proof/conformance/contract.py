@@ -43,8 +43,8 @@ def a_store_has_no_verb_besides_the_contract(h: Harness) -> None:
 @case
 def no_verb_works_on_a_store_that_is_closed(h: Harness) -> None:
     h.store.close()
-    for look in (h.store.specs, h.store.schedules, h.store.ledger_rule, h.store.ledger_extent):
-        refused(Closed, look)
+    for read in (h.store.specs, h.store.schedules, h.store.ledger_rule, h.store.ledger_extent):
+        refused(Closed, read)
     for call in (
         lambda: h.store.gates("", 1),
         lambda: h.store.ingested("lake"),

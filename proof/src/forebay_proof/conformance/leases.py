@@ -1,4 +1,4 @@
-"""Leases: one holder at a time, for at least as long as asked. Time is liveness; the fence is safety."""
+"""Leases: one holder at a time, for at least as long as requested. Time is liveness; the fence is safety."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,5 @@
-"""Groups of readers: partitions that members own by lease, epochs as the fence, how a group stands, replay by time."""
+"""Groups of readers: partitions that members own by lease, epochs as the fence, the progress of a group, replay by
+time."""
 
 from datetime import timedelta
 
@@ -24,7 +25,7 @@ def _numbers(owned: list[Owned]) -> list[int]:
 
 
 def _until_settled(h: Harness, *members: str) -> dict[str, list[int]]:
-    """Everyone calls until nothing changes."""
+    """All members call until nothing changes."""
     before: dict[str, list[int]] = {}
     for _ in range(10):
         after = {member: _numbers(_own(h, member)) for member in members}
@@ -168,7 +169,7 @@ def a_partition_has_one_owner_however_many_race_for_it(h: Harness) -> None:
     _log(h, partitions=8, entries=8)
     owned = answers(race(16, lambda number: _own(h, f"m{number}")))
     assert sum(len(each) for each in owned) >= 8
-    holders = {stood.partition: stood.member for stood in _standings(h)}
+    holders = {standing.partition: standing.member for standing in _standings(h)}
     assert None not in holders.values()
     refusals = 0
     for number, each in enumerate(owned):
@@ -230,8 +231,8 @@ def what_was_trimmed_before_a_group_had_it_is_counted_as_lost(h: Harness) -> Non
     h.advance(1)
     assert h.store.trim("log", h.now(), 4) == 4
     h.store.commit("log", "late", 0, -1)
-    stood = {one.group: (one.position, one.lag, one.lost) for one in h.store.groups("log", "", 10)}
-    assert stood == {"ahead": (4, 0, 0), "behind": (1, 1, 2), "late": (-1, 1, 0)}
+    standings = {one.group: (one.position, one.lag, one.lost) for one in h.store.groups("log", "", 10)}
+    assert standings == {"ahead": (4, 0, 0), "behind": (1, 1, 2), "late": (-1, 1, 0)}
 
 
 @case

@@ -62,21 +62,21 @@ def the_backlog_follows_a_job_through_its_life(h: Harness) -> None:
     h.spec(eligibility=AtMost(1))
     seen = []
 
-    def look() -> None:
+    def observe() -> None:
         backlog = h.backlog()
         seen.append((backlog.waiting, backlog.ready, backlog.running, backlog.dead))
 
     h.enqueue(2)
-    look()
+    observe()
     lease = h.take()
-    look()
+    observe()
     h.fail(lease, after=h.short)
-    look()
+    observe()
     h.dead_letter(h.take())
-    look()
+    observe()
     h.advance(h.short)
     h.drain()
-    look()
+    observe()
     assert seen == [(0, 2, 0, 0), (0, 1, 1, 0), (1, 1, 0, 0), (1, 0, 0, 1), (0, 0, 0, 1)]
 
 

@@ -33,7 +33,7 @@ def _asleep(h: Harness, wait: Callable[[Store], T]) -> Iterator["Future[T]"]:
 
 
 def _woken(h: Harness, waiting: "Future[T]") -> T:
-    """The answer; a store of files looks for what other processes did when its clock moves on."""
+    """The answer; a store of files notices what other processes did when its clock moves on."""
     h.advance(h.short)
     return waiting.result(PATIENCE)
 

@@ -217,7 +217,7 @@ class QuickAudit:
         self._doubled.update(seq for (seq, _, _), times in self._fences.items() if len(times) > 1)
 
     def judge(
-        self, dead: Sequence[int], unfinished: Sequence[int], *, drained: bool, least: int, missing: Sequence[str]
+        self, dead: Sequence[int], unfinished: Sequence[int], *, drained: bool, min_jobs: int, missing: Sequence[str]
     ) -> AuditResult:
         accepted_ids, done = self._accepted, self._done
         ended = set(dead)
@@ -233,8 +233,8 @@ class QuickAudit:
         if drained:
             found["unfinished"] = sorted(still)
         reasons = list(missing)
-        if accepted < least:
-            reasons.append(f"{accepted} jobs were accepted, {least} is the least that proves something")
+        if accepted < min_jobs:
+            reasons.append(f"{accepted} jobs were accepted, fewer than the {min_jobs} that the audit needs")
         return AuditResult(
             answer="FAIL" if any(found.values()) else "INVALID" if reasons else "PASS",
             reasons=reasons,
@@ -259,9 +259,9 @@ def audit_quickly(
     *,
     queue: str | None = None,
     drained: bool = True,
-    least: int = 1,
+    min_jobs: int = 1,
     faults: int = 0,
-    least_faults: int = 0,
+    min_faults: int = 0,
 ) -> AuditResult:
     """Compares receipts with effects; the store says which jobs are dead and which are still open."""
     quick = QuickAudit()
@@ -271,12 +271,14 @@ def audit_quickly(
     states = (State.WAITING, State.READY, State.RUNNING)
     depth = sum(each.depth for each in store.backlog([queue] if queue is not None else None))
     unfinished = [seq for state in states for seq in _seqs(store, queue, state)] if depth else []
-    return quick.judge(dead, unfinished, drained=drained, least=least, missing=too_few(faults, least_faults))
+    return quick.judge(dead, unfinished, drained=drained, min_jobs=min_jobs, missing=too_few(faults, min_faults))
 
 
-def too_few(faults: int, least: int) -> list[str]:
+def too_few(faults: int, min_faults: int) -> list[str]:
     """Why a run that was to be disturbed proves nothing."""
-    return [f"{faults} faults were made, {least} is the least that proves something"] if faults < least else []
+    return (
+        [f"{faults} faults were made, fewer than the {min_faults} that the audit needs"] if faults < min_faults else []
+    )
 
 
 def _seqs(store: Store, queue: str | None, state: State) -> Iterator[int]:
@@ -294,13 +296,13 @@ def audit(
     lake: Path,
     *,
     drained: bool = True,
-    least: int = 1,
+    min_jobs: int = 1,
     faults: int = 0,
-    least_faults: int = 0,
+    min_faults: int = 0,
     report: Path | None = None,
 ) -> AuditResult:
     """The same by `forebay audit`, in a process of its own. Dead letters are as the store counts them."""
-    words = audit_command(receipts, effects, url, lake, drained=drained, least=least)
+    words = audit_command(receipts, effects, url, lake, drained=drained, min_jobs=min_jobs)
     words += ["--report", str(report)] if report is not None else []
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     done = subprocess.run(
@@ -312,13 +314,13 @@ def audit(
     if done.returncode not in EXITS.values() or not done.stdout.startswith(b"{"):
         answered = done.stderr.decode(errors="replace")[-2_000:]
         raise AuditFailed(f"forebay audit ended with {done.returncode}: {answered}")
-    return read_spark_result(done.stdout, receipts, url, too_few(faults, least_faults))
+    return read_spark_result(done.stdout, receipts, url, too_few(faults, min_faults))
 
 
-def audit_command(receipts: Path, effects: Path, url: str, lake: Path, *, drained: bool, least: int) -> list[str]:
+def audit_command(receipts: Path, effects: Path, url: str, lake: Path, *, drained: bool, min_jobs: int) -> list[str]:
     """The arguments of `forebay audit`."""
     words = ["audit", "--lake", lake, "--store", url, "--receipts", receipts, "--effects", effects, "--json"]
-    words += ["--min-jobs", str(least), *(["--drained"] if drained else [])]
+    words += ["--min-jobs", str(min_jobs), *(["--drained"] if drained else [])]
     return [str(word) for word in words]
 
 

@@ -93,9 +93,9 @@ class Headline(Struct, frozen=True, kw_only=True):
             *given,
             url,
             directory / "lake",
-            least=round(0.5 * self.trial.rate * self.trial.seconds),
+            min_jobs=round(0.5 * self.trial.rate * self.trial.seconds),
             faults=kills,
-            least_faults=1 if self.kill_every else 0,
+            min_faults=1 if self.kill_every else 0,
             report=directory / AUDIT,
         )
 

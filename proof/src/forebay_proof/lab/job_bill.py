@@ -107,15 +107,15 @@ class _Connections:
     """The most connections to the server that one worker, or one producer, was seen to have."""
 
     def __init__(self) -> None:
-        self._most = {"worker_connections": 0, "producer_connections": 0}
+        self._maxima = {"worker_connections": 0, "producer_connections": 0}
 
     def __call__(self, fleet: Fleet, lab_server: LabServer) -> None:
         port = lab_server.server.port
         for name, pids in (("worker_connections", fleet.workers()), ("producer_connections", children_of(os.getpid()))):
-            self._most[name] = max([self._most[name], *(_connections_to(port, pid) for pid in pids)])
+            self._maxima[name] = max([self._maxima[name], *(_connections_to(port, pid) for pid in pids)])
 
     def found(self) -> dict[str, int]:
-        return self._most
+        return self._maxima
 
 
 def _connections_to(port: int, pid: int) -> int:

@@ -49,7 +49,7 @@ _WORKING: Final = {
 class CostPart(Struct, frozen=True):
     """Microseconds of one job. `where`: python, server, or between, which is no CPU at all.
 
-    `besides`: not a part of the life but a look at one, such as a verb that the worker calls, too.
+    `besides`: not part of a job's life but an observation of it, such as a verb that the worker calls, too.
     """
 
     what: str

@@ -74,7 +74,7 @@ class Results:
         self._write(ROWS, key, [{**row, "machine": self._machine} for row in self._rows.pop(key, [])])
 
     def drop(self, experiment: str, case: str, round: int) -> None:  # noqa: A002
-        """Forget what was said of a case that did not end well."""
+        """Drop what was recorded of a case that did not end well."""
         self._rows.pop((experiment, case, round), None)
         self._samples.pop((experiment, case, round), None)
 

@@ -182,7 +182,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 def prepare(url: str) -> None:
-    """The store is there, and knows the lab's queue."""
+    """The store is there, and has the spec of the lab's queue."""
     app = Forebay(url)
     app.queue(SPEC)
     app.store.now()

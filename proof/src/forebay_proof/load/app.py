@@ -39,7 +39,7 @@ tally: Final = TallyFile.of_this_process() if os.environ.get(FOLDER) else None
 
 
 class LoadForebay(Forebay):
-    """One whose store is probed where the environment asks for it."""
+    """One whose store is probed where the environment says so."""
 
     _probed: Store | None = None
 

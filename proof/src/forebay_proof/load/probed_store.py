@@ -1,7 +1,7 @@
 """A store whose claims are timed, or whose leases are never renewed.
 
-Without renewal the worker believes that its leases were extended, but the store was not called: so a queue without
-lease renewal behaves, on the same code. LAB_UNRENEWED asks the app of the load for it.
+Without renewal the worker is answered that its leases were extended, but the store is not called: so a queue without
+lease renewal behaves, on the same code. LAB_UNRENEWED selects it in the app of the load.
 """
 
 import time

@@ -19,7 +19,7 @@ from forebay_proof.model.jobs import OPEN, Item, JobTable, require
 
 
 class Turns:
-    """One reading of the turns of a queue's classes: at least and at most, of each and of what started last."""
+    """One reading of the turns of a queue's classes: the earliest and the latest of each, and of what started last."""
 
     def __init__(self) -> None:
         self.last = (0, 0)
@@ -30,17 +30,18 @@ class Turns:
 
     def lift(self, cls: str, *, surely: bool) -> None:
         """The class had no work, or may have had none: an idle class saves no turns."""
-        least, most = self.of(cls)
-        self.classes[cls] = (max(least, self.last[0]) if surely else least, max(most, self.last[1]))
+        earliest, latest = self.of(cls)
+        self.classes[cls] = (max(earliest, self.last[0]) if surely else earliest, max(latest, self.last[1]))
 
     def start(self, cls: str, weight: int, *, in_turn: bool) -> None:
-        least, most = self.of(cls)
-        self.last = (least if in_turn else min(least, self.last[0]), most if in_turn else max(most, self.last[1]))
-        self.classes[cls] = (least + UNIT // weight, most + UNIT // weight)
+        earliest, latest = self.of(cls)
+        last_earliest, last_latest = self.last
+        self.last = (earliest, latest) if in_turn else (min(earliest, last_earliest), max(latest, last_latest))
+        self.classes[cls] = (earliest + UNIT // weight, latest + UNIT // weight)
 
     def before(self, cls: str, other: str, *, surely: bool) -> bool:
-        (least, most), (others_least, others_most) = self.of(cls), self.of(other)
-        return most < others_least if surely else least <= others_most
+        (earliest, latest), (other_earliest, other_latest) = self.of(cls), self.of(other)
+        return latest < other_earliest if surely else earliest <= other_latest
 
 
 class ClaimModel:
@@ -58,9 +59,9 @@ class ClaimModel:
             self.restart_turns(queue)
 
     def lift_classes(self) -> None:
-        """Called after each look: classes that have ready work again were lifted when they got it.
+        """Called after each observation: classes that have ready work again were lifted when they got it.
 
-        An empty queue may forget its turns: shares are promised while two classes have work.
+        An empty queue may drop its turns: shares are promised while two classes have work.
         """
         busy = {(item.job.queue, item.entry.cls) for item in self._jobs.in_state(State.READY)}
         for queue, cls in busy - self._busy:

@@ -36,7 +36,7 @@ class Item(Struct, frozen=True):
 
     @property
     def cell(self) -> int:
-        """Where it lives, of several stores as one; each claims, counts and orders for itself."""
+        """The cell that has it, of several stores as one; each claims, counts and orders for itself."""
         return cell_of(self.job.id)
 
     @property

@@ -70,7 +70,7 @@ class OpenedStore(Struct, frozen=True):
     reopen   crash, recover and hand back the store; without it nothing survives a restart
     changes  all of them so far, for the checkers
     residue  what is left inside by name; all of it must be 0 once the store is empty
-    home     of several stores as one, the number of the cell in which a draft lives
+    home     of several stores as one, the number of the cell of a draft
     """
 
     store: Store

@@ -336,7 +336,7 @@ class StoreMachine(LogRules):
     @plays(JOBS)
     @rule(pick=PICK, name=OUTCOME)
     def hand_over(self, pick: int, name: str) -> None:
-        """One worker hands a job back, another gets it, and the first one speaks up again."""
+        """One worker releases a job, another claims it, and the first one settles it again."""
         want = [Want(self._queue(pick), 1)]
         for lease in self._begin().claim(want, "first", seconds(5)):
             self._settle([(lease, "release")])

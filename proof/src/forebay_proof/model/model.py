@@ -115,15 +115,15 @@ class Model:
                 stale = [item.job.id for item in self.jobs.in_state(*OPEN[:2]) if item.expired(now - SECOND)]
                 require(not stale, "expired a second ago and not dead", stale)
                 require(
-                    not self.dead_letters.crowded(),
+                    not self.dead_letters.over_dead_limit(),
                     "promote left more dead than these queues keep",
-                    self.dead_letters.crowded(),
+                    self.dead_letters.over_dead_limit(),
                 )
 
     def check_claim(
         self, now: Instant, wants: Sequence[Want], owner: str, duration: Duration, leases: Sequence[Lease]
     ) -> None:
-        """What was handed out, in the order of the wants, is what had to be. Called after `lay_down`."""
+        """What was handed out, in the order of the wants, is what had to be. Called after `end_by_themselves`."""
         rest = list(leases)
         for want in wants:
             self.claims.begin(now, want.queue)
@@ -275,11 +275,11 @@ class Model:
         """`gone`: accepted jobs that the store no longer shows. It may count those whose retention was over, or not."""
         finished = self.jobs.in_state(state, queue=queue)
         old = {item.job.id for item in finished if (item.job.finished_at or 0) < before}
-        crowded = self.dead_letters.crowded() if state is State.DEAD else []
+        over_dead_limit = self.dead_letters.over_dead_limit() if state is State.DEAD else []
         dropped = {
             i.job.id
             for i in self.jobs.in_state(state)
-            if i.job.queue in crowded or (i.kept_until and i.kept_until <= now)
+            if i.job.queue in over_dead_limit or (i.kept_until and i.kept_until <= now)
         }
         least, most = min(limit, len(old - dropped)), min(limit, len(old))
         require(
@@ -298,8 +298,8 @@ class Model:
         states = [item.job.state for item in self.jobs.in_state(*State, queue=queue)]
         due = [item.job.due_at for item in self.jobs.in_state(State.READY, queue=queue)]
         facts = [fact for name, fact in self.intake.keys.items() if name[0] == queue]
-        live, lately = (len([f for f in facts if self.intake.key_counts(queue, f, at)]) for at in (now, now - SECOND))
-        require(live <= shown.keys <= lately, f"keys of {queue}: live, at most, shown", live, lately, shown.keys)
+        live, recent = (len([f for f in facts if self.intake.key_counts(queue, f, at)]) for at in (now, now - SECOND))
+        require(live <= shown.keys <= recent, f"keys of {queue}: live, at most, shown", live, recent, shown.keys)
         least, most = self.gates.held_bounds(now, queue)
         require(least <= shown.held <= most, f"held in {queue}: at least, at most, shown", least, most, shown.held)
         expected = Backlog(

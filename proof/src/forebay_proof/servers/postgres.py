@@ -55,7 +55,7 @@ from forebay_proof.servers.server import LocalServer
 ELSEWHERE: Final = "FOREBAY_TEST_POSTGRES"
 USER: Final = "forebay"
 STANDBY: Final = "standby"
-"""The name by which a primary knows its standby."""
+"""The name of the standby at its primary."""
 
 _WAY_OUT: Final = f"set {ELSEWHERE} to the URL of a running server"
 _FOLDERS: Final = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/opt/postgresql*/bin")

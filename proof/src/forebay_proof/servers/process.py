@@ -97,13 +97,13 @@ class ServerWatchdog:
             "user": user,
             "end": int(end),
         }
-        return ProcessHandle(self, int(self.ask(request)["pid"]), path)
+        return ProcessHandle(self, int(self.request(request)["pid"]), path)
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def request(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         with self._lock:
             try:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
             except (BrokenPipeError, ValueError) as error:
                 raise ServerFailed("the watchdog is gone, and the servers with it") from error
@@ -140,7 +140,7 @@ class ProcessHandle:
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
-            code: int | None = self._watchdog.ask({"wait": self.pid, "seconds": left})["code"]
+            code: int | None = self._watchdog.request({"wait": self.pid, "seconds": left})["code"]
             if code is not None or not left:
                 return code
 
@@ -148,8 +148,8 @@ class ProcessHandle:
         return self.wait(0) is None
 
     def signal(self, number: Signals) -> None:
-        """Nothing happens if it has ended: its pid is never someone else's."""
-        self._watchdog.ask({"signal": self.pid, "number": int(number)})
+        """Nothing happens if it has ended: its pid is never that of another process."""
+        self._watchdog.request({"signal": self.pid, "number": int(number)})
 
     def stop(self, number: Signals) -> None:
         """Send this signal and wait for the end of the process and of those it left behind."""
@@ -158,4 +158,4 @@ class ProcessHandle:
             raise ServerFailed(
                 f"process {self.pid} did not end in {PATIENCE:.0f} s on {number.name}:\n{tail(self.log)}"
             )
-        self._watchdog.ask({"sweep": 5.0})
+        self._watchdog.request({"sweep": 5.0})

@@ -61,7 +61,7 @@ class CellStores:
         self.world = world
         self.map, self.addresses = read_cells(text, "cells.toml")
         self.processes = {name: StoreProcess(world, lambda: 0, alone=False) for name in self.map.cells}
-        self.news: Callable[[], None] = lambda: None
+        self.notify: Callable[[], None] = lambda: None
         self._names = {number: name for name, number in self.map.cells.items()}
         self._links: dict[tuple[str, str], CellLink] = {}
         whole = {name: replace(address, deadline=None) for name, address in self.addresses.items()}
@@ -245,7 +245,7 @@ class CellBackend:
             self._evidence.sent_drafts[draft.payload["n"]].sent += count
 
     def _late(self, settlements: Sequence[Settlement]) -> list[Sent]:
-        """Jobs that were claimed behind the deadline are handed back by the cell: no role of the process knows them."""
+        """Jobs that were claimed behind the deadline are handed back by the cell: no role of the process has them."""
         found = []
         for lease, verdict in settlements:
             fence = (self._ids.outside(lease.job.id), lease.fence[1])
@@ -369,7 +369,7 @@ class CellsConnection(ProcessStore):
         super().__init__(world, open_view(stores, faults, evidence, process), stores, evidence, process)
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        """The claimer's sleep becomes its rest; news end it."""
+        """The claimer's sleep becomes its rest; a notification ends it."""
         if self._world.acting is not None:
             self._world.acting.rest(timeout.total_seconds())
         return False

@@ -34,7 +34,7 @@ _PARTITIONED: Final = {
     "latest": 'by = "subject", keys = "cell"',
     "tenants": 'by = "tenant", keys = "cell"',
 }
-"""Queues that may live in several cells, and by what."""
+"""Queues that may be spread over several cells, and by what."""
 
 
 class CellsContext(SimContext):
@@ -63,7 +63,7 @@ class CellsSimulation(Simulation):
         # More cells have more jobs, and caps and rates of whole queues are as narrow as before.
         self.patience = PATIENCE + 6 * SECOND * cells
         self.workers = (3, 4)
-        self.producers_most = 3
+        self.max_producers = 3
         super().__init__(seed, duration, chosen, keep)
         self.faults.profile = replace(self.faults.profile, pause=self.faults.profile.pause / self._scale)
         around, stores = self._around, self.stores

@@ -119,7 +119,7 @@ class ProcessStore(FaultyStore):
         return self._call("schedules", self._now_schedules)
 
     def _now_specs(self) -> list[QueueSpec]:
-        """Asked of the store that is there when the call arrives, which may be another than when it was sent."""
+        """Called on the store that is there when the call arrives, which may be another than when it was sent."""
         return self.inner.specs()
 
     def _now_schedules(self) -> list[Schedule]:
@@ -131,7 +131,7 @@ class ProcessStore(FaultyStore):
     def _answered(self, verb: str, answer: object) -> None:
         """Wake a waiting claimer; an ambush of this call strikes before its caller goes on."""
         if verb in _NEWS:
-            self._stores.news()
+            self._stores.notify()
         ambush = self._process.ambush
         if ambush is not None and verb == ambush[0] and answer:
             self._process.ambush = None
@@ -158,10 +158,10 @@ class SimulatedConnection(ProcessStore):
         """The claimer's sleep becomes its rest."""
         self.inner = self._store_process.store
         self._store_process.clock.slept = 0
-        news = super().wait(queues, timeout)
-        if not news and self._world.acting is not None:
+        notified = super().wait(queues, timeout)
+        if not notified and self._world.acting is not None:
             self._world.acting.rest(self._store_process.clock.slept / SECOND)
-        return news
+        return notified
 
     def _call(self, verb: str, action: Callable[[], T]) -> T:
         world = self._world

@@ -1,4 +1,4 @@
-"""What a run, or many, looks like to a reader: one line a seed, totals, and the story of a failure.
+"""A run, or many, as text: one line a seed, totals, and the story of a failure.
 
 Promise: a failing seed is shown with the one command that replays it and the steps of its trace that matter: those of
 the jobs that a violation names, and the last ones before it.

@@ -65,7 +65,7 @@ def one_job_a_key(case: RunCase) -> Iterator[str]:
     for sent_draft in case.evidence.sent_drafts.values():
         made = case.index.by_serial.get(sent_draft.serial, [])
         if sent_draft.keyed and (len(set(sent_draft.ids)) > sent_draft.copies or len(made) > sent_draft.copies):
-            yield f"key of draft {sent_draft.serial} stands for jobs {sorted({*sent_draft.ids, *made})}"
+            yield f"key of draft {sent_draft.serial} belongs to jobs {sorted({*sent_draft.ids, *made})}"
 
 
 def latest_wins(case: RunCase) -> Iterator[str]:

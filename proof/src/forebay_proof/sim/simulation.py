@@ -64,7 +64,7 @@ class Simulation:
     """The parts of one run, put together."""
 
     workers = (2, 3)
-    producers_most = 2
+    max_producers = 2
     planned: Sequence[tuple[Kind, int]] = PLANNED
     per_call = 1.0
     patience = PATIENCE
@@ -81,10 +81,10 @@ class Simulation:
         for name, rule in SCHEDULES:
             self.store_process.store.put_schedule(schedule(name, rule, EPOCH))
         self.places = [SimulatedSlot(number, around) for number in range(world.between(*self.workers))]
-        self.producers = [Producer(number, around) for number in range(1, self.producers_most + 1)]
+        self.producers = [Producer(number, around) for number in range(1, self.max_producers + 1)]
         self.operator = Operator(around)
         if world.chance(0.7):
-            self.store_process.news = self._news
+            self.store_process.notify = self._wake_one
         self.quiet_after: int | None = None
         self.last_tick_at = 0
 
@@ -193,7 +193,7 @@ class Simulation:
         self.operator.actor.stop()
         begun = world.now
         world.run_until(begun + self.ticks_more)
-        # Without news from here on, each schedule stands where its tickers brought it.
+        # From here on nothing is enqueued, so each schedule stays at the slot that its tickers have fired.
         self.last_tick_at = store_process.store.now()
         world.run_until(world.now + 2 * SECOND)
         while not self._quiet():
@@ -228,8 +228,8 @@ class Simulation:
         if late:
             world.violation("I10 drain", f"{late} did not end")
 
-    def _news(self) -> None:
-        """One sleeping claimer is woken, as a store would; the others find out by themselves."""
+    def _wake_one(self) -> None:
+        """One sleeping claimer is woken, as a store would; the others poll."""
         worker = self.world.random.choice(self.places).worker
         if worker.alive:
             worker.wake(self.world.between(50, 2_000))

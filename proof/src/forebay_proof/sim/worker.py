@@ -143,7 +143,7 @@ class SimWorker(Process):
         return self._world.now / SECOND
 
     def wake(self, duration: int) -> None:
-        """News: the claimer may find something."""
+        """Notify the claimer: it may find jobs."""
         self._actors["claimer"].nudge(duration)
 
     def crash(self) -> None:

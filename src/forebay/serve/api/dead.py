@@ -132,7 +132,7 @@ def requeue(context: ContextDep, actor: OperatorActor, job_id: JobId) -> Requeue
 
 
 @router.delete("/dlq/{job_id}", status_code=204, responses=problems(404, 409))
-def forget(context: ContextDep, actor: OperatorActor, job_id: JobId) -> None:
+def purge_dead_letter(context: ContextDep, actor: OperatorActor, job_id: JobId) -> None:
     """Purge one dead letter."""
     store = context.store
     job = seen_job(store, actor, job_id)

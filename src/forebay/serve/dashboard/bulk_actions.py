@@ -171,7 +171,7 @@ def _movable(job: Job, action: BulkAction) -> bool:
 
 
 def _step(store: Store, action: BulkAction, ids: list[int]) -> int:
-    """How many of these jobs were changed; those that no longer match are left alone."""
+    """How many of these jobs were changed; those that no longer match are skipped."""
     if action.act == "cancel":
         return sum(answer is not CancelAnswer.GONE for answer in store.cancel(ids))
     if action.act == "purge":

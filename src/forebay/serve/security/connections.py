@@ -4,7 +4,7 @@ A connection is anonymous until a request on it carries a valid key, token, cert
 connections have a limit in total and a limit per client address; one more replaces the oldest, which is closed. A valid
 caller is anonymous only until its first head is complete, so a flood of bad keys displaces its own connections. All
 connections together stay below the process's limit of open files: a connection that could not be accepted would block
-the accept loop for everyone.
+the accept loop for all callers.
 
 The first head of a connection is checked before it is parsed: an API key that does not exist gets a prepared 401, and
 the connection is closed.

@@ -182,7 +182,7 @@ def read_entries(store: Store, after: int) -> tuple[list[KeyEntry], int]:
 
 
 def _decode(body: bytes) -> KeyEntry | None:
-    """None for an entry of a later version: it can only name keys that this version does not know."""
+    """None for an entry of a later version: it can only name keys that this version does not have."""
     try:
         return _entries.decode(body)
     except (msgspec.DecodeError, Invalid):

@@ -52,6 +52,6 @@ class MountMiddleware:
 
 
 async def host_actor(host: HostAuth, request: Request) -> Actor | None:
-    """The user as the host knows it now."""
+    """The user of the host's session, as it is now."""
     found = host(request)
     return await found if isawaitable(found) else found

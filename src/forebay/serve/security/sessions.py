@@ -5,7 +5,7 @@ ends when it is idle, when it is old, at logout, and as soon as its key is revok
 cookies, so that no other site can make a browser use a key.
 
 Every change from a page needs the session's CSRF token, in the form or in a header, and must come from a page of this
-server (`Origin`). `require_session` checks all of that, so that no route can forget it:
+server (`Origin`). `require_session` checks all of that, so that no route can leave it out:
 
     @router.post("/ui/queues/{name}/pause")
     async def pause(name: str, actor: Annotated[Actor, require_session(Role.OPERATOR)]) -> ...

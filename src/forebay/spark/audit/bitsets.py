@@ -1,11 +1,11 @@
 """The proof: sets of jobs as 64-bit words, compared word by word, so that ten million jobs are 160,000 rows.
 
-A job's bit stands in the word `id >> 6`. Words are plain long integers: they are built, joined and counted inside one
+A job's bit is in the word `id >> 6`. Words are plain long integers: they are built, joined and counted inside one
 generated loop, and cost less than binary bitmaps of 32,768 bits. Ids with large steps between them (a call a job on
 Postgres) fill their words badly; the worst is one word a job, the price of grouping by job, and never a large bitmap
 with one bit set. A bit twice is seen by counting: more rows than bits.
 
-The sums are exact where they are 0, however often a file is read: bits do not mind copies, and the counts that do are
+The sums are exact where they are 0, however often a file is read: copies change no bit, and the counts that do are
 then explained by the exact checks. Where one is not 0, those run and name the offenders.
 """
 

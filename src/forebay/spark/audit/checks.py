@@ -125,9 +125,9 @@ class AuditOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.from_offset < 0:
-            raise Invalid("from_offset", f"{self.from_offset} is no offset", "offsets start at 0")
+            raise Invalid("from_offset", f"{self.from_offset} is not an offset", "offsets start at 0")
         if not 0 <= self.coverage <= 1:
-            raise Invalid("coverage", f"{self.coverage} is no share", "give a number in 0 … 1")
+            raise Invalid("coverage", f"{self.coverage} is not a fraction", "give a number in 0 … 1")
         for queue, by in self.ordered.items():
             if by not in {"subject", "tenant", "kind"}:
                 raise Invalid("ordered", f"queue {queue!r} by {by!r}", "a line is by subject, tenant or kind")

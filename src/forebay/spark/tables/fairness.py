@@ -1,4 +1,4 @@
-"""`fairness`: how evenly the tenants of a queue were served, as one row a minute and queue in which someone was.
+"""`fairness`: how evenly the tenants of a queue were served, as one row a minute and queue with a served job.
 
     minute      the minute
     queue       the queue

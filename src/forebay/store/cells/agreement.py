@@ -1,9 +1,10 @@
 """The map that all processes agree on. Each cell keeps its versions in a log; the newest one counts.
 
 A file that differs is refused before anything is routed. A file with a newer version is accepted if every job that
-exists still lives where it lived; its map is then appended in every cell. Moves and added cells are newer versions too:
-a process follows those as soon as it notices them, as long as its file has the addresses of all cells in use. Versions
-are appended to the cell with the lowest number first, so of two that are made at once the first one counts everywhere.
+exists is still in the cell that the map names; its map is then appended in every cell. Moves and added cells are newer
+versions too: a process follows those as soon as it reads them, as long as its file has the addresses of all cells in
+use. Versions are appended to the cell with the lowest number first, so of two that are made at once the first one
+counts everywhere.
 
 URLs are not part of the map, so a process could have another store, or an empty one, as a cell. Each log therefore also
 has the instants at which the logs of all cells began, and a cell whose own log began at another one is refused.
@@ -232,7 +233,7 @@ def _check_stores(logs: Sequence[tuple[MapLog, MapHistory]]) -> None:
 
 
 def _check_next(log: MapLog, old: CellMap | None, new: CellMap) -> None:
-    """Every job that is in the cell still lives there, and every spec still holds. `old` None: it is a new cell."""
+    """Every job in the cell still belongs there, and every spec still holds. `old` None: it is a new cell."""
     for name, number in (old.cells if old else {}).items():
         if new.cells.get(name) != number and (name in new.cells or (old and name in old.in_use())):
             reason = f"version {new.version} has no cell {name!r} with number {number}, and ids carry it"

@@ -1,4 +1,4 @@
-"""The map of cells: which cells there are, in which of them a queue or each of its partitions lives, and what moves.
+"""The map of cells: which cells there are, in which of them a queue or each of its partitions is, and what moves.
 
 It is read from a TOML file. URLs are not part of the map: processes may reach a cell by different addresses, and URLs
 may hold secrets. Everything else is, and all processes must agree on it (`agreement`).
@@ -34,7 +34,7 @@ _MAX_DEADLINE: Final = 60.0
 
 
 class Placement(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a queue lives: partition i in `cells[i]`. One partition: the whole queue in one cell.
+    """Where a queue is placed: partition i in `cells[i]`. One partition: the whole queue in one cell.
 
     keys  "queue": a key is unique in the whole queue, so drafts with keys need `by = "key"`
           "cell": a key is compared with those in its own cell only, so keys should name the tenant or subject
@@ -50,7 +50,7 @@ class Placement(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_divided(self) -> bool:
-        """Whether its jobs live in more than one cell."""
+        """Whether its jobs are spread over more than one cell."""
         return self.by != "queue" and len(self.distinct) > 1
 
 
@@ -72,7 +72,7 @@ class Step(StrEnum):
 class Move(Struct, frozen=True, forbid_unknown_fields=True):
     """What a queue has in one cell goes to another: drafts from now on, while jobs that exist finish where they are.
 
-    partitions  those that lived in the source
+    partitions  those that the source had
     held        no job of the target starts before the source has finished its own: order, caps and rates go on
     since       when the source was closed, by its clock; of a move that is over, when it was left
     schedules   names of those that were active in the source
@@ -98,7 +98,7 @@ class CellMap(Struct, frozen=True, forbid_unknown_fields=True):
     moves: dict[str, tuple[Move, ...]] = {}
 
     def placement(self, queue: str) -> Placement:
-        """Where the queue lives; of queues without an entry those that `*` spreads have one cell each."""
+        """Where the queue is placed; of queues without an entry those that `*` spreads have one cell each."""
         found = self.queues.get(queue)
         if found is not None:
             return found
@@ -106,7 +106,7 @@ class CellMap(Struct, frozen=True, forbid_unknown_fields=True):
         return Placement((others.cells[partition_of(queue, len(others.cells))],))
 
     def homes(self, queue: str) -> tuple[str, ...]:
-        """The cells in which jobs of the queue live."""
+        """The cells that have jobs of the queue."""
         move = self.move(queue)
         homes = self.placement(queue).distinct
         return homes if move is None else (move.source, *(name for name in homes if name != move.source))
@@ -124,12 +124,12 @@ class CellMap(Struct, frozen=True, forbid_unknown_fields=True):
         return next((move for move in self.moves.get(queue, ()) if move.step is not Step.LEFT), None)
 
     def in_use(self) -> set[str]:
-        """Cells in which a queue lives, or which one is leaving."""
+        """Cells in which a queue is placed, or which one is leaving."""
         placed = {name for placement in self.queues.values() for name in placement.cells}
         return placed.union(*(self.homes(queue) for queue in self.moves))
 
     def partitioned(self) -> Iterator[str]:
-        """Queues whose jobs live in more than one cell."""
+        """Queues whose jobs are spread over more than one cell."""
         return (name for name, placement in self.queues.items() if placement.is_divided)
 
 
@@ -219,7 +219,7 @@ def read_cells(text: str, source: str) -> tuple[CellMap, dict[str, CellAddress]]
         raise Invalid(f"{source} version", f"{version!r} is not an integer in 1 … {MAX_VERSION}", "begin with 1")
     if not isinstance(cells, dict) or not cells or not isinstance(queues, dict) or OTHERS not in queues:
         reason = 'it has no [cells.NAME], or [queues] without an entry for "*"'
-        raise Invalid(source, reason, "name the cells, and where queues live that have no entry of their own")
+        raise Invalid(source, reason, 'name the cells, and in "*" those of queues that have no entry of their own')
     numbers: dict[str, int] = {}
     addresses: dict[str, CellAddress] = {}
     for name, entry in cells.items():

@@ -30,7 +30,7 @@ _REMEDY: Final = "the other cells go on; it is used again as soon as it answers"
 
 
 class CellDown(StoreFailed):
-    """A cell is unreachable or too slow; what lives in the others is not affected."""
+    """A cell is unreachable or too slow; jobs in the others are not affected."""
 
     def __init__(self, cell: str, reason: str) -> None:
         super().__init__(f"cell {cell}", reason, _REMEDY)

@@ -27,7 +27,7 @@ class Jobs:
     # -- intake
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """All or nothing where the drafts live in one cell; else each cell takes its part whole, or `PartlyDone`.
+        """All or nothing where all drafts go to one cell; else each cell takes its part whole, or `PartlyDone`.
 
         A part that fails holds up no other. A part that is refused before anything else was done refuses the call.
         """
@@ -69,16 +69,16 @@ class Jobs:
         return parts
 
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
-        """A bounded queue lives in one cell."""
+        """A bounded queue is in one cell."""
         self._group.named(self._group.map.placement(full.queue).cells[0]).wait_for_room(full, until)
 
     def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
-        """In the cell of the dead job, where the draft has to live too."""
+        """In the cell of the dead job, which must be the draft's cell too."""
         self._group.check_open()
         by_cell: dict[Cell, dict[int, Draft]] = {}
         for job_id, draft in drafts.items():
             cell = self._group.home(job_id)
-            if cell is not None and self._lives_in(cell, job_id, draft):
+            if cell is not None and self._belongs_to(cell, job_id, draft):
                 by_cell.setdefault(cell, {})[job_id] = draft
         replaced: dict[int, Receipt] = {}
         for cell, part in by_cell.items():
@@ -90,8 +90,8 @@ class Jobs:
                 raise PartlyDone([replaced.get(job_id) for job_id in drafts], error) from error
         return replaced
 
-    def _lives_in(self, cell: Cell, job_id: int, draft: Draft) -> bool:
-        """Whether the draft lives in the cell of a dead job; False: there is no such job."""
+    def _belongs_to(self, cell: Cell, job_id: int, draft: Draft) -> bool:
+        """Whether the draft belongs to the cell of a dead job; False: there is no such job."""
         placement = self._group.map.placement(draft.queue)
         fits = (
             cell.name in placement.distinct
@@ -103,7 +103,7 @@ class Jobs:
         (job,) = cell.get([job_id])
         if job is None or job.state is not State.DEAD:
             return False
-        reason = f"job {job_id} is dead in cell {cell.name!r}, and its draft would live in another one"
+        reason = f"job {job_id} is dead in cell {cell.name!r}, and its draft belongs to another cell"
         raise Invalid("replace_dead", reason, "enqueue the draft, then purge the dead one")
 
     # -- leases and verdicts

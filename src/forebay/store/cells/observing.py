@@ -30,7 +30,7 @@ class Observing:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What holds in every cell. Order is exact as long as no queue lives in several."""
+        """What holds in every cell. Order is exact as long as no queue is spread over several."""
         each = [cell.capabilities for cell in self._group.cells]
         unsafe = [
             f"{cell.name}: {setting}"
@@ -81,7 +81,7 @@ class Observing:
         return sorted({name for page in pages for name in page})[:limit]
 
     def totals(self, limit: int) -> Totals:
-        """The deepest of each cell, and all queues that live in several, are those that can be the deepest of all."""
+        """The deepest of each cell, and all queues that are in several, are those that can be the deepest of all."""
         found = self._group.each(lambda cell: cell.totals(limit))
         spread = {*self._group.map.partitioned(), *self._group.map.moves}
         known = self._group.each(lambda cell: {name for name in spread if name in cell.queues("", 1, name)})
@@ -93,7 +93,7 @@ class Observing:
         return Totals(deepest[:limit], sum(total.queues for total in found) - twice, **sums)
 
     def specs(self) -> list[QueueSpec]:
-        """From the cells in which a queue lives: the cell that it left has it as closed."""
+        """From the cells in which a queue is placed: the cell that it left has it as closed."""
         self._group.check_open()
         placement = self._group.map.placement
         specs = ((cell, spec) for cell in self._group.cells for spec in cell.specs())

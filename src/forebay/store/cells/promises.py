@@ -1,4 +1,4 @@
-"""What a queue whose partitions live in several cells can promise, said when it is declared.
+"""What a queue whose partitions are in several cells can promise; checked when it is declared.
 
 A promise that one cell keeps by itself holds: order, caps, rates and merges by the field of the partition. What needs
 the whole queue at once (a cap or a rate of the queue, shares, a bound, priorities) is refused, with the way out. So is
@@ -20,7 +20,7 @@ def check_promises(spec: QueueSpec, cells: CellMap, others: Iterable[QueueSpec])
     placement = cells.placement(spec.name)
     if placement.is_divided:
         for what, way_out in _broken(spec, placement):
-            where = f"its {len(placement.cells)} partitions by {placement.by} live in {', '.join(placement.distinct)}"
+            where = f"its {len(placement.cells)} partitions by {placement.by} are in {', '.join(placement.distinct)}"
             raise Invalid(spec.name, f"{what}, but {where}", way_out)
     _check_edges(spec, cells)
     _check_shared(spec, cells, others)
@@ -65,11 +65,11 @@ def _check_edges(spec: QueueSpec, cells: CellMap) -> None:
     homes = set(cells.homes(spec.name))
     dead = spec.routing.dead.queue if spec.routing.dead else None
     if dead is not None and not homes <= set(cells.homes(dead)):
-        reason = f"its dead letters go to {dead!r}, which does not live in {', '.join(sorted(homes))}"
+        reason = f"its dead letters go to {dead!r}, which is not in {', '.join(sorted(homes))}"
         raise Invalid(spec.name, reason, "place both queues in the same cells")
     for route in spec.fan_out.routes if spec.fan_out else ():
         if cells.placement(route.queue) != cells.placement(spec.name):
-            reason = f"it is a broker with a route to {route.queue!r}, which lives elsewhere"
+            reason = f"it is a broker with a route to {route.queue!r}, which is in other cells"
             raise Invalid(spec.name, reason, "place the broker and the queues of its routes alike, in one cell")
 
 
@@ -78,7 +78,7 @@ def _check_shared(spec: QueueSpec, cells: CellMap, others: Iterable[QueueSpec]) 
     for other in others if names else ():
         if other.name != spec.name and cells.placement(other.name) != cells.placement(spec.name):
             for gate in names.intersection(shared_gates(other)):
-                reason = f"it shares {gate} with {other.name!r}, which lives in other cells"
+                reason = f"it shares {gate} with {other.name!r}, which is in other cells"
                 raise Invalid(spec.name, reason, "place the queues that share a gate alike")
 
 

@@ -1,6 +1,6 @@
 """`CellsStore`: every verb of the contract over several stores. It routes and merges, and has no rule of its own.
 
-What is atomic in one store is atomic in one cell. A call whose items live in several cells is done cell by cell, and
+What is atomic in one store is atomic in one cell. A call with items of several cells is done cell by cell, and
 `PartlyDone` says which items are done when one of them fails.
 """
 

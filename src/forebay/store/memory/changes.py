@@ -60,15 +60,15 @@ def record_of(facts: Facts, change: ChangeSet) -> Record | None:
     builder = RecordBuilder(change.at)
     if change.verb != MAINTAIN:
         builder.set_verb(change.verb, owner=change.owner, name=change.name, tick=change.tick)
-    # By ids: jobs that were moved together are mostly neighbours.
+    # By ids: jobs that were moved together mostly have consecutive ids.
     for each in sorted(change.jobs, key=_first):
         rule = RULES[each.change]
         if rule.record is not None:
             rule.record(builder, change, each, [facts.rows[job_id] for job_id in sorted(each.ids)])
     builder.accepted(change.entries)
-    born = {entry.id: entry for entry in change.entries} if change.merges else {}
+    new = {entry.id: entry for entry in change.entries} if change.merges else {}
     for merge in change.merges:
-        entry = born.get(merge.id) or facts.rows[merge.id].entry
+        entry = new.get(merge.id) or facts.rows[merge.id].entry
         newer = merge.newer or Replaced()
         own = Trait(tenant=entry.tenant, subject=entry.subject, key=merge.key, priority=newer.priority)
         due_at = (0, 0, 0, 0, newer.due_at) if newer.due_at else ()
@@ -199,7 +199,7 @@ def _purge(facts: Facts, _: ChangeSet, each: JobChange) -> None:
 
 
 def _settled(facts: Facts, each: JobChange) -> Iterator[JobRow]:
-    """Running rows whose lease is over; each remembers how."""
+    """Running rows whose lease is over; each keeps how it ended."""
     for job_id, delivery in zip(each.ids, each.deliveries, strict=True):
         row = facts.rows[job_id]
         row.mark = (delivery, MARK_CODES[each.change])
@@ -323,7 +323,7 @@ def _update(table: dict[str, V], changed: Mapping[str, V | None]) -> None:
 
 
 def _move_tats(tats: dict[str, Instant], moved: Mapping[str, Instant], at: Instant) -> None:
-    """Each that moved is put at the end; of those at the front, some that are in the past are forgotten."""
+    """Each that moved is put at the end; of those at the front, some that are in the past are dropped."""
     for name, tat in moved.items():
         tats.pop(name, None)
         tats[name] = tat

@@ -36,7 +36,7 @@ class DirectoryLock(Protocol):
 
 
 class Disk(Protocol):
-    """What the journal may ask; handles are small integers, offsets count from zero."""
+    """What the journal may call; handles are small integers, offsets count from zero."""
 
     def make_directory(self, path: str) -> None: ...
 

@@ -274,7 +274,7 @@ class LogsByName:
         partition.trim(before)
 
     def _own(self, change: LogChange, member: str, at: Instant) -> None:
-        """Members whose time is over are forgotten once they own nothing; there are never more than partitions."""
+        """Members whose time is over are dropped once they own nothing; there are never more than partitions."""
         log, group, epochs = change.log, change.group, change.owned
         busy = set()
         for number in range(len(self.partitions[log])):
@@ -361,7 +361,7 @@ class Facts:
         return ((job_id, self.removed[job_id]) for job_id in self._removed_order)
 
     def remember_ingested(self, ingested: Ingested, at: Instant) -> None:
-        """How far a source has come; those that have not come for long are forgotten."""
+        """Move the checkpoint of a source; checkpoints that have not moved for long are dropped."""
         self.ingested.pop(ingested.source, None)
         self.ingested[ingested.source] = (ingested, at)
         for source in [name for name, (_, last) in islice(self.ingested.items(), 2) if last < at - _SOURCE_KEPT]:

@@ -38,8 +38,8 @@ def rounded_up(instant: Instant, duration: Duration) -> Instant:
 class LazyHeap(Generic[T]):
     """Things by (key, id), smallest first. `items` is the raw heap with its dead: when it is empty, nothing is there.
 
-    `forget` counts the entry (key, id) as dead; equal entries are interchangeable, so a thing may be pushed again under
-    the same key while its old entry is still inside. Once more than half of a large heap is dead it is rebuilt.
+    `discard` counts the entry (key, id) as dead; equal entries are interchangeable, so a thing may be pushed again
+    under the same key while its old entry is still inside. Once more than half of a large heap is dead it is rebuilt.
     """
 
     __slots__ = ("_dead", "_dead_count", "items")
@@ -113,7 +113,7 @@ class LazyHeap(Generic[T]):
                     found[name] = found.get(name, 0) + 1
         return min(maximum, sum(times > self._dead.get(name, 0) for name, times in found.items()))
 
-    def forget(self, key: int, number: int) -> None:
+    def discard(self, key: int, number: int) -> None:
         """The entry, wherever it is, is dead."""
         name = (key, number)
         if not self._dead and self.items[0][:2] == name:

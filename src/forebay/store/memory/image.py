@@ -57,7 +57,7 @@ def restore(chunks: Iterable[bytes], source: str = "snapshot") -> Facts:
     facts = Facts()
     for number, chunk in enumerate(chunks):
         if chunk[0] != VERSION:
-            raise StoreFailed(source, f"chunk {number} has version {chunk[0]}, this reader knows version {VERSION}")
+            raise StoreFailed(source, f"chunk {number} has version {chunk[0]}, this reader supports version {VERSION}")
         try:
             found = _decoder.decode(memoryview(chunk)[1:])
             table = _TABLES[found.table]

@@ -39,7 +39,7 @@ class Index:
         self.leases: Deadlines[int] = Deadlines()
         self.kept: Deadlines[int] = Deadlines(_GRAIN)
         self.expiring: Deadlines[int] = Deadlines(_GRAIN)
-        self.crowded: dict[str, None] = {}
+        self.over_dead_limit: dict[str, None] = {}
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
         self._due: LazyHeap[JobRow] = LazyHeap()
         self.lines = Lines(self._due)
@@ -111,7 +111,7 @@ class Index:
             if entry.expires_at is not None:
                 self.expiring.add(entry.expires_at, entry.id)
         if before.due_at != row.due_at and self._waits(row):
-            self._due.forget(before.due_at, row.entry.id)
+            self._due.discard(before.due_at, row.entry.id)
             self._due.push(row.due_at, row.entry.id, row)
         if before.rank != row.rank:
             self._reranked(before, row, self.queues[entry.queue])
@@ -122,7 +122,7 @@ class Index:
             entry = row.entry
             self.leases.add(until, entry.id)
             if entry.merges:
-                self._forget_merge(row)
+                self._drop_merge(row)
             if entry.expires_at is not None:
                 self.expiring.remove(entry.expires_at, entry.id)
         if self._shedding:
@@ -158,7 +158,7 @@ class Index:
             self._end(row, queue)
 
     def ended(self, row: JobRow, was: State, *, taken: bool = False) -> None:
-        """A row without a lease was cancelled, or died; `taken`: a claim has met it, and it has left its lane."""
+        """A row without a lease was cancelled, or died; `taken`: a claim has reached it, and it has left its lane."""
         queue = self._home(row)
         queue.counts[was] -= 1
         if queue.shed_order is not None:
@@ -168,11 +168,11 @@ class Index:
             if queue.claimers.waiting:
                 self.notify(queue, 1)
         elif was is _WAITING and self._waits(row):
-            self._due.forget(row.due_at, row.entry.id)
-        self._forget_merge(row)
+            self._due.discard(row.due_at, row.entry.id)
+        self._drop_merge(row)
         self._end(row, queue)
 
-    def forgotten(self, row: JobRow, was: State) -> None:
+    def purged(self, row: JobRow, was: State) -> None:
         """A finished row was purged."""
         self.queues[row.entry.queue].counts[was] -= 1
         self._unkeep(row, was)
@@ -263,14 +263,14 @@ class Index:
     def crowd(self, queue: str) -> None:
         """The queue may have more dead letters than it keeps."""
         if self._excess(queue) > 0:
-            self.crowded[queue] = None
+            self.over_dead_limit[queue] = None
 
     def too_many(self, queue: str, limit: int) -> list[int]:
         """The oldest dead letters of the queue beyond the number that it keeps; none: it has no more than that."""
         excess = min(limit, self._excess(queue))
         if excess > 0:
             return self._finished[State.DEAD][queue].due(MAX_INSTANT, excess)
-        self.crowded.pop(queue, None)
+        self.over_dead_limit.pop(queue, None)
         return []
 
     def _excess(self, queue: str) -> int:
@@ -290,9 +290,9 @@ class Index:
 
     @property
     def needs_maintenance(self) -> bool:
-        """Whether anything may have to be promoted, opened, expired or forgotten, now or later."""
+        """Whether anything may have to be promoted, opened, expired or purged, now or later."""
         timers = self._due.items or self.expiring.instants or self.kept.instants or self.lanes.timers
-        return bool(timers or self.crowded or self.paced)
+        return bool(timers or self.over_dead_limit or self.paced)
 
     def _enter(self, row: JobRow) -> None:
         entry = row.entry
@@ -355,7 +355,7 @@ class Index:
         if row.kept_until:
             self.kept.remove(row.kept_until, row.entry.id)
 
-    def _forget_merge(self, row: JobRow) -> None:
+    def _drop_merge(self, row: JobRow) -> None:
         if row.entry.merges and row.entry.subject is not None:
             newest = self._home(row).newest
             if newest.get(row.entry.subject) == row.entry.id:

@@ -116,7 +116,7 @@ class Intake:
             jobs += session.deaths(Change.SHED, shed, now)
         session.commit(ChangeSet(now, verb, jobs, plan.entries, merges, name=name, tick=tick, tables=tables))
         for row in gone:
-            index.forgotten(row, State.DEAD)
+            index.purged(row, State.DEAD)
         for row in before:
             index.merged(row, rows[row.entry.id])
         index.accept(rows[entry.id] for entry in plan.entries)

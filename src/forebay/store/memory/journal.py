@@ -19,7 +19,7 @@ Files in the directory, all 0600: `lock` (flock, one owner), `wal-<first lsn>.lo
 `snapshot-<lsn>.snap`, and `synced`, the mark: the acknowledged lsn, overwritten without a
 sync after each commit. It survives kill -9 and may be stale after a power cut, never ahead.
 A segment is created, with its header and its name durable, only when every record before it
-is durable; `close` ends the last one with a seal, an empty frame that vouches for the rest.
+is durable; `close` ends the last one with a seal, an empty frame that confirms the rest.
 
 How records are read back, and when that is refused, is described in `recovery`, which also makes
 the journals: `recover`, replay, `start`.

@@ -195,7 +195,7 @@ class JournalLedgerReader:
         return upto, following
 
     def _extent(self) -> tuple[int, tuple[int, int], LedgerState]:
-        """The last record that is known to be durable, the ledger up to there, and as the last snapshot knew it."""
+        """The last record that is known to be durable, the ledger up to there, and as it was in the last snapshot."""
         if self._closed:
             raise Closed("the ledger")
         for _ in range(_TRIES):
@@ -208,7 +208,7 @@ class JournalLedgerReader:
             except FileNotFoundError:
                 continue
             self._files.scan(upto)
-            # Where there is a newer one, segments went that this one does not know of.
+            # Where there is a newer one, segments were removed that this one does not list.
             if _newest_snapshot(self._disk.entries(self._directory)) == newest:
                 return upto, (max(state.first, self._files.first), max(state.next, self._files.next)), state
         raise StoreFailed(f"ledger in {self._directory}", "its snapshots go away as fast as they are read")

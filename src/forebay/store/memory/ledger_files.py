@@ -1,7 +1,7 @@
 """The ledger of a journal directory, in files: where its records are, and how they are read.
 
-A record is born in a frame of the journal, beside its change. Compaction gives those segments up, and before it does it
-copies their records, without the changes, into a file of their own:
+A record is first written in a frame of the journal, beside its change. Compaction gives those segments up, and before
+it does it copies their records, without the changes, into a file of their own:
 
     ledger-<first offset>.rec    a segment's header and frames; the number of a frame is the offset of its record
 
@@ -113,7 +113,7 @@ def discard_below(disk: Disk, directory: str, first: int, following: int) -> Non
 
 
 class _Missing(Exception):
-    """A record that should be there was not found where it was looked for."""
+    """A record that should be there was not found at its offset."""
 
 
 class _Place(NamedTuple):
@@ -135,7 +135,7 @@ class _Frame(NamedTuple):
 
 
 class _File:
-    """A file of records, or a segment. `seen`: how far it was looked through, and the frame expected there."""
+    """A file of records, or a segment. `seen`: how far it was scanned, and the frame expected there."""
 
     def __init__(self, path: str, first: int, salt: int, *, segment: bool) -> None:
         self.path = path
@@ -152,22 +152,22 @@ class LedgerFiles:
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
-        self._forget()
+        self._drop_cache()
 
     def read(self, after: int, count: int, upto: int) -> list[StoredRecord]:
         """The `count` records behind an offset, which are in the journal up to its record `upto`."""
 
         def read() -> list[StoredRecord]:
-            self._look(upto)
+            self._refresh(upto)
             return list(self._read(after, count, upto))
 
-        return self._patiently(read)
+        return self._with_retries(read)
 
     def scan(self, upto: int) -> None:
-        """Learn what is new."""
-        self._patiently(lambda: self._look(upto))
+        """Read what is new."""
+        self._with_retries(lambda: self._refresh(upto))
 
-    def _patiently(self, action: Callable[[], T]) -> T:
+    def _with_retries(self, action: Callable[[], T]) -> T:
         """Compaction may take a file away while it is read; what was in it is in another one then."""
         for again in range(_TRIES, -1, -1):
             try:
@@ -175,24 +175,24 @@ class LedgerFiles:
             except (FileNotFoundError, _Missing) as error:
                 if not again:
                     raise JournalDamaged(self._directory, 0, f"{error} of the ledger is missing") from error
-                self._forget()
+                self._drop_cache()
         raise AssertionError("the last try returns or raises")
 
-    def _forget(self) -> None:
+    def _drop_cache(self) -> None:
         self.first = self.next = 0
         self.rule: LedgerRule | None = None
         self._files: dict[str, _File] = {}
         self._places: list[_Place] = []
 
-    def _look(self, upto: int) -> None:
+    def _refresh(self, upto: int) -> None:
         names = [(match, name) for name in self._disk.entries(self._directory) if (match := _NAME.fullmatch(name))]
         present = {os.path.join(self._directory, name): match for match, name in names if match[3] != "tmp"}
         if any(path not in present for path in self._files):
-            self._forget()
+            self._drop_cache()
         for path, match in present.items():
             file = self._files.get(path) or self._open(path, segment=match[3] == "log")
             if file is not None and file.segment:
-                self._look_through(file, upto)
+                self._scan_file(file, upto)
 
     def _open(self, path: str, *, segment: bool) -> _File | None:
         header = decode_header(self._disk.read(path, 0, HEADER_BYTES))
@@ -205,7 +205,7 @@ class LedgerFiles:
             self._mark(file, file.first, _Frame(HEADER_BYTES, file.first, b"", HEADER_BYTES))
         return file
 
-    def _look_through(self, file: _File, upto: int) -> None:
+    def _scan_file(self, file: _File, upto: int) -> None:
         """Find the places of new records, and what is said about the ledger itself."""
         for frame in self._frames(file, *file.seen, upto):
             if frame.body:
@@ -268,7 +268,7 @@ class LedgerFiles:
             length = _READ_BYTES if position > begin else 2 * length
 
     def _mark(self, file: _File, offset: int, frame: _Frame) -> None:
-        """Remember the place, if none is near."""
+        """Keep the place, if none is near."""
         if frame.position >= file.marked + _PLACE_BYTES:
             file.marked = frame.position
             at = bisect_right(self._places, offset, key=_offset)

@@ -49,7 +49,7 @@ class Lines:
     def leave(self, name: str, row: JobRow) -> None:
         """The line does not have the row any more."""
         self.step_back(name, row)
-        self._lines[name].jobs.forget(row.entry.id, row.entry.id)
+        self._lines[name].jobs.discard(row.entry.id, row.entry.id)
 
     def step_back(self, name: str, row: JobRow) -> None:
         """The row does not run any more, died, or was withdrawn: it is not exposed, until `expose` says so."""
@@ -66,7 +66,7 @@ class Lines:
         hidden, shown = expose(head, line.exposed)
         if hidden is not None:
             line.exposed = None
-            self._due.forget(hidden.due_at, hidden.entry.id)
+            self._due.discard(hidden.due_at, hidden.entry.id)
         if shown is not None:
             line.exposed = shown
             self._due.push(shown.due_at, shown.entry.id, shown)

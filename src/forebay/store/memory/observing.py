@@ -1,4 +1,4 @@
-"""Looking at jobs, queues and gates, and waiting: for work, for jobs that end, for requests to cancel.
+"""Reads of jobs, queues and gates, and waits: for work, for jobs that end, for requests to cancel.
 
 A watcher is known by what it waits for: a job by its id, an owner by its name. A change has its topics
 (`changes.topics`): their waiters are woken and check again.
@@ -165,7 +165,7 @@ class Observing:
         return state is None or state.terminal
 
     def _requests(self, owner: str, known: Collection[Fence]) -> list[Fence]:
-        """Fences of jobs that this owner runs and whose end is requested; those that ended are forgotten here."""
+        """Fences of jobs that this owner runs and whose end is requested; those that ended are dropped here."""
         rows, requested, found = self._facts.rows, self._index.cancel_requested, []
         for job_id in list(requested):
             row = rows.get(job_id)

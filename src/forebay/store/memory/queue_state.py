@@ -60,7 +60,7 @@ class ShedOrder:
 
     def drop(self, row: JobRow) -> None:
         """As it was when it was added."""
-        self._heap.forget(*self._key(row))
+        self._heap.discard(*self._key(row))
 
     def __iter__(self) -> Iterator[RankedId]:
         return ((-key, -job_id) if self._lowest else (key, job_id) for key, job_id, _ in self._heap.walk())
@@ -126,7 +126,7 @@ class LaneRows(LazyHeap[JobRow]):
         return first is row
 
     def remove(self, row: JobRow) -> None:
-        self.forget(row.rank, row.entry.id)
+        self.discard(row.rank, row.entry.id)
 
     def pop(self) -> JobRow:
         """The row that `head` has shown."""
@@ -274,7 +274,8 @@ class QueueState:
             self._lanes.shrank(self.queue_lanes, lane)
 
     def take(self, count: int, cls: str | None, now: Instant, expiring: bool) -> tuple[list[JobRow], list[JobRow]]:
-        """The next rows that gates admit, and rows that were met past their expiry; all of them left their lanes."""
+        """The next rows that gates admit, and rows that were reached past their expiry; all of them left their
+        lanes."""
         queue_lanes, lanes = self.queue_lanes, self._lanes
         if queue_lanes.lanes:
             if len(queue_lanes.lanes) == 1 and _NO_LANE in queue_lanes.lanes and queue_lanes.weight is None:
@@ -327,7 +328,7 @@ class QueueState:
         return gate_hold(gates, next(alive, row).entry.cost, now, lambda: self.ahead(row, MAX_AHEAD))
 
     def held(self, now: Instant) -> int:
-        """How many ready rows closed gates hold, as far as claims have met them."""
+        """How many ready rows closed gates hold, as far as claims have reached them."""
         if closed_of(self.queue_lanes.whole, 1, now) is not None:
             return self.counts[_READY]
         held = 0

@@ -29,7 +29,7 @@ New records go to a new segment, or to an empty last one: all that recovery acce
 then vouched for by (b), and no frame is ever written behind a cut.
 
 What can go wrong: a mark lost in a power cut and, on top of it, damage to the last commit
-of a log that was not closed look like a torn tail; that takes two faults. A caller that
+of a log that was not closed appear as a torn tail; that takes two faults. A caller that
 acts on frames before the iteration has ended acts on a log that may yet be refused.
 """
 
@@ -64,7 +64,7 @@ _SEGMENT_NAME: Final = re.compile(r"wal-([0-9a-f]{16})\.log")
 
 
 def recover(directory: str, disk: Disk | None = None, segment_bytes: int = SEGMENT_BYTES) -> "JournalRecovery":
-    """Takes the lock of `directory`, which is made if need be, and finds out what is there."""
+    """Takes the lock of `directory`, which is made if need be, and reads what is there."""
     return JournalRecovery(directory, RealDisk() if disk is None else disk, segment_bytes)
 
 
@@ -215,7 +215,7 @@ class JournalRecovery:
             raise JournalDamaged(
                 segment.path,
                 0,
-                f"this is no header, in format {FORMAT_VERSION}, of a segment from record {segment.first} on",
+                f"this is not a header, in format {FORMAT_VERSION}, of a segment from record {segment.first} on",
             )
         self._torn_header = segment
 

@@ -118,7 +118,7 @@ class Session:
             waiter.set()
 
     def maintain(self, now: Instant, limit: int = MAINTAINED) -> int:
-        """Expire, promote, open and forget what is due, up to a bound; how many jobs became ready."""
+        """Expire, promote, open and purge what is due, up to a bound; how many jobs became ready."""
         index, rows = self.index, self.facts.rows
         if not index.needs_maintenance:
             return 0
@@ -130,18 +130,18 @@ class Session:
         if due:
             self.commit(ChangeSet(now, jobs=[JobChange(PROMOTED, [row.entry.id for row in due])]))
             index.promoted(due)
-        forget_at = index.kept.next()
-        if forget_at is not None and forget_at <= now:
+        purge_at = index.kept.next()
+        if purge_at is not None and purge_at <= now:
             self.purge(index.kept.due(now, limit), now)
-        while index.crowded and limit > 0:
-            ids = index.too_many(next(iter(index.crowded)), limit)
+        while index.over_dead_limit and limit > 0:
+            ids = index.too_many(next(iter(index.over_dead_limit)), limit)
             limit -= len(ids)
             if ids:
                 self.purge(ids, now)
         return len(due)
 
     def expire(self, rows: list[JobRow], now: Instant, *, taken: bool = False) -> None:
-        """Jobs that were not claimed in time die; `taken`: a claim has met them, and they have left their lanes."""
+        """Jobs that were not claimed in time die; `taken`: a claim has reached them, and they have left their lanes."""
         states = [row.state for row in rows]
         self.commit(ChangeSet(now, jobs=self.deaths(Change.EXPIRED, rows, now)))
         for row, state in zip(rows, states, strict=True):
@@ -152,7 +152,7 @@ class Session:
         states = [row.state for row in rows]
         self.commit(ChangeSet(now, verb, [JobChange(Change.PURGED, ids)]))
         for row, state in zip(rows, states, strict=True):
-            self.index.forgotten(row, state)
+            self.index.purged(row, state)
 
     def dead_letter(self, queue: str, now: Instant) -> DeadLetterRule | None:
         """The queue of the dead letter of a job of this queue that dies now, and how long it is kept there."""

@@ -11,7 +11,7 @@ the end of the file, before the first chunk is handed out. No caller can act on 
 a snapshot. Memory is bounded by one chunk and one read of a mebibyte.
 
 Authority: the name says which lsn a snapshot claims, the header and its crc say
-whether to believe it. The chunk heads are summed in order, so chunks that were
+whether to accept it. The chunk heads are summed in order, so chunks that were
 swapped, doubled or dropped do not pass.
 
 What can go wrong: damage raises JournalDamaged with the file and the offset; the
@@ -89,7 +89,7 @@ def read_snapshot(disk: Disk, directory: str, lsn: int) -> Iterator[bytes]:
 
 
 def first_chunk(disk: Disk, directory: str, lsn: int) -> bytes:
-    """The first chunk of the snapshot at `lsn`; what follows it is not looked at."""
+    """The first chunk of the snapshot at `lsn`; what follows it is not read."""
     return next(_chunks(disk, snapshot_path(directory, lsn), lsn))
 
 
@@ -118,7 +118,7 @@ def _chunks(disk: Disk, path: str, lsn: int) -> Iterator[bytes]:
     source = _Source(disk, path)
     header = source.take(_HEADER.size)
     if source.number() != checksum(header) or _HEADER.unpack(header) != (_MAGIC, FORMAT_VERSION, lsn):
-        raise JournalDamaged(path, 0, f"this is no header of a snapshot at record {lsn}")
+        raise JournalDamaged(path, 0, f"this is not a header of a snapshot at record {lsn}")
     count, heads = 0, 0
     while True:
         start = source.offset

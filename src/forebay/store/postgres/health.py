@@ -161,7 +161,7 @@ def vitals_of(health: Health, listening: bool | None) -> Vitals:
 
 
 def steps(server: Server) -> list[MigrationStep]:
-    """Every migration that this program knows, in order."""
+    """Every migration of this program, in order."""
     applied: dict[int, float] = {}
     if server.query("SELECT to_regclass('forebay.migration') IS NOT NULL")[0][0]:
         applied = {number: at for number, _, at in server.query(statements()["applied"])}

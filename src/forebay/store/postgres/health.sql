@@ -46,7 +46,7 @@ SELECT s.slot_name::text, greatest(0, pg_wal_lsn_diff(
 FROM pg_replication_slots AS s WHERE NOT s.active AND s.restart_lsn IS NOT NULL ORDER BY s.restart_lsn LIMIT %s;
 
 -- name: sees_others
--- Whether this role sees the sessions of others.
+-- Whether this role may read the sessions of other roles.
 SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE');
 
 -- name: tables

@@ -275,7 +275,7 @@ class _PageReader(NamedTuple):
         return self._part(self._fetch(_PAGE_RUNS, (*ids, *filters, self.wanted, self.wanted)), last)
 
     def _held(self, last: int | None) -> _Part:
-        """Members overlap: one job of a run may be in a pack, and its neighbours in another one."""
+        """Members overlap: one job of a run may be in a pack, and the next ones in another pack."""
         after, queue = self.after, self.query.queue
         arguments = (after, last, after, queue, queue, after, self.wanted - 1, MAX_ID)
         jobs = [job for row in self._fetch(_PAGE_HELD, arguments) for job in jobs_of_run(RunRow._make(row))]

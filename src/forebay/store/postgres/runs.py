@@ -1,6 +1,6 @@
 """Jobs as rows: drafts encoded as runs, rows decoded as jobs, and the leases of packs. Pure.
 
-Jobs are alike if a claim cannot tell them apart: same queue, class, due time, rank, attempts allowed and cost. Only
+Jobs are alike if they are the same to a claim: same queue, class, due time, rank, attempts allowed and cost. Only
 neighbours of a call share a run, so that ids remain in the order of acceptance. All other differences are in `facts`,
 an object for each job. A pack is what one claim took from one queue, as one row. Its members are runs, and the
 positions of its jobs never change. So a lease that has its position needs no look-up to be settled.
@@ -67,7 +67,7 @@ class Stamp(NamedTuple):
 
 
 class DraftRun(Struct):
-    """Alike neighbours of one call."""
+    """Alike jobs of one call, with consecutive ids."""
 
     stamp: Stamp
     drafts: list[Draft]

@@ -14,7 +14,7 @@ connects to that node alone. What a node answers when it is not the one:
 Each is retried within one bounded time, with the token of the call, so what was done already is not done twice.
 
 A promoted replica may lack what the old master answered. With `replicas=N` every call that writes is followed by WAIT
-in the same round trip, and is answered when N replicas have it. WAIT speaks of the last write of its own connection:
+in the same round trip, and is answered when N replicas have it. WAIT is about the last write of its own connection:
 a script that had nothing to write, such as the repetition of a call, would not wait for anything. So a write to the
 key `sync` is sent between them.
 """
@@ -131,7 +131,7 @@ class ClusterServer(Server):
                 self._known.append(node)
 
     def _find_owner(self) -> Node:
-        """The master of the slot, as the first node that answers sees it."""
+        """The master of the slot, by the first node that answers."""
         failure: StoreFailed | None = None
         for node in tuple(self._known):
             try:

@@ -20,7 +20,7 @@ _LUA: Final = files("forebay.store.redis") / "lua"
 
 
 class Script(Struct, frozen=True):
-    """One verb. `tokened`: the server remembers its answer, so a call may be repeated. `writes`: it may change keys."""
+    """One verb. `tokened`: the server keeps its answer, so a call may be repeated. `writes`: it may change keys."""
 
     name: str
     text: bytes

@@ -1,4 +1,4 @@
-"""What the parts of an open store share: the server, the clock, and the specs that this process knows."""
+"""What the parts of an open store share: the server, the clock, and this process's cache of specs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn

@@ -1,4 +1,4 @@
-"""The specs that this process knows, by queue and version, and drafts as a script takes them by these specs.
+"""This process's cache of specs, by queue and version, and drafts as a script takes them by these specs.
 
 A batch carries the versions that it relies on; the server refuses it when one has changed, and the caller reads the
 specs anew. So all processes follow a new spec at once, without reading it in every call.
@@ -157,7 +157,7 @@ class Specs:
 
 
 def rule_of(spec: QueueSpec) -> dict[str, Any]:
-    """What the scripts know of a spec."""
+    """The part of a spec that the scripts read."""
     rule: dict[str, Any] = {}
     if isinstance(spec.capacity, Bounded):
         rule["limit"] = spec.capacity.limit

@@ -25,7 +25,7 @@ _AHEAD: Final = 2
 """How many lanes of a class are loaded with it: with fewer, that is all of them."""
 
 _MANY: Final = 1 << 40
-"""How many lanes a class has, as far as the rules need to know: not all of them are loaded."""
+"""How many lanes a class has, as far as the rules need it: not all of them are loaded."""
 
 _NEXT: Final = statement("next_of_lane")
 _JOBS_OF_LANES: Final = statement("jobs_of_lanes")

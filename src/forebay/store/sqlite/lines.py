@@ -13,7 +13,7 @@ _EXPOSED: Final = statement("exposed")
 
 
 class LineRow(NamedTuple):
-    """What the rules, and a unit that moves the job, need to know of it."""
+    """The fields of it that the rules, and a unit that moves the job, need."""
 
     line: str
     id: int

@@ -1,6 +1,6 @@
-"""Looking at jobs, queues and gates, and waiting for them.
+"""Reads of jobs, queues and gates, and waits for them.
 
-Looking reads one durable state on a connection of its own: it waits for no writer, and no writer waits for it.
+A read sees one durable state on a connection of its own: it waits for no writer, and no writer waits for it.
 """
 
 import sqlite3
@@ -50,7 +50,7 @@ _SPECS: Final = statement("specs")
 _EXPIRED_KEYS: Final = statement("expired_keys")
 _FREE_KEYS: Final = statement("free_keys")
 _OLDEST_PLAIN: Final = statement("oldest_plain")
-_OLDEST_ODD: Final = statement("oldest_odd")
+_OLDEST_NOT_BY_AGE: Final = statement("oldest_not_by_age")
 _BLOCKED_LINES: Final = statement("blocked_lines")
 _NEXT_DUE: Final = statement("next_due")
 _NEXT_OPENING: Final = statement("next_opening")
@@ -212,7 +212,7 @@ def _backlog(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> 
     waiting, ready, running, done, dead, cancelled = queue.counts
     oldest = now
     if ready:
-        odd = reader.execute(_OLDEST_ODD, (name,)).fetchone()[0]
+        odd = reader.execute(_OLDEST_NOT_BY_AGE, (name,)).fetchone()[0]
         oldest = now if odd is None else min(now, odd)
         plain = reader.execute(_OLDEST_PLAIN, (name, oldest)).fetchone()
         oldest = oldest if plain is None else plain[0]
@@ -245,7 +245,7 @@ def _held(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int
 
 
 def _free_keys(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int:
-    """Keys that are still remembered and no longer taken."""
+    """Keys that are still stored and no longer taken."""
     unique = queue.spec.unique or While()
     expired: int = reader.execute(_EXPIRED_KEYS, (now, queue.name)).fetchone()[0]
     free: int = reader.execute(_FREE_KEYS, (MAX_INSTANT, queue.name, unique.mask)).fetchone()[0]

@@ -2,7 +2,7 @@
 
 An index is used if it is written exactly as that page has it. It only narrows a search to ids: whether a job matches is
 decided elsewhere, by the same rule for every store. JSON's numbers with fractions, null, and positions in lists are
-not looked up by an index, because SQLite may see them otherwise than JSON writes them.
+not looked up by an index, because SQLite may read them otherwise than JSON writes them.
 """
 
 import re

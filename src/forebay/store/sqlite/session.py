@@ -19,7 +19,7 @@ from forebay.store.sqlite.waiting import StoreWaiters
 
 
 class Session:
-    """What all parts of the backend share. `specs`: what readers know of them; the writer has its own."""
+    """What all parts of the backend share. `specs`: the readers' cache of them; the writer has its own."""
 
     def __init__(self, path: str, clock: Clock, shared: bool) -> None:
         self.database = Database(path)

@@ -5,7 +5,7 @@ the jobs that a line has (`engine.lines`): unfinished ones, and dead ones that b
 last failure of a job is the loss of its worker.
 
 A unit of work loads the queues that it touches (`QueueTable`), moves jobs between their numbers, and writes them back
-in the same transaction: counters and rows cannot disagree. `SpecCache` is what a process remembers between calls: what
+in the same transaction: counters and rows cannot disagree. `SpecCache` is what a process keeps between calls: what
 follows from a spec, compared with the stored spec at every use.
 """
 
@@ -35,7 +35,7 @@ _FIELDS: Final = Job.__struct_fields__.index("progress")
 _MAX_INTEGER: Final = 2**63 - 1
 
 _LANES_KNOWN: Final = 16_384
-"""Lanes whose names and gates a process remembers."""
+"""Lanes whose names and gates a process keeps."""
 
 _META, _ERRORS, _STATE, _CANCEL = (
     Job.__struct_fields__.index(name) for name in ("meta", "errors", "state", "cancel_requested")
@@ -46,7 +46,8 @@ _decode_errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
 class JobRow(NamedTuple):
-    """What a move from state to state needs to know of a job: `{row}` in a statement, `{row}, errors` where it fails.
+    """The columns of a job that a move from state to state needs: `{row}` in a statement, `{row}, errors` where it
+    fails.
 
     `behind`: it waits behind the head of its line. `home`: the queue that it belongs to, even if it is dead.
     """
@@ -203,7 +204,7 @@ class SpecCache:
         return known
 
     def held_by(self, gate: str) -> list[str]:
-        """The queues that a gate holds as a whole, as far as this process knows them."""
+        """The queues that a gate holds as a whole, of those in this process's cache."""
         _, of = gate.split("/", 1)
         if "/" in of or is_condition(gate):
             return []
@@ -292,7 +293,7 @@ class QueueTable:
                 if lane:
                     queue.laned += count
 
-    def crowded(self) -> list[str]:
+    def over_dead_limit(self) -> list[str]:
         """The queues of this unit that have more dead letters than they keep."""
         queues = self._queues.values()
         return [each.name for each in queues if 0 < (each.known.stamper.max_dead or 0) < each.counts[DEAD]]

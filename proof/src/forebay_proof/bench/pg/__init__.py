@@ -1,1 +1,1 @@
-"""The parts of `bench.postgres` that know Postgres: its server, its peers, and the figures by theme."""
+"""The parts of `bench.postgres` for Postgres: its server, its peers, and the figures by theme."""

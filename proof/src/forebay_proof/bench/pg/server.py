@@ -1,7 +1,7 @@
 """The server under test: one durable Postgres for ours and for all peers, a fresh database for every measurement.
 
 fsync, full_page_writes and synchronous_commit are on. What else is set is printed above the figures and is the same for
-everyone. `PostgresDatabase` shows what a measurement did to it: WAL written, dead rows left, what its sessions waited
+all. `PostgresDatabase` shows what a measurement did to it: WAL written, dead rows left, what its sessions waited
 for.
 """
 
@@ -71,12 +71,12 @@ class PostgresDatabase:
         found: Counter[str] = Counter()
         done = Event()
 
-        def look() -> None:
+        def sample() -> None:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 while not done.wait(_SAMPLE_EVERY):
                     found.update(name for (name,) in connection.execute(_WAITS))
 
-        watcher = Thread(target=look, name="waits")
+        watcher = Thread(target=sample, name="waits")
         watcher.start()
         try:
             yield found

@@ -1,7 +1,7 @@
 """Where the knee is: jobs a claim by one claimer, and claimers at once, each with what its sessions waited for.
 
 Batches are claimed by the store in one process; claimers are pgbench connections with the store's own statements, a
-hundred jobs a claim, so that no Python stands between them and the server; their times are those of a claim with its
+hundred jobs a claim, so that no Python is between them and the server; their times are those of a claim with its
 acknowledgement. The knee is the first setting within a tenth of the highest rate.
 """
 

@@ -1,1 +1,1 @@
-"""The parts of `bench.redis` that know Redis: its server, its peers, and the figures beside them."""
+"""The parts of `bench.redis` for Redis: its server, its peers, and the figures beside them."""

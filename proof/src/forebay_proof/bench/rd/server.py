@@ -23,7 +23,7 @@ _RATE: Final = re.compile(r"([\d.]+) requests per second")
 
 
 class Keyspace:
-    """The server's database; `number` asks by a script."""
+    """The server's database; `number` reads by a script."""
 
     def __init__(self, server: RedisServer, mode: str) -> None:
         self.url = server.url(durability=mode)

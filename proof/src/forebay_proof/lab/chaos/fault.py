@@ -44,7 +44,7 @@ def snake(name: str) -> str:
 
 
 def fault_of(timed: Timed) -> ChaosFault:
-    """The fault that a plan asks for."""
+    """The fault that a plan names."""
     kind = KINDS.get(timed.kind)
     if kind is None:
         raise Invalid("fault kind", f"there is none called {timed.kind!r}", f"use one of {', '.join(sorted(KINDS))}")

@@ -58,7 +58,7 @@ class WriterReport(Struct):
         output = cls(set(), {}, [], [])
         for line in text.splitlines():
             match line.split():
-                case ["asks", first, end]:
+                case ["sending", first, end]:
                     output.requested.update(range(int(first), int(end)))
                 case ["accepted", seq, job]:
                     if output.failures:

@@ -1,6 +1,6 @@
 """A fault of the HTTP side: its server is killed while requests are under way.
 
-Clients hand in jobs with an idempotency key and ask again until they are answered. Whatever the server had done when it
+Clients hand in jobs with an idempotency key and repeat it until they are answered. Whatever the server had done when it
 was killed, each key is one job: the answers are receipts for the proof.
 """
 

@@ -1,4 +1,4 @@
-"""A plan: which faults, when, how often, under which load, and what is the least that proves something.
+"""A plan: which faults, when, how often, under which load, and how many faults and jobs a run needs at least.
 
     title = "kill -9 of a worker in the middle of its jobs"
     stores = ["sqlite", "postgres", "redis"]          where it makes sense
@@ -10,7 +10,7 @@
     processes = 2
     lease = 2.0
 
-    [[fault]]                                         any number of them; what else a kind takes stands beside these
+    [[fault]]                                         any number of them, with other settings of the kind
     kind = "kill_worker"
     at = 1.0                                          seconds after the warm-up
     every = 1.0                                       and again, on average

@@ -156,7 +156,7 @@ class SignalCommand(ChaosFault, frozen=True):
 
 
 def _ended(command: ProcessHandle, patience: float) -> int | None:
-    """Its exit code. Each look is short, since all children of a watchdog are waited for one at a time."""
+    """Its exit code. Each poll is short, since all children of a watchdog are waited for one at a time."""
     deadline = time.monotonic() + patience
     while (code := command.wait(0)) is None and time.monotonic() < deadline:
         pause(_STEP)

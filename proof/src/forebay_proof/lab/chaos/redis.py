@@ -1,4 +1,4 @@
-"""Faults that only Redis can suffer: killed clients, forgotten scripts, a script without end, no memory."""
+"""Faults that only Redis can suffer: killed clients, dropped scripts, a script without end, no memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def client_of(scene: Scene) -> "Iterator[redis.Redis]":
 
 
 class KillClients(ChaosFault, frozen=True):
-    """CLIENT KILL of all clients; with `scripts`, the server forgets its scripts, too (NOSCRIPT)."""
+    """CLIENT KILL of all clients; with `scripts`, the server drops its scripts, too (NOSCRIPT)."""
 
     stores: ClassVar[tuple[Kept, ...]] = ("redis",)
     scripts: bool = False

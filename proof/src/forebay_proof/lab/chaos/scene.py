@@ -95,7 +95,7 @@ class Scene:
         """The URL by which fleet and load reach the store."""
 
         self.strikes: list[Strike] = []
-        self.blamed: list[str] = []
+        self.failures: list[str] = []
         self.acks = 0
         self.skewed: set[int] = set()
         self.proxy: Proxy | None = None
@@ -103,7 +103,7 @@ class Scene:
         self._fleet: Fleet | None = None
         self._load: Load | None = None
         self._store: Store | None = None
-        self._told = Lock()
+        self._lock = Lock()
         self._next = 1
         self._mix = parse_mix(plan.load.mix)
 
@@ -130,7 +130,7 @@ class Scene:
         self._lab_server, self._fleet, self._load, self._store = lab_server, fleet, load, store
 
     def report_failure(self, text: str) -> None:
-        self.blamed.append(text)
+        self.failures.append(text)
         self.say(f"broken: {text}")
 
     def wire(self) -> Proxy:
@@ -150,7 +150,7 @@ class Scene:
 
     def seqs(self, count: int) -> range:
         """So many seqs that no producer uses."""
-        with self._told:
+        with self._lock:
             first, self._next = self._next, self._next + count
         return range(first, first + count)
 
@@ -159,7 +159,7 @@ class Scene:
         self.receipts.mkdir(exist_ok=True)
         words = [(seq, job, "unknown" if job is None else "accepted") for seq, job in pairs]
         lines = [msgspec.json.encode({"seq": seq, "job_id": job, "answer": word}) + b"\n" for seq, job, word in words]
-        with self._told, (self.receipts / "chaos.ndjson").open("ab") as out:
+        with self._lock, (self.receipts / "chaos.ndjson").open("ab") as out:
             out.write(b"".join(lines))
 
     def ended(self, ids: Sequence[int], patience: float = 40.0) -> list[Job | None]:

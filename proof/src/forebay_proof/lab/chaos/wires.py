@@ -43,7 +43,7 @@ class Cut(ChaosFault, frozen=True):
 
 
 class Freeze(ChaosFault, frozen=True):
-    """Nothing goes through and nothing is closed, as behind a firewall that has forgotten."""
+    """Nothing goes through and nothing is closed, as behind a firewall that has dropped the connection."""
 
     stores = ("postgres", "redis")
     lasts: float = 3.0

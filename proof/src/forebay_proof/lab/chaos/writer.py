@@ -1,8 +1,9 @@
 """A producer that is there to be hurt: `python -m forebay_proof.lab.chaos.writer URL FIRST BATCHES PAD LIMIT`.
 
-It says `asks A B` before it enqueues the jobs with seq A … B-1, `accepted SEQ ID` for each once they are accepted, and
-`failed` with the reason when they are not; then whether the store still `answered` a few more calls or was `silent`.
-PAD is the bytes of each payload; a LIMIT above 0 is the most that a file may grow to, where no disk can be made full.
+It prints `sending A B` before it enqueues the jobs with seq A … B-1, `accepted SEQ ID` for each once they are accepted,
+and `failed` with the reason when they are not; then whether the store still `answered` a few more calls or was
+`silent`. PAD is the bytes of each payload; a LIMIT above 0 is the most that a file may grow to, where no disk can be
+made full.
 """
 
 import os
@@ -38,7 +39,7 @@ def main() -> None:
     try:
         for start in range(first, first + batches * _BATCH, _BATCH):
             seqs = range(start, start + _BATCH)
-            say("asks", seqs.start, seqs.stop)
+            say("sending", seqs.start, seqs.stop)
             receipts = store.enqueue([Draft("fast", {"seq": seq, "ms": 1, **more}, QUEUE) for seq in seqs])
             for seq, receipt in zip(seqs, receipts, strict=True):
                 say("accepted", seq, receipt.id)

@@ -118,7 +118,7 @@ def _bare(case: ExperimentCase, stage: Stage, lab_server: LabServer) -> None:
 
 
 def _steady(case: ExperimentCase, stage: Stage) -> None:
-    """Enqueue and process at a rate that does not ask whether it suits."""
+    """Enqueue and process at a fixed rate, whether or not the store keeps up."""
     given = case.settings
     lab_server = stage.lab_server()
     app = stage.app(lab_server)
@@ -168,7 +168,7 @@ def _judge(found: ExperimentResults) -> list[Conclusion]:
 
 
 def _of_rates(found: ExperimentResults) -> list[Conclusion]:
-    flat = [case for case, cell in found.of("flat").items() if cell.least == 1]
+    flat = [case for case, cell in found.of("flat").items() if cell.minimum == 1]
     if not flat:
         return [missing("a rate with flat depth")]
     rates = {found.cases[case]["rate"]: case for case in flat}
@@ -188,7 +188,7 @@ EXPERIMENT: Final = Experiment(
     "The bound is the CPU of two cores, shared by server and workers, not locks and not the disk: with half the cores "
     "the rate halves, without syncs it hardly moves, and claimers without a worker show how much of it is Python.",
     "Each suspect is removed alone: a core, the sync of commits, the ledger, the worker around the claims. What "
-    "changes the rate is the bound; wait events and syncs a second stand beside it (evidence/…).",
+    "changes the rate is the bound; wait events and syncs a second are recorded with it (evidence/…).",
     _cases,
     _run,
     _judge,

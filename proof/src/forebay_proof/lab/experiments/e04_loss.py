@@ -38,7 +38,7 @@ _RATES: Final = {
 
 _LEASE: Final = 2.0
 _WARY: Final = 5.0
-"""New processes start, and reap nothing for three seconds: they cannot know whether others just had an outage."""
+"""New processes start, and reap nothing for three seconds: others may just have had an outage."""
 
 _CERTAIN: Final = ("fast", "slow")
 """Kinds that always have an effect: a start without one is a start that was cut off."""
@@ -131,7 +131,7 @@ def _prove(case: ExperimentCase, stage: Stage, load: Load, url: str, kills: int)
 
     store = open_store(url)
     try:
-        given: dict[str, Any] = {"least": 100, "faults": kills, "least_faults": 2}
+        given: dict[str, Any] = {"min_jobs": 100, "faults": kills, "min_faults": 2}
         verdict = audit_quickly(load.receipts, stage.effects, store, queue=QUEUE, **given)
     finally:
         store.close()
@@ -193,9 +193,9 @@ def _judge(found: ExperimentResults) -> list[Conclusion]:
     ]
     for case, cell in found.of("recovery p99").items():
         bound = found.cases[case]["recovery"]
-        sentence = f"{case}: what a killed process held ran again within {cell.most:.2f} s (p99), goal {bound:g}"
-        sentences.append(Conclusion(sentence, cell.most <= bound))
-    passed = [cell.least for name in ("passed", "passed on Spark") for cell in found.of(name).values()]
+        sentence = f"{case}: what a killed process held ran again within {cell.maximum:.2f} s (p99), goal {bound:g}"
+        sentences.append(Conclusion(sentence, cell.maximum <= bound))
+    passed = [cell.minimum for name in ("passed", "passed on Spark") for cell in found.of(name).values()]
     return [*sentences, Conclusion(f"{sum(passed):.0f} of {len(passed)} audits passed", all(passed))]
 
 
@@ -204,7 +204,7 @@ EXPERIMENT: Final = Experiment(
     "Job loss",
     "Nothing that was accepted is lost, however often workers are killed: what a dead process held is handed out again "
     "by its supervisor at once, or when its lease ends where no supervisor is left. Each effect is applied once.",
-    "The supervisor's look at its children bounds the recovery; the lease does where supervisors die too.",
+    "How often the supervisor polls its children bounds the recovery; the lease does where supervisors die too.",
     _cases,
     _run,
     _judge,

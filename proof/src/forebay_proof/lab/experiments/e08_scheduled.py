@@ -111,7 +111,7 @@ EXPERIMENT: Final = Experiment(
     "Scheduled latency at depth",
     "A job that is due goes before those that were never delayed, however many there are: lateness is the time until a "
     "slot is free and a claim is made, and does not grow with the backlog.",
-    "The length of the running jobs: a slot must come free, and a claim be made. Depth costs one index look.",
+    "The length of the running jobs: a slot must come free, and a claim be made. Depth costs one index lookup.",
     _cases,
     _run,
     _judge,

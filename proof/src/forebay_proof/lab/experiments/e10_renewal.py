@@ -30,7 +30,7 @@ _TIMES: Final = 2.5
 """A job runs for so many leases."""
 
 _WARY: Final = 4.5
-"""A new process reaps nothing before: it cannot know whether others just had an outage."""
+"""A new process reaps nothing before: others may just have had an outage."""
 
 
 def _cases(scale: ExperimentScale) -> list[ExperimentCase]:
@@ -89,7 +89,7 @@ def _judge(found: ExperimentResults) -> list[Conclusion]:
     jobs = sum(found.cases[case]["jobs"] for case in without)
     again = sum(cell.median for cell in without.values())
     at_once = sum(cell.median for cell in found.of("at once", renewing=False).values())
-    good = max(cell.most for cell in with_it.values())
+    good = max(cell.maximum for cell in with_it.values())
     sentence = f"without renewal {again:,.0f} of {jobs:,} jobs ran more than once, {at_once:,.0f} in two places at once"
     return [Conclusion(sentence, again > 0), Conclusion(f"with renewal {good:,.0f} did", good == 0)]
 

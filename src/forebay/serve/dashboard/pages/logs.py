@@ -145,10 +145,10 @@ def log_view(store: Store, spec: QueueSpec, group: str | None, partition: int) -
 
 def _groups(store: Store, log: str) -> list[GroupRow]:
     rows = []
-    for name, some in groupby(store.groups(log, "", GROUPS_SHOWN), key=lambda one: one.group):
-        stood = list(some)
-        losses = [one.loses_at for one in stood if one.loses_at is not None]
-        members = len({one.member for one in stood if one.member is not None})
-        lag, lost = sum(one.lag for one in stood), sum(one.lost for one in stood)
-        rows.append(GroupRow(name, lag, lost, members, min(losses, default=None), stood[0].seen_at))
+    for name, of_group in groupby(store.groups(log, "", GROUPS_SHOWN), key=lambda standing: standing.group):
+        standings = list(of_group)
+        losses = [standing.loses_at for standing in standings if standing.loses_at is not None]
+        members = len({standing.member for standing in standings if standing.member is not None})
+        lag, lost = sum(standing.lag for standing in standings), sum(standing.lost for standing in standings)
+        rows.append(GroupRow(name, lag, lost, members, min(losses, default=None), standings[0].seen_at))
     return rows

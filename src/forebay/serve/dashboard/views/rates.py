@@ -1,6 +1,6 @@
 """Rates of the last five minutes by queue, from the tail of the ledger.
 
-The tracker remembers its offset, so a refresh costs what happened since the last one. It reads for up to
+The tracker keeps its offset, so a refresh costs what happened since the last one. It reads for up to
 `READ_SECONDS` and continues with the next refresh; until then the rates lag behind. When more than `MAX_READ` records
 are missing, only the newest are counted, and the earlier steps are unknown: a gap in the chart, not a zero. Without a
 ledger there are no rates. Those of several cells are added up, without a cell that does not answer.

@@ -90,11 +90,11 @@ def timeline_of(store: Store, job: Job) -> Timeline:
     found, whole = _within(store, first, end, job.id, until) if end - first <= MAX_READ else ([], False)
     if whole:
         cut = "" if found and found[0].change == Change.ACCEPTED else OFF if not found else _trimmed(store)
-        return _told(found, cut, job.queue, job.kind, job.tenant)
+        return _timeline(found, cut, job.queue, job.kind, job.tenant)
     moments = [job.enqueued_at, job.claimed_at, job.finished_at, *(error.at for error in job.errors)]
     found = _around(store, [at for at in moments if at], job.id, extent)
     cut = f"The ledger holds {end - first:,} records of that time; shown is what happened at the known moments."
-    return _told(found, cut, job.queue, job.kind, job.tenant)
+    return _timeline(found, cut, job.queue, job.kind, job.tenant)
 
 
 def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tuple[list[TimelineEntry], bool]:
@@ -110,10 +110,10 @@ def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tu
 def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
     """The timeline of a removed job; None when the ledger has no record of it."""
     store = ledger_of(store, job_id)
-    born = _birth(store, job_id)
-    if born is None:
+    accepted = _acceptance(store, job_id)
+    if accepted is None:
         return None
-    entry, job_range = born
+    entry, job_range = accepted
     found, until = [], monotonic() + READ_SECONDS
     for later in read_range(store, entry.offset, MAX_READ):
         found += _of_job([later], job_id)
@@ -122,10 +122,12 @@ def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
     ended = bool(found) and found[-1].change in _ENDS
     cut = "" if ended else "The record of its end is too far away in the ledger to be searched here."
     trait = job_range.traits[job_id - job_range.first] if job_range.traits else None
-    return _told(found, cut, job_range.queue, (trait and trait.kind) or job_range.kind, trait.tenant if trait else None)
+    return _timeline(
+        found, cut, job_range.queue, (trait and trait.kind) or job_range.kind, trait.tenant if trait else None
+    )
 
 
-def _told(found: list[TimelineEntry], cut: str, queue: str, kind: str, tenant: str | None) -> Timeline:
+def _timeline(found: list[TimelineEntry], cut: str, queue: str, kind: str, tenant: str | None) -> Timeline:
     if len(found) > MAX_SHOWN:
         half = MAX_SHOWN // 2
         cut = f"Of {len(found):,} records about this job the first and last {half} are shown. {cut}".strip()
@@ -141,13 +143,13 @@ def _trimmed(store: Store) -> str:
 def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, int]) -> list[TimelineEntry]:
     """The job's changes at these instants, and at those that the found records mention."""
     found: dict[tuple[int, int], TimelineEntry] = {}
-    looked: set[Instant] = set()
+    searched: set[Instant] = set()
     until = monotonic() + READ_SECONDS
     while seeds and monotonic() < until:
         at = seeds.pop()
-        if at in looked:
+        if at in searched:
             continue
-        looked.add(at)
+        searched.add(at)
         seen = False
         for entry in read_range(store, max(0, offset_at(store, at, extent) - 1), MAX_NEAR):
             for index, job_range in enumerate(_ranges_of(entry, job_id)):
@@ -159,7 +161,7 @@ def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, 
     return [found[key] for key in sorted(found)]
 
 
-def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
+def _acceptance(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
     """The record that accepted the job.
 
     Ids grow with the ledger, so the record is found by bisection over the ids that are accepted around an offset. Where
@@ -172,10 +174,10 @@ def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
         low, high = sides.pop()
         while high - low > MAX_AROUND:
             middle = (low + high) // 2
-            born, mentioned = _ids_from(store, middle)
-            if born is not None and born < job_id:
+            accepted, mentioned = _ids_from(store, middle)
+            if accepted is not None and accepted < job_id:
                 low = middle
-            elif born is not None or mentioned >= job_id:
+            elif accepted is not None or mentioned >= job_id:
                 high = middle
             else:
                 sides.append((low, middle))

@@ -52,7 +52,7 @@ CREATE TABLE forebay.queue (
 CREATE INDEX queue_gated ON forebay.queue (name) WHERE whole <> '[]';
 CREATE INDEX queue_dead_limit ON forebay.queue (name) WHERE max_dead IS NOT NULL;
 
--- A run: n unclaimed jobs that were enqueued together and that a claim cannot tell apart. Their ids are the n up to
+-- A run: n unclaimed jobs that were enqueued together and that are the same to a claim. Their ids are the n up to
 -- `last_id`, their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.
 --   state   0 behind the head of its line · 1 ready · 3 becomes ready when it is due
 --   single  a run of one job that was inserted or released alone

@@ -5,7 +5,7 @@
     manage.py forebay migrate
     manage.py forebay ls
 
-`worker` serves the queues of TASKS, `dev` watches the code of the project's apps, and `serve` knows its tasks. Every
+`worker` serves the queues of TASKS, `dev` watches the code of the project's apps, and `serve` has its tasks. Every
 command gets the store of the settings.
 """
 

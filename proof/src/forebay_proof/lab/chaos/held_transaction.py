@@ -1,4 +1,4 @@
-"""What holds Postgres back without breaking it: a transaction and a replication slot that nobody ends."""
+"""Faults that hold Postgres back without breaking it: an open transaction and a replication slot that is not read."""
 
 import subprocess
 import sys
