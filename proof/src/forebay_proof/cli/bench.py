@@ -103,6 +103,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", choices=sorted(BENCHMARKS), help="which one")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
     parser.add_argument("--only", metavar="TEXT,TEXT", help=ONLY)
+    parser.add_argument("--jobs", type=count, metavar="N", help="of audit, refresh and spark: so many jobs")
 
 
 def _run(call: Invocation) -> int:
@@ -112,6 +113,7 @@ def _run(call: Invocation) -> int:
     command += ["--quick"] if args.quick else []
     command += ["--json"] if call.screen.as_json else []
     command += ["--only", args.only] if args.only else []
+    command += ["--jobs", str(args.jobs)] if args.jobs else []
     return subprocess.run(command, check=False).returncode
 
 
@@ -140,6 +142,7 @@ forebay bench guarantees --with cap --parked 100000
                 """
 forebay bench run memory --quick
 forebay bench run postgres --quick --only drain --json
+forebay bench run audit --jobs 12000000 --json
 """,
                 _run_arguments,
                 takes_store=False,
