@@ -188,7 +188,9 @@ def _keep(lake: "Lake", verdict: "AuditVerdict") -> None:
     """A summary of the last verdict stays in the lake, for the dashboard."""
     failed = [f"{each.check}: {each.count:,}. {each.what}" for each in verdict.results if each.outcome == "failed"]
     summary = {"answer": verdict.answer, "at": SystemClock().now(), "reasons": [*verdict.reasons, *failed]}
-    lake.write("verdict.json", msgspec.json.encode(summary))
+    from forebay.spark.lake import VERDICT
+
+    lake.write(VERDICT, msgspec.json.encode(summary))
 
 
 @contextmanager

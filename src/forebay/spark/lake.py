@@ -47,6 +47,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 _STORE, _FORMAT = "forebay.store", "forebay.format"
 _CELLS: Final = "cells.json"
+VERDICT: Final = "verdict.json"
 _DROPPED: Final = "forebay/dropped"
 _COMPACTED_BYTES: Final = 128 * 2**20
 
@@ -101,14 +102,6 @@ def lake_uri(location: str | Path) -> str:
     if not parts.netloc:
         raise Invalid(f"lake {text}", "it names no bucket or host", f"write {parts.scheme}://NAME/PATH")
     return text.rstrip("/")
-
-
-def lake_directory(location: str | Path) -> Path:
-    """The directory of a lake on this machine."""
-    uri = lake_uri(location)
-    if "://" in uri:
-        raise Invalid(f"lake {uri}", "it is not a directory of this machine", "name a path or a file: URI")
-    return Path(uri)
 
 
 class LakeCells(Struct, frozen=True):
@@ -336,11 +329,8 @@ class Lake:
 
     def cells(self) -> LakeCells | None:
         """None: the lake is of a single store."""
-        try:
-            with self.files("").open_input_stream(_CELLS) as file:
-                return msgspec.json.decode(file.read(), type=LakeCells)
-        except FileNotFoundError:
-            return None
+        content = self.read(_CELLS)
+        return None if content is None else msgspec.json.decode(content, type=LakeCells)
 
     def put_cells(self, cells: LakeCells) -> None:
         if cells != self.cells():
@@ -358,6 +348,16 @@ class Lake:
         from deltalake.fs import DeltaStorageHandler
 
         return PyFileSystem(DeltaStorageHandler(self.table_uri(name).rstrip("/")))
+
+    def read(self, file: str) -> bytes | None:
+        """A file of the lake itself; None: there is none. Below a directory it needs no package."""
+        try:
+            if self.is_local:
+                return Path(self.uri, file).read_bytes()
+            with self.files("").open_input_stream(file) as opened:
+                return bytes(opened.read())
+        except FileNotFoundError:
+            return None
 
     def write(self, file: str, content: bytes) -> None:
         """Replace a file of the lake."""
