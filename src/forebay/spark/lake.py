@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 FORMAT: Final = "2"
 EVENTS: Final = "events"
 TABLES: Final = ("jobs", "attempts", "service_levels", "redeliveries", "dead_letters")
+PROOF: Final = "proof"
+"""A table of the audit, whose files replace each other."""
+
 REVISION: Final = 2
 """Of the definitions of all tables: it grows when one means something else than before."""
 
@@ -363,7 +366,8 @@ class Lake:
         """Replace a file of the lake."""
         place = self.files("")
         draft = f".{file}.new" if self.is_local else file
-        with place.open_output_stream(draft) as out:
+        # What fits into the stream's own buffer is written as bytes; anything else as a Buffer, which delta-rs refuses.
+        with place.open_output_stream(draft, buffer_size=len(content) + 1) as out:
             out.write(content)
         if draft != file:
             place.move(draft, file)
