@@ -20,7 +20,7 @@ from forebay.cli.parser import build
 from forebay.cli.plugins import all_commands
 from forebay.core import limits
 from forebay_proof.bench.audit_data import whole_periods
-from forebay_proof.bench.audit_figures import figures_of
+from forebay_proof.bench.audit_figures import figures_of, growth_of
 from forebay_proof.bench.recovery import NEVER
 from forebay_proof.servers.postgres import PostgresServer, find_programs
 from forebay_proof.servers.process import free_port
@@ -249,6 +249,15 @@ def test_figures_of_an_audit_are_held_against_the_goals_of_their_size() -> None:
         bill = {each["name"].rpartition("/")[2]: each["value"] for each in found if "audit: " in each["name"]}
         assert bill == run["stages"]
         assert "| `audit/" in figures.table_of("audit", {"figures": found})
+
+
+@pytest.mark.parametrize(("cpu", "goal"), [(24.9, "<= 1.25 ×, met"), (25.1, "<= 1.25 ×, **missed**")])
+def test_the_growth_of_an_audit_is_held_against_that_of_the_jobs(cpu: float, goal: str) -> None:
+    """Ten times the jobs, and two seconds of CPU for the smaller history."""
+    jobs, growth = growth_of({1_200_000: 2.0, 12_000_000: cpu})
+    assert (jobs["name"], jobs["value"], jobs["goal"]) == ("audit/12,000,000/growth of jobs", 10, "")
+    assert (growth["baseline"], figures._judged(growth)) == (jobs["name"], goal)
+    assert list(growth_of({20_000: 2.0})) == []
 
 
 def test_what_was_noted_before_recordings_names_a_command_and_its_date() -> None:

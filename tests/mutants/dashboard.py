@@ -308,4 +308,11 @@ DASHBOARD_MUTANTS = [
         "WHERE owner > ? AND until + ? > 0 ORDER",
         ("tests/stores/test_conformance.py", "-k", "sqlite-presence"),
     ),
+    Mutant(
+        "an object store that does not answer delays a page",
+        "src/forebay/serve/dashboard/view_cache.py",
+        "if self._guard.acquire(timeout=seconds):\n                self._guard.release()\n        return self._value",
+        "if self._guard.acquire():\n                self._guard.release()\n        return self._value",
+        ("tests/serve/test_last_verdict.py",),
+    ),
 ]

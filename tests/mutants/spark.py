@@ -9,6 +9,7 @@ PLANTED = ("tests/spark/test_audit_planted.py", "-k", "every_anomaly")
 TASKS = ("tests/spark/test_audit_planted.py", "-k", "too_many_for_the_driver")
 INCREMENTAL = ("tests/spark/test_audit_incremental.py", "-k", "wherever_they_are_cut")
 LANDING = ("tests/spark/test_landing.py", "-k", "not agree")
+PROMISES = ("tests/spark/test_audit_promises.py",)
 LAKE = ("tests/spark/test_pipeline_lake.py",)
 
 SPARK_MUTANTS = [
@@ -284,6 +285,27 @@ SPARK_MUTANTS = [
         "        if self._until is not None:\n            rows = {",
         "        if self._until == -1:\n            rows = {",
         ("tests/spark/test_audit_incremental.py", "-k", "running_jobs"),
+    ),
+    Mutant(
+        "spark: jobs from before the order of their queue are judged by it",
+        f"{SPARK}/audit/ordering.py",
+        '(F.col("offset") >= first)',
+        '(F.col("offset") >= 0)',
+        (*PROMISES, "-k", "order_that_a_store_promises"),
+    ),
+    Mutant(
+        "spark: slots of an earlier rule are judged by the rule of now",
+        f"{SPARK}/audit/slots.py",
+        "known < held.since",
+        "known < 0",
+        (*PROMISES, "-k", "rule_has_between"),
+    ),
+    Mutant(
+        "spark: what changed while the ledger was off has always been promised",
+        f"{SPARK}/promises.py",
+        'changed = {*known} if row["name"] in _SWITCHED else set()',
+        "changed = set()",
+        (*PROMISES, "-k", "since_when"),
     ),
     Mutant(
         "spark: a torn record is added",

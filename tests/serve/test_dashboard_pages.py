@@ -539,16 +539,6 @@ def test_the_last_job_of_a_schedule_has_a_page_also_where_nothing_is_remembered(
     store.close()
 
 
-def test_the_last_verdict_is_on_the_first_page(store: Store, serve_on: Serving, tmp_path: Path) -> None:
-    verdict = {"answer": "PASS", "at": store.now() - 60_000_000, "reasons": [], "facts": {}, "results": []}
-    (tmp_path / "verdict.json").write_bytes(msgspec.json.encode(verdict))
-    site = serve_on(store, ServeSettings(port=0, maintain=False, lake=str(tmp_path)))
-    with visitor(site, Role.VIEWER) as viewer:
-        assert "PASS 1m" in viewer.get("/ui/").text
-        (tmp_path / "verdict.json").write_bytes(b"{broken")
-        assert "no verdict" in viewer.get("/ui/").text
-
-
 def test_a_store_without_a_ledger_says_so_in_plain_words(serve_on: Serving) -> None:
     store = open_store("memory://")
     store.enqueue([Draft("k", {"n": 1})])

@@ -65,15 +65,15 @@ def busy_day(url: str, count: int = 40) -> None:
         store.cancel([leases[6].job.id, leases[19].job.id + 5])
 
 
-def worked(url: str, directory: Path, count: int, *, first: int = 0) -> None:
-    """Jobs that are done, and what producers and handlers wrote down of them: receipts.ndjson, effects.ndjson."""
+def worked(url: str, directory: Path, count: int, *, first: int = 0, done: int | None = None) -> None:
+    """Jobs that are done, and what producers and handlers wrote down of them: receipts.ndjson, effects.ndjson. `done`:
+    how many of all jobs that are open, the oldest first."""
     with opened(url) as store:
-        seqs = enqueue_with_receipts(
-            store, [Draft("k", {"seq": seq}) for seq in range(first, first + count)], directory
-        )
-        leases = store.claim([Want("default", count)], "worker", timedelta(seconds=30))
+        enqueue_with_receipts(store, [Draft("k", {"seq": seq}) for seq in range(first, first + count)], directory)
+        leases = store.claim([Want("default", count if done is None else done)], "worker", timedelta(seconds=30))
         did = [
-            {"seq": seqs[lease.job.id], "job_id": lease.job.id, "delivery": 1, "effect_at": _now()} for lease in leases
+            {"seq": lease.job.payload["seq"], "job_id": lease.job.id, "delivery": 1, "effect_at": _now()}
+            for lease in leases
         ]
         _written(directory / "effects.ndjson", did)
         store.settle([(lease, Ack()) for lease in leases])

@@ -106,8 +106,7 @@ def test_two_pipelines_that_race_add_every_event_once(spark: SparkSession, url: 
 
 
 @pytest.mark.usefixtures("meeting")
-def test_two_refreshes_that_race_change_a_table_once(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    lake = Lake.of(tmp_path / "lake", url)
+def test_two_refreshes_that_race_change_a_table_once(spark: SparkSession, url: str, lake: Lake) -> None:
     files = landed(lake, url, 0, head(url))
     both(lambda: _add(lake, files, head(url)))
     lake.create("jobs", arrow_schema(TABLES["jobs"].schema), ["day"])

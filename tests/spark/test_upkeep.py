@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from forebay.spark import evidence as module
 from forebay.spark.audit import AuditOptions, AuditVerdict
 from forebay.spark.evidence import EVIDENCE, Evidence, read_effects, read_receipts
-from forebay.spark.lake import Lake
+from forebay.spark.lake import PROOF, Lake
 from forebay.spark.lake_reader import read_rows
-from forebay.spark.maintenance import PROOF, Maintenance, maintain
+from forebay.spark.maintenance import Maintenance, maintain
 from forebay.spark.proof import LakeEvidence, audit_lake
 from forebay.store.clock import SystemClock
 from tests.spark.lakes import brought

@@ -104,6 +104,19 @@ def test_every_benchmark_has_a_name_in_the_command() -> None:
     assert main(["bench", "run", "magic"]) == 2
 
 
+def test_the_options_of_a_benchmark_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a recording of twelve million jobs would be one of two million."""
+    started: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        started.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert main(["bench", "run", "audit", "--jobs", "12000000", "--quick", "--only", "x", "--json"]) == 0
+    assert started[0][2:] == ["forebay_proof.bench.audit", "--quick", "--json", "--only", "x", "--jobs", "12000000"]
+
+
 @pytest.mark.parametrize("module", sorted(BENCHMARKS.values()))
 def test_every_benchmark_takes_quick_and_json(
     module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from forebay.cli.argtypes import duration, fraction
 from forebay.cli.command import Command, Invocation
@@ -83,16 +84,15 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dropped", metavar="KIND", action="append", help="kinds of errors by which handlers drop a job"
     )
-    parser.add_argument(
-        "--ordered", type=_line, action="append", default=[], metavar="QUEUE:FIELD", help="jobs of a line run in order"
-    )
+    help_ = "jobs of a line run in order (default: as the specs of --store say)"
+    parser.add_argument("--ordered", type=_line, action="append", default=[], metavar="QUEUE:FIELD", help=help_)
     parser.add_argument(
         "--schedule",
         type=_schedule,
         action="append",
         default=[],
         metavar="NAME=LENGTH",
-        help="no slot of it is missing",
+        help="no slot of it is missing (default: of the schedules of --store it is a note)",
     )
     parser.add_argument("--from-offset", type=int, default=0, metavar="OFFSET", help="earlier events are not judged")
     parser.add_argument(
@@ -128,7 +128,7 @@ def _audit(call: Invocation) -> int:
 
         url = None if args.store is None else absolute_url(args.store)
         lake = Lake.at(args.lake) if url is None else Lake.of(args.lake, url)
-        options = _options(call)
+        options = _options(call) if url is None else _promised(call, _options(call), url)
         if args.follow:
             with ending_by_signal() as stop, lasting_spark(call) as spark:
                 return _follow(call, lambda: spark, lake, url, options, stop)
@@ -190,7 +190,9 @@ def _keep(lake: "Lake", verdict: "AuditVerdict") -> None:
     """A summary of the last verdict stays in the lake, for the dashboard."""
     failed = [f"{each.check}: {each.count:,}. {each.what}" for each in verdict.results if each.outcome == "failed"]
     summary = {"answer": verdict.answer, "at": SystemClock().now(), "reasons": [*verdict.reasons, *failed]}
-    lake.write("verdict.json", msgspec.json.encode(summary))
+    from forebay.spark.lake import VERDICT
+
+    lake.write(VERDICT, msgspec.json.encode(summary))
 
 
 @contextmanager
@@ -230,6 +232,22 @@ def _options(call: Invocation) -> "AuditOptions":
         min_jobs=args.min_jobs,
         coverage=args.coverage,
     )
+
+
+def _promised(call: Invocation, options: "AuditOptions", url: str) -> "AuditOptions":
+    """With the order and the slots that the store promises, unless --ordered or --schedule says which."""
+    from forebay.spark.promises import promises_of
+
+    try:
+        found = promises_of(url)
+    except ForebayError as error:
+        call.screen.note(f"the order and the slots that the store promises are not checked: {error}")
+        return options
+    if found.lines and not options.ordered:
+        words = " ".join(f"--ordered {queue}:{field}" for queue, field in sorted(found.lines.items()))
+        call.screen.note(f"the store promises {words}, for jobs accepted since the last change of the queue's spec")
+        options = replace(options, ordered=found.lines, promised=True)
+    return options if options.schedules else replace(options, rules=found.rules)
 
 
 def _evidence(call: Invocation, start: "StartSpark", lake: "Lake", url: str | None) -> "LakeEvidence":

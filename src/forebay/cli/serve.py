@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -59,7 +61,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--max-connections", type=count, metavar="N", help="at most N connections (default: by the open file limit)"
     )
-    parser.add_argument("--lake", metavar="DIR", help="the lake whose audit verdict the dashboard shows")
+    parser.add_argument("--lake", metavar="URI", help="the lake whose audit verdict the dashboard shows")
     parser.add_argument("--one-time", action="store_true", help="print a one-time link to the dashboard")
     log_format_argument(parser)
     parser.add_argument("--parent", type=int, metavar="PID", help=SUPPRESS)
@@ -67,8 +69,9 @@ def _arguments(parser: ArgumentParser) -> None:
 
 def _settings(args: Any) -> Any:
     from forebay.serve.settings import ServeSettings
-    from forebay.spark.lake import lake_directory
+    from forebay.spark.lake import lake_uri
 
+    lake = None if args.lake is None else lake_uri(args.lake)
     drain = {} if args.drain_timeout is None else {"drain": args.drain_timeout.total_seconds()}
     return ServeSettings(
         host=args.host,
@@ -81,10 +84,21 @@ def _settings(args: Any) -> Any:
         metrics=not args.no_metrics,
         maintain=not args.no_maintenance,
         count_from_start=args.count_from_start,
-        lake=None if args.lake is None else str(lake_directory(args.lake)),
+        lake=None if lake is None or "://" in lake else lake,
         max_connections=args.max_connections,
         **drain,
     )
+
+
+def verdict_reader(location: str | None) -> Callable[[], bytes | None] | None:
+    """Of a lake on an object store, whose client has to be installed."""
+    from forebay.spark.lake import VERDICT, Lake, lake_uri
+
+    lake = None if location is None else Lake(lake_uri(location))
+    if lake is None or lake.is_local:
+        return None
+    lake.files("")
+    return partial(lake.read, VERDICT)
 
 
 def _authenticator(args: Any, store: Store) -> Any:
@@ -151,6 +165,7 @@ def _serve(call: Invocation) -> int:
             authenticator=authenticator,
             registry=None if app is None else app.registry,
             layers=None if app is None else app.hooks.enqueue_layers_for(app.registry),
+            read_verdict=verdict_reader(args.lake),
         )
         if args.parent:
             watch_parent(args.parent)

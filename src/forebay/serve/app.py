@@ -1,6 +1,6 @@
 """`create_app`: one FastAPI application on one store. The caller opens the store and closes it afterwards."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,14 +44,17 @@ def create_app(
     registry: Mapping[str, Handler] | None = None,
     host: HostAuth | None = None,
     layers: EnqueueLayers | None = None,
+    read_verdict: Callable[[], bytes | None] | None = None,
 ) -> FastAPI:
     """`registry`: the app's handlers by kind, from which a job takes its default queue and attempts.
 
     `host`: the users of the application in which this one is mounted, besides those with keys. `layers`: those
-    of the app around an enqueue, for the schedules that this server fires.
+    of the app around an enqueue, for the schedules that this server fires. `read_verdict`: the last verdict of an
+    audit, from a lake that is not a directory (`ServeSettings.lake`).
     """
     chosen = settings or ServeSettings()
-    context = ServerContext(store, chosen, authenticator or Authenticator.of(store), registry, host, layers)
+    known = authenticator or Authenticator.of(store)
+    context = ServerContext(store, chosen, known, registry, host, layers, read_verdict)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -49,8 +49,10 @@ class ServerContext:
         registry: Mapping[str, Handler] | None = None,
         host: HostAuth | None = None,
         layers: EnqueueLayers | None = None,
+        read_verdict: Callable[[], bytes | None] | None = None,
     ) -> None:
         self.host = host
+        self.read_verdict = read_verdict
         self.store = store
         self.settings = settings
         self.authenticator = authenticator

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 FORMAT: Final = "2"
 EVENTS: Final = "events"
 TABLES: Final = ("jobs", "attempts", "service_levels", "redeliveries", "dead_letters")
+PROOF: Final = "proof"
+"""A table of the audit, whose files replace each other."""
+
 REVISION: Final = 2
 """Of the definitions of all tables: it grows when one means something else than before."""
 
@@ -47,6 +50,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 _STORE, _FORMAT = "forebay.store", "forebay.format"
 _CELLS: Final = "cells.json"
+VERDICT: Final = "verdict.json"
 _DROPPED: Final = "forebay/dropped"
 _COMPACTED_BYTES: Final = 128 * 2**20
 
@@ -101,14 +105,6 @@ def lake_uri(location: str | Path) -> str:
     if not parts.netloc:
         raise Invalid(f"lake {text}", "it names no bucket or host", f"write {parts.scheme}://NAME/PATH")
     return text.rstrip("/")
-
-
-def lake_directory(location: str | Path) -> Path:
-    """The directory of a lake on this machine."""
-    uri = lake_uri(location)
-    if "://" in uri:
-        raise Invalid(f"lake {uri}", "it is not a directory of this machine", "name a path or a file: URI")
-    return Path(uri)
 
 
 class LakeCells(Struct, frozen=True):
@@ -336,11 +332,8 @@ class Lake:
 
     def cells(self) -> LakeCells | None:
         """None: the lake is of a single store."""
-        try:
-            with self.files("").open_input_stream(_CELLS) as file:
-                return msgspec.json.decode(file.read(), type=LakeCells)
-        except FileNotFoundError:
-            return None
+        content = self.read(_CELLS)
+        return None if content is None else msgspec.json.decode(content, type=LakeCells)
 
     def put_cells(self, cells: LakeCells) -> None:
         if cells != self.cells():
@@ -359,11 +352,22 @@ class Lake:
 
         return PyFileSystem(DeltaStorageHandler(self.table_uri(name).rstrip("/")))
 
+    def read(self, file: str) -> bytes | None:
+        """A file of the lake itself; None: there is none. Below a directory it needs no package."""
+        try:
+            if self.is_local:
+                return Path(self.uri, file).read_bytes()
+            with self.files("").open_input_stream(file) as opened:
+                return bytes(opened.read())
+        except FileNotFoundError:
+            return None
+
     def write(self, file: str, content: bytes) -> None:
         """Replace a file of the lake."""
         place = self.files("")
         draft = f".{file}.new" if self.is_local else file
-        with place.open_output_stream(draft) as out:
+        # What fits into the stream's own buffer is written as bytes; anything else as a Buffer, which delta-rs refuses.
+        with place.open_output_stream(draft, buffer_size=len(content) + 1) as out:
             out.write(content)
         if draft != file:
             place.move(draft, file)

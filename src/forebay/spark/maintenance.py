@@ -5,7 +5,6 @@ Each step is a Delta commit, so readers and writers continue meanwhile; a writer
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 import msgspec
 import pyarrow.parquet as pq
@@ -13,11 +12,8 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.spark.evidence import EVIDENCE, expire_segments, join_segments
-from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, TABLES, Conflict, DataFile, Lake
+from forebay.spark.lake import EVENTS, MAX_TABLE_ROWS, PROOF, TABLES, Conflict, DataFile, Lake
 from forebay.store.clock import SystemClock
-
-PROOF: Final = "proof"
-"""A table of the audit, whose files replace each other."""
 
 
 class Maintenance(Struct, frozen=True):

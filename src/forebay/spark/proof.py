@@ -43,15 +43,15 @@ from forebay.spark.audit.suspects import semi_join
 from forebay.spark.audit.verdict import AuditVerdict
 from forebay.spark.evidence import Evidence, StartSpark
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
-from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable
+from forebay.spark.lake import PROOF, Conflict, DataFile, Lake, LakeTable
 from forebay.spark.lake_reader import Touched, read_events, read_file, read_files, touched
 from forebay.spark.landing import write_file, write_rows
+from forebay.spark.promises import LINES, SLOTS, last_changes
 from forebay.spark.recent import MAX_ROUNDS, files_before, new_files, read_small, related_files
 from forebay.spark.schemas import EVENTS
 from forebay.spark.session import FEW, stage, tuned
 from forebay.store.clock import SystemClock
 
-PROOF: Final = "proof"
 _REVISION: Final = 4
 """Of the checks and of the contents of a proof: proofs of another revision are not used."""
 
@@ -103,6 +103,7 @@ def audit_lake(
         evidence = replace(evidence, doubts=[*evidence.doubts, *late], cut=evidence.cut or bool(late))
     scope = _scope(options, (each.name for each in evidence.tables))
     proven = NOTHING if whole else _relied_on(lake, table, evidence, scope, note)
+    options, proven = _since(lake, table, options, proven, note)
     verdict = None
     if until is None and not by_spark:
         verdict = _audit_small(lake, table, evidence, options, proven, scope)
@@ -116,11 +117,29 @@ def _relied_on(
 ) -> Proven:
     proven = _read_proof(lake, scope)
     reason = _why_not_relied_on(lake, table, evidence, proven) if proven.end else None
-    if reason is None:
-        return proven
+    return proven if reason is None else _not_used(proven, reason, note)
+
+
+def _not_used(proven: Proven, reason: str, note: Callable[[str], object] | None) -> Proven:
     if note is not None:
         note(f"the earlier proof up to offset {proven.end - 1} is not used: {reason}")
     return NOTHING
+
+
+def _since(
+    lake: Lake, table: LakeTable, options: AuditOptions, proven: Proven, note: Callable[[str], object] | None
+) -> tuple[AuditOptions, Proven]:
+    """Since when the store promises what it promises now; a proof of the order that it promised before is not used."""
+    lines = {(LINES, name): proven.since.get(name, 0) for name in (options.ordered if options.promised else ())}
+    slots = {(SLOTS, name): proven.slots_since.get(name, 0) for name in options.rules}
+    if not (lines or slots):
+        return options, proven
+    found = last_changes(lake, table, lines | slots, proven.end)
+    since = {name: found[LINES, name] for _, name in lines}
+    rules = {name: replace(rule, since=found[SLOTS, name]) for name, rule in options.rules.items()}
+    if lines and proven.end and since != proven.since:
+        proven = _not_used(proven, "the spec of a queue that runs in order has changed", note)
+    return replace(options, since=since, rules=rules), proven
 
 
 def _audit_small(
@@ -151,6 +170,7 @@ def _scope(options: AuditOptions, evidence: Iterable[str]) -> str:
         "exactly_once": options.exactly_once,
         "dropped": None if options.dropped is None else sorted(options.dropped),
         "ordered": dict(sorted(options.ordered.items())),
+        "promised": options.promised,
         "schedules": {name: every.total_seconds() for name, every in sorted(options.schedules.items())},
         "from_offset": options.from_offset,
     }

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from forebay.core.errors import Invalid
 from forebay.spark.arrow import narrowed
 from forebay.spark.jobs import JOBS, JobsReader
+from forebay.spark.lake import PROOF
 from forebay.spark.lake_reader import LakeReader
 from forebay.spark.options import MAX_PARTITIONS, LakeReading, Reading, Writing
 from forebay.spark.reading import TailReader, TailStream
@@ -102,9 +103,12 @@ def _whole(reading: Reading) -> StructType:
 
 
 def _of_lake(reading: LakeReading) -> StructType:
-    """Events, tables and evidence; views are available by `read_table` only."""
+    """Events, tables and evidence; views are available by `read_table` only. Files of the table of proofs that an audit
+    names are events of open jobs."""
     schemas = {"events": EVENTS, **{name: table.schema for name, table in TABLES.items()}}
     schemas |= {"receipts": RECEIPTS, "effects": EFFECTS}
+    if reading.files and reading.table == PROOF:
+        return EVENTS
     if reading.table not in schemas:
         raise Invalid("option table", f"the lake has no table {reading.table!r}", f"use {', '.join(schemas)}")
     return schemas[reading.table]

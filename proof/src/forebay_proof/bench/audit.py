@@ -1,7 +1,7 @@
 """`forebay audit` as a command, cold: from a lake and NDJSON evidence to the verdict, beside DuckDB on the same files.
 
 forebay bench run audit                         2M jobs, and a tenth of them for the growth
-python -m forebay_proof.bench.audit --jobs 12000000   this many jobs (and a tenth of them)
+forebay bench run audit --jobs 12000000         this many jobs (and a tenth of them)
 python -m forebay_proof.bench.audit --directory /tmp/histories   keep the histories for the next run
 forebay bench run audit --json                  one object a figure
 
@@ -12,8 +12,9 @@ left); after it comes one that finds nothing new. `seconds` are those from Spark
 the start of Java is not in it. `cpu` is that of the executors' tasks by the same log, `all_cpu` that of all processes:
 driver, planning, compiling and the Python of tasks. A run that needs no Spark has no event log: its `seconds` are
 those of the command. "spark alone" is a session that does next to nothing. DuckDB reads
-the same files and runs the core of it: sets of jobs and seqs, and each event beside the one before it. The figures of
---json are CPU seconds of all processes, but for `executors` and its parts by the stages of Spark.
+the same files and runs the core of it: sets of jobs and seqs, and each event beside the one before it. "growth" is how
+many times the CPU of all processes is that of the smaller history, beside how many times its jobs are. The figures of
+--json are CPU seconds of all processes, but for `growth` and for `executors` and its parts by the stages of Spark.
 """
 
 import argparse
@@ -34,7 +35,7 @@ import duckdb
 
 from forebay.spark.session import DESCRIPTION, spark_session
 from forebay_proof.bench.audit_data import whole_periods, write
-from forebay_proof.bench.audit_figures import figures_of
+from forebay_proof.bench.audit_figures import figures_of, growth_of
 from forebay_proof.processes import cpu_seconds
 
 _DUCK = """
@@ -168,23 +169,31 @@ def main() -> None:
             for size in missing:
                 write(spark, histories / str(size), size)
             spark.stop()
+        done: dict[int, dict[str, dict[str, Any]]] = {}
         for size in sizes:
-            place = histories / str(size)
-            measures: dict[str, Callable[[], dict[str, Any]]] = {
-                "audit": partial(audited, place),
-                "audit --quick": partial(audited, place, "--quick"),
-                "the last 1 %": partial(audited_again, place),
-                "nothing new": partial(_command, place / "growing", place / "receipts", place / "effects"),
-                "spark alone": started,
-                "duckdb": partial(by_duckdb, place),
-            }
-            runs: dict[str, dict[str, Any]] = {}
-            for name, measure in measures.items():
-                runs[name] = measure()
-                if not given.json:
-                    _show(name, size, runs[name])
-            for figure in figures_of(size, runs) if given.json else ():
+            done[size] = _measured(histories / str(size), size, show=not given.json)
+            for figure in figures_of(size, done[size]) if given.json else ():
                 print(json.dumps(figure), flush=True)
+        for figure in growth_of({size: runs["audit"]["all_cpu"] for size, runs in done.items()}):
+            print(json.dumps(figure) if given.json else f"{figure['name']}: {figure['value']:.1f} ×", flush=True)
+
+
+def _measured(place: Path, jobs: int, *, show: bool) -> dict[str, dict[str, Any]]:
+    """All runs of one history."""
+    measures: dict[str, Callable[[], dict[str, Any]]] = {
+        "audit": partial(audited, place),
+        "audit --quick": partial(audited, place, "--quick"),
+        "the last 1 %": partial(audited_again, place),
+        "nothing new": partial(_command, place / "growing", place / "receipts", place / "effects"),
+        "spark alone": started,
+        "duckdb": partial(by_duckdb, place),
+    }
+    runs: dict[str, dict[str, Any]] = {}
+    for name, measure in measures.items():
+        runs[name] = measure()
+        if show:
+            _show(name, jobs, runs[name])
+    return runs
 
 
 def _show(name: str, size: int, run: dict[str, Any]) -> None:

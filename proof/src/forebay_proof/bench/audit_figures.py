@@ -9,6 +9,9 @@ _RATIOS = {"cpu beside DuckDB": "<= 4 ×", "the last 1 %": "<= 0.1 ×"}
 GOALS = {2_000_000: {"seconds": "<= 25", "cpu": "<= 45"} | _RATIOS, 12_000_000: {"seconds": "<= 120"} | _RATIOS}
 """By the jobs that they are about."""
 
+_LINEAR = "<= 1.25 ×"
+"""Of the CPU's growth beside that of the jobs."""
+
 
 def figures_of(jobs: int, runs: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The figures of all runs of one history. Goals are given where it has as many jobs as they are about."""
@@ -31,3 +34,16 @@ def figures_of(jobs: int, runs: dict[str, dict[str, Any]]) -> Iterator[dict[str,
         yield figure(name, "CPU s", runs[name]["all_cpu"], "cpu", whole["all_cpu"])
     yield figure("spark alone", "CPU s", runs["spark alone"]["cpu"])
     yield figure("duckdb", "CPU s", duckdb_cpu)
+
+
+def growth_of(cpu: dict[int, float]) -> Iterator[dict[str, Any]]:
+    """How many times the CPU and the jobs of the larger history are those of the smaller one. `cpu`: by the jobs."""
+    if len(cpu) < 2:
+        return
+    small, large = min(cpu), max(cpu)
+    head = f"audit/{large:,}/"
+    jobs, grown = large / small, cpu[large] / cpu[small]
+    for name, value, baseline in (("growth of jobs", jobs, None), ("growth", grown, f"{head}growth of jobs")):
+        known = {"name": head + name, "value": value, "unit": "×", "spread": [value, value], "rounds": 1}
+        compared = {"baseline": baseline, "ratio": value / jobs if baseline else None}
+        yield known | compared | {"goal": _LINEAR if baseline else ""}

@@ -104,7 +104,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", choices=sorted(BENCHMARKS), help="which one")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
     parser.add_argument("--only", metavar="TEXT,TEXT", help=ONLY)
-    parser.add_argument("--jobs", type=count, metavar="N", help="of `audit`: jobs of the larger history")
+    parser.add_argument("--jobs", type=count, metavar="N", help="of audit, refresh and spark: so many jobs")
     parser.add_argument("--old", metavar="CHECKOUT", help="of `trees`: a checkout of the older commit")
 
 
@@ -145,7 +145,7 @@ forebay bench guarantees --with cap --parked 100000
                 """
 forebay bench run memory --quick
 forebay bench run postgres --quick --only drain --json
-forebay bench run audit --jobs 12000000
+forebay bench run audit --jobs 12000000 --json
 """,
                 _run_arguments,
                 takes_store=False,

@@ -9,6 +9,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic
 from typing import Final, Generic, TypeVar
@@ -23,6 +24,7 @@ from forebay.serve.actor import Actor
 from forebay.serve.context import ServerContext
 from forebay.serve.dashboard.bulk_actions import BulkActions
 from forebay.serve.dashboard.views.causes import CauseScan
+from forebay.serve.dashboard.views.last_verdict import LastVerdict, last_verdict
 from forebay.serve.dashboard.views.rates import RateTracker
 from forebay.serve.dashboard.views.search import NewestId
 from forebay.serve.queue_totals import QueueTotals, exists, from_store_totals, totals_for
@@ -41,6 +43,7 @@ _FRESH_SECONDS: Final = 1.0
 _STALE_SECONDS: Final = 60.0
 _SLOW_SECONDS: Final = 0.05
 _FIRST_COUNT_SECONDS: Final = 0.05
+_VERDICT_SECONDS: Final = 0.05
 
 
 class Observation(Struct, Generic[T], frozen=True):
@@ -90,6 +93,15 @@ class CachedValue(Generic[T]):
             self._guard.release()
         return self.get()
 
+    def latest(self, seconds: float) -> T | None:
+        """What was read last, after at most this time: an old value is read again in the background."""
+        if monotonic() - self._read_at >= _FRESH_SECONDS:
+            if self._guard.acquire(blocking=False):
+                Thread(target=self._refresh_in_background, name="forebay-view-cache", daemon=True).start()
+            if self._guard.acquire(timeout=seconds):
+                self._guard.release()
+        return self._value
+
     def invalidate(self) -> None:
         """This server made a change: the next `get` reads again."""
         self._invalidated_at = monotonic()
@@ -133,6 +145,7 @@ class ViewCache:
         self._specs: CachedValue[list[QueueSpec]] = CachedValue(self.store.specs)
         self._workers: CachedValue[list[Presence]] = CachedValue(partial(self.store.workers, "", MAX_BATCH))
         self._scans: OrderedDict[str | None, CauseScan] = OrderedDict()
+        self._verdict: CachedValue[LastVerdict | None] = CachedValue(self._remote_verdict)
 
     def totals(self, actor: Actor) -> QueueTotals:
         """The totals of the queues that the actor can reach, without logs and reserved names."""
@@ -175,6 +188,17 @@ class ViewCache:
         if len(self._scans) > _MAX_SCANS:
             self._scans.popitem(last=False)
         return scan
+
+    def verdict(self) -> LastVerdict | None:
+        """Of the last audit. An object store that does not answer delays no page."""
+        if self.context.read_verdict is not None:
+            return self._verdict.latest(_VERDICT_SECONDS)
+        lake = self.context.settings.lake
+        return None if lake is None else last_verdict(Path(lake, "verdict.json").read_bytes)
+
+    def _remote_verdict(self) -> LastVerdict | None:
+        read = self.context.read_verdict
+        return None if read is None else last_verdict(read)
 
     def _logs(self) -> set[str]:
         return {spec.name for spec in self._specs.get() if spec.is_log}

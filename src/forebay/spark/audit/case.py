@@ -17,7 +17,8 @@ from forebay.spark.audit.exact_checks import ENDED, Finding, Rules
 from forebay.spark.audit.findings import FINDINGS
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
-from forebay.spark.audit.proven import EarlierAudit, Proven, ProvenTotals, Slot
+from forebay.spark.audit.proven import NOTHING, EarlierAudit, Proven, ProvenTotals, Slot, rules_since
+from forebay.spark.audit.slots import left_out
 from forebay.spark.audit.survey import LedgerExtent, conflicts, distinct_events, gaps, log_gaps, survey
 from forebay.spark.audit.suspects import Suspects, examine, semi_join
 from forebay.spark.audit.verdict import OFFENDERS, AuditVerdict, Offender
@@ -66,7 +67,7 @@ class AuditCase:
 
     def verdict(self) -> AuditVerdict:
         with self._stage("ledger"):
-            parts = _collected(self._of_ledger())
+            parts = [*_collected(self._of_ledger()), *counted(self._slots_left_out())]
         with self._stage("suspects"):
             of_jobs = self._of_jobs()
             parts += _collected([of_jobs]) if isinstance(of_jobs, DataFrame) else counted(of_jobs)
@@ -93,7 +94,9 @@ class AuditCase:
     def proven(self, at: str, rows: int, evidence: dict[str, list[str]], *, held_back: bool) -> Proven:
         """After PASS; see there."""
         end = self._extent.last + 1
-        return Proven(end, at, rows, self._extent, self._totals, evidence, self._last_slots(), held_back)
+        slots, options = self._last_slots(), self._options
+        since = options.since, rules_since(options, NOTHING if self._past is None else self._past.proven)
+        return Proven(end, at, rows, self._extent, self._totals, evidence, slots, held_back, *since)
 
     def open_jobs(self) -> DataFrame:
         """The ids of jobs that have no end yet; they are kept."""
@@ -202,9 +205,17 @@ class AuditCase:
         if options.schedules:
             yield slots_missing(self._events, options.schedules)
         if options.ordered:
-            yield out_of_turn(self._events, options.ordered)
+            yield out_of_turn(self._events, options.ordered, options.since)
         for name, entries in self._logs.items():
             yield log_gaps(name, entries)
+
+    def _slots_left_out(self) -> Iterator[Finding]:
+        rules = self._options.rules
+        if not rules or self._options.schedules or not self._extent.fires:
+            return
+        fired = self._events.filter((F.col("verb") == "fire") & F.col("tick").isNotNull() & F.col("name").isin(*rules))
+        rows = fired.select("name", F.unix_micros("tick").alias("tick"), "offset").distinct().collect()
+        yield from left_out(((row["name"], row["tick"], row["offset"]) for row in rows), rules)
 
     def _of_jobs(self) -> list[Finding] | DataFrame:
         """The exact checks of suspects, their seqs, and the jobs that share these."""

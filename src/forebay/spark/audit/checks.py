@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.policy import Field
+from forebay.spark.audit.slots import ScheduleRule
 
 Weight = Literal["failure", "note", "doubt"]
 
@@ -107,7 +108,10 @@ class AuditOptions(Struct, frozen=True, kw_only=True):
     exactly_once  effects by several deliveries are a failure: they commit with the settle
     dropped       kinds of errors by which handlers drop a job; if given, any other early death is a failure
     ordered       queues whose jobs run in order, and by which field: {"payments": "subject"}
+    since         by queue: the offset from which its jobs run in order; by default the first one
+    promised      `ordered` is what the store promises now: `audit_lake` finds out since when
     schedules     schedules without a missing slot, and the interval between slots
+    rules         of all schedules, as the store has them; without `schedules`, a slot that was left out is a note
     from_offset   the offset at which the evidence starts; earlier events are not judged
     min_jobs      fewer jobs than this prove nothing
     coverage      this share of the enqueued jobs must have a receipt
@@ -118,7 +122,10 @@ class AuditOptions(Struct, frozen=True, kw_only=True):
     exactly_once: bool = False
     dropped: frozenset[str] | None = None
     ordered: dict[str, Field] = {}
+    since: dict[str, int] = {}
+    promised: bool = False
     schedules: dict[str, timedelta] = {}
+    rules: dict[str, ScheduleRule] = {}
     from_offset: int = 0
     min_jobs: int = 1
     coverage: float = 0.9
@@ -140,4 +147,5 @@ class AuditOptions(Struct, frozen=True, kw_only=True):
         strict = (check.id == "redelivered" and self.exactly_once) or (
             check.id == "died_early" and self.dropped is not None
         )
-        return "failure" if strict else check.weight
+        unasked = check.id == "slot_missing" and not self.schedules
+        return "failure" if strict else "note" if unasked else check.weight

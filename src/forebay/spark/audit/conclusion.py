@@ -69,7 +69,7 @@ class AuditFacts(Struct, frozen=True):
             "effects": self.effects,
             "drained": self.options.drained,
             "ordered": bool(self.options.ordered),
-            "schedules": bool(self.options.schedules),
+            "schedules": bool(self.options.schedules or self.options.rules),
             "logs": self.logs,
         }
         return all(there[need] for need in needs)

@@ -16,14 +16,17 @@ from forebay.spark.audit.findings import finding
 _SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISCARDED)
 
 
-def out_of_turn(events: DataFrame, ordered: dict[str, Field]) -> DataFrame:
-    """A job's first claim is after the first end of every older one of its line; and no two run concurrently.
+def out_of_turn(events: DataFrame, ordered: dict[str, Field], since: dict[str, int]) -> DataFrame:
+    """A job's first claim is after the first end of every older one of its line; and no two run concurrently. Jobs that
+    were accepted before `since` of their queue are not of a line.
 
     Older is the smaller id, among jobs that had been accepted by then. A redriven job returns to its position and may
     have to wait for a younger one that started meanwhile: after a redrive only the second rule applies.
     """
     own = events.filter(F.col("queue").isin(*ordered))
     born = own.filter(F.col("change") == Change.ACCEPTED)
+    for queue, first in since.items():
+        born = born.filter((F.col("queue") != queue) | (F.col("offset") >= first))
     line = F.coalesce(*(F.when(F.col("queue") == queue, F.col(by)) for queue, by in ordered.items()))
     members = born.select("job_id", "queue", line.alias("line"), _at().alias("born")).filter(F.col("line").isNotNull())
     rows = _too_soon(own, members).unionAll(_at_once(own, members))

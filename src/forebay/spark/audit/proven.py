@@ -5,6 +5,7 @@ from typing import Final
 from msgspec import Struct
 from pyspark.sql import DataFrame
 
+from forebay.spark.audit.checks import AuditOptions
 from forebay.spark.audit.survey import EMPTY, LedgerExtent
 from forebay.spark.audit.verdict import EarlierProof
 
@@ -42,6 +43,8 @@ class Proven(Struct, frozen=True):
     evidence   the digests of the receipts and effects that were given, by the name of their table
     slots      the last one of each schedule
     held_back  evidence about later acceptances and claims was left out
+    since      of each queue in `AuditOptions.since`
+    slots_since   of each schedule in `AuditOptions.rules`
     """
 
     end: int
@@ -52,6 +55,8 @@ class Proven(Struct, frozen=True):
     evidence: dict[str, list[str]]
     slots: dict[str, Slot]
     held_back: bool
+    since: dict[str, int] = {}
+    slots_since: dict[str, int] = {}
 
     def relied_on(self, new_events: int) -> EarlierProof | None:
         return EarlierProof(self.extent.first, self.end, self.at, new_events) if self.end else None
@@ -59,6 +64,11 @@ class Proven(Struct, frozen=True):
 
 NOTHING: Final = Proven(0, "", 0, EMPTY, ProvenTotals(0, 0, 0, 0, 0, 0), {}, {}, held_back=False)
 """An audit that relies on it is a whole one."""
+
+
+def rules_since(options: AuditOptions, proven: Proven) -> dict[str, int]:
+    """Of all schedules that this audit or an earlier one has asked about."""
+    return proven.slots_since | {name: rule.since for name, rule in options.rules.items()}
 
 
 class EarlierAudit(Struct, frozen=True):

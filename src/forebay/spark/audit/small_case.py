@@ -7,7 +7,8 @@ A ledger that is not whole, was switched off, or has a slot of a schedule that m
 `SmallCase.of` returns None, and Spark finds out what exactly is wrong. So these checks are not written twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -20,9 +21,10 @@ from forebay.spark.arrow import distinct_numbers
 from forebay.spark.audit.case import rules_of
 from forebay.spark.audit.checks import AuditOptions
 from forebay.spark.audit.conclusion import AuditFacts, conclude, counted
-from forebay.spark.audit.exact_checks import EFFECT, ENDED, EVENT, NAMED, RECEIPT
+from forebay.spark.audit.exact_checks import EFFECT, ENDED, EVENT, NAMED, RECEIPT, Finding
 from forebay.spark.audit.profile import fits
-from forebay.spark.audit.proven import Proven, ProvenTotals, Slot
+from forebay.spark.audit.proven import Proven, ProvenTotals, Slot, rules_since
+from forebay.spark.audit.slots import FiredSlot, left_out
 from forebay.spark.audit.survey import EMPTY, LedgerExtent
 from forebay.spark.audit.suspects import entries_of, judge
 from forebay.spark.audit.verdict import AuditVerdict
@@ -101,12 +103,14 @@ class SmallCase:
         entries += [] if rows.effects is None else entries_of(rows.effects, EFFECT)
         rules = rules_of(options, self._extent, facts.receipts, facts.effects)
         earlier = self._proven.relied_on(len(self._new.events))
-        return conclude(facts, counted(judge(entries, rules)), self._seqs_of, earlier)
+        found = [*judge(entries, rules), *self._slots_left_out()]
+        return conclude(facts, counted(found), self._seqs_of, earlier)
 
     def proven(self, at: str, rows: int, evidence: dict[str, list[str]]) -> Proven:
         """After PASS; see there."""
         end = self._extent.last + 1
-        return Proven(end, at, rows, self._extent, self._totals, evidence, self._slots, held_back=False)
+        since = self._options.since, rules_since(self._options, self._proven)
+        return Proven(end, at, rows, self._extent, self._totals, evidence, self._slots, False, *since)
 
     def open_events(self) -> pa.Table:
         """All events of jobs that have no end."""
@@ -115,6 +119,10 @@ class SmallCase:
         last = events.select(["job_id", "change"]).group_by("job_id", use_threads=False).aggregate([("change", "last")])
         still = last.filter(pc.invert(pc.is_in(last["change_last"], value_set=_OVER)))
         return events.filter(pc.is_in(events["job_id"], value_set=still["job_id"].combine_chunks()))
+
+    def _slots_left_out(self) -> Iterator[Finding]:
+        before = [(name, slot.tick, slot.offset) for name, slot in self._proven.slots.items()]
+        return left_out([*before, *_fired(self._new.events)], self._options.rules)
 
     def _seqs_of(self, jobs: set[int]) -> dict[int, int]:
         receipts = self._all.receipts
@@ -151,16 +159,18 @@ def _extent(events: pa.Table, begin: int) -> LedgerExtent | None:
 
 def _slots(events: pa.Table, known: dict[str, Slot]) -> dict[str, Slot] | None:
     """The last slot of each schedule; None if one may have been taken twice: it is not later than those before it."""
-    fired = events.filter(pc.and_(pc.equal(events["verb"], "fire"), events["tick"].is_valid()))
-    ticks = fired["tick"].cast(pa.int64()).to_pylist()
     slots = dict(known)
-    for offset, name, tick in sorted(
-        set(zip(fired["offset"].to_pylist(), fired["name"].to_pylist(), ticks, strict=True))
-    ):
+    for name, tick, offset in sorted(_fired(events), key=itemgetter(2)):
         if name in slots and slots[name].tick >= tick:
             return None
         slots[name] = Slot(tick, offset)
     return slots
+
+
+def _fired(events: pa.Table) -> set[FiredSlot]:
+    fired = events.filter(pc.and_(pc.equal(events["verb"], "fire"), events["tick"].is_valid()))
+    columns = fired["name"], fired["tick"].cast(pa.int64()), fired["offset"]
+    return set(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def _totals(rows: EvidenceRows) -> ProvenTotals:

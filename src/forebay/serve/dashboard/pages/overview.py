@@ -1,9 +1,7 @@
 """The overview: rates, queues and problems."""
 
-from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from forebay.serve.dashboard.pages.routing import Cache, ViewerActor, pages
@@ -16,8 +14,6 @@ from forebay.store.protocol import Backlog
 router = pages()
 
 QUEUES_SHOWN: Final = 100
-_VERDICT: Final = "verdict.json"
-_VERDICT_BYTES: Final = 4 * 1024 * 1024
 _SCAN_SECONDS: Final = 0.02
 
 
@@ -27,14 +23,6 @@ class QueueLine(Struct, frozen=True):
     backlog: Backlog
     rates: Rates
     dead_since: int | None
-
-
-class LastVerdict(Struct, frozen=True):
-    """The part of the last audit verdict that the page shows."""
-
-    answer: str
-    at: int = 0
-    reasons: list[str] = []
 
 
 @router.get("/ui/")
@@ -67,17 +55,6 @@ def overview(cache: Cache, actor: ViewerActor) -> HtmlPage | str:
         "dead": totals.dead,
         "oldest": max((each.oldest_age for each in backlogs), default=0),
         "dead_since": min((since[each.queue] for each in backlogs if each.queue in since), default=None),
-        "verdict": _verdict(cache.context.settings.lake),
+        "verdict": cache.verdict(),
     }
     return HtmlPage("overview.html", "Overview", values, "overview", live=True)
-
-
-def _verdict(lake: str | None) -> LastVerdict | None:
-    """None: no lake, or it has no verdict yet."""
-    if lake is None:
-        return None
-    try:
-        with (Path(lake) / _VERDICT).open("rb") as file:
-            return msgspec.json.decode(file.read(_VERDICT_BYTES), type=LastVerdict)
-    except (OSError, msgspec.DecodeError):
-        return None
