@@ -4,6 +4,7 @@ Handlers write what they do to the file of effects (`apps.py`); a test judges by
 what a worker says about itself. `close` demands that every process that ever loaded the app is gone.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -164,11 +165,11 @@ class Site:
                 assert done.get(seq), f"seq {seq} is done and has no effect"
 
     def end(self, process: subprocess.Popen[bytes], signals: int = 1) -> int:
-        """The exit code after these signals; with another than 0, the log of the processes is printed for the report."""
+        """The exit code after these signals; with another than 0, the report has the log of the processes."""
         for _ in range(signals):
             process.send_signal(signal.SIGTERM)
         if code := process.wait(PATIENCE):
-            print(self.log.read_text(errors="replace")[-8_000:])
+            logging.error("%s", self.log.read_text(errors="replace")[-8_000:])
         return code
 
     def close(self) -> None:

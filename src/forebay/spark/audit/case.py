@@ -95,7 +95,7 @@ class AuditCase:
         """After PASS; see there."""
         end = self._extent.last + 1
         slots, options = self._last_slots(), self._options
-        since = options.since, rules_since(options, NOTHING if self._past is None else self._past.proven)
+        since = options.since, rules_since(options, NOTHING if self._earlier is None else self._earlier.proven)
         return Proven(end, at, rows, self._extent, self._totals, evidence, slots, held_back, *since)
 
     def open_jobs(self) -> DataFrame:
