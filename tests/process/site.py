@@ -27,6 +27,8 @@ from forebay_proof.processes import alive
 from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
+_log = logging.getLogger(__name__)
+
 APP = "tests.process.apps"
 
 
@@ -169,7 +171,7 @@ class Site:
         for _ in range(signals):
             process.send_signal(signal.SIGTERM)
         if code := process.wait(PATIENCE):
-            logging.error("%s", self.log.read_text(errors="replace")[-8_000:])
+            _log.error("%s", self.log.read_text(errors="replace")[-8_000:])
         return code
 
     def close(self) -> None:
