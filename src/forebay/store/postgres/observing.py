@@ -124,10 +124,9 @@ class Observing:
         return [QueueSpec.from_json(text) for (text,) in self._session.server.query(_SPECS)]
 
     def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
-        page = (after, prefix, prefix + LAST)
+        page, now = (after, prefix, prefix + LAST), self._session.now()
         return [
-            GateUse(*row)
-            for row in self._session.server.query(_GATES, (*page, self._session.now(), limit, *page, limit, limit))
+            GateUse(*row) for row in self._session.server.query(_GATES, (now, *page, now, limit, *page, limit, limit))
         ]
 
     def hold(self, job_id: int) -> Hold | None:

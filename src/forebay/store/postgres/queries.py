@@ -1,14 +1,14 @@
 """The statements of `*.sql` by name, read once.
 
 `{run}`, `{running}` and `{ended}` are the columns from which jobs are decoded. `{open}`, `{held}`, `{finished}` are the
-counts of runs, packs and finished jobs in a queue, `{backlog}` the columns that combine them. `{taken}`: the key `k` is
-taken, if by the state of its job.
+counts of runs, packs and finished jobs in a queue, `{backlog}` the columns that combine them. `{parked}` are the jobs
+that are parked at the gate `n`. `{taken}`: the key `k` is taken, if by the state of its job.
 """
 
 from functools import cache
 from typing import Final
 
-from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
+from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED, MAX_PARKED
 from forebay.store.sql_files import read_statements
 
 _RUN: Final = (
@@ -42,6 +42,10 @@ _BACKLOG: Final = (
     f"THEN forebay.held_jobs(%s, u.name, {MAX_AHEAD}) ELSE 0 END, "
     f"forebay.blocked_lines(u.name, {MAX_BLOCKED})"
 )
+_PARKED: Final = (
+    "CASE WHEN EXISTS (SELECT FROM forebay.lane AS l WHERE l.at = n.name) "
+    f"THEN forebay.parked_jobs(%s, NULL, n.name, {MAX_PARKED}) ELSE 0 END"
+)
 _TAKEN: Final = (
     "(k.until < 7258118400000000 OR forebay.in_states(k.job_id, "
     "coalesce((SELECT q.unique_states FROM forebay.queue AS q WHERE q.name = k.queue), 7)))"
@@ -54,6 +58,7 @@ _PARTS: Final = {
     "open": _OPEN,
     "finished": _FINISHED,
     "backlog": _BACKLOG,
+    "parked": _PARKED,
     "taken": _TAKEN,
 }
 

@@ -113,8 +113,8 @@ SELECT * FROM forebay.work_at(
 );
 
 -- name: gates
--- Gates in use, or with an operator's number: the slots that apply, those in use, and that number.
-SELECT n.name, coalesce(l.slots, g.slots), coalesce(g.used, 0), l.slots FROM (
+-- Gates in use, or with an operator's number: the slots that apply, those in use, that number, and the jobs parked there.
+SELECT n.name, coalesce(l.slots, g.slots), coalesce(g.used, 0), l.slots, {parked} FROM (
     (
         SELECT g.name FROM forebay.gate AS g
         WHERE g.name > %s AND g.name >= %s AND g.name < %s AND (g.used > 0 OR g.tat > %s) ORDER BY g.name LIMIT %s

@@ -10,7 +10,7 @@ from typing import Final
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, Progress, State, with_progress
 from forebay.core.lease import Fence
-from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED, MAX_ID, MAX_INSTANT
+from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED, MAX_ID, MAX_INSTANT, MAX_PARKED
 from forebay.core.policy import While
 from forebay.core.spec import QueueSpec
 from forebay.engine.control import PAGE_PROBES
@@ -133,10 +133,10 @@ class Observing:
     def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
         with self._session.read() as (reader, now):
             table = QueueTable(reader, self._session.specs)
-            found = reader.execute(_GATES, (after, prefix, prefix + LAST, limit, now)).fetchall()
+            found = reader.execute(_GATES, (after, prefix, prefix + LAST, limit, now, MAX_PARKED)).fetchall()
             return [
-                GateUse(name, _spec_slots(table, queue, name) if given is None else given, used, given)
-                for name, queue, used, given in found
+                GateUse(name, _spec_slots(table, queue, name) if given is None else given, used, given, parked)
+                for name, queue, used, given, parked in found
             ]
 
     def hold(self, job_id: int) -> Hold | None:
