@@ -46,8 +46,11 @@ _SLOW_LEASE_SCAN: Final = 0.002
 
 _BEGINNING: Final = -(2**63)
 CLAIM_CALL: Final = (
-    "forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::integer[], %s::integer[], %s::boolean[], %s::text[], "
-    "%s::integer[], %s::text[], %s::integer[], %s::integer[], %s::bigint[], %s::bigint[])"
+    "forebay.claim("
+    "at => %s::bigint, maintained => %s, holder_id => %s, lease_for => %s::bigint, exclusive_keys => %s::integer[], "
+    "shared_keys => %s::integer[], serial => %s::boolean[], names => %s::text[], versions => %s::integer[], "
+    "classes => %s::text[], counts => %s::integer[], rows => %s::integer[], leads => %s::bigint[], "
+    "floors => %s::bigint[])"
 )
 _CLAIM: Final = Prepared(f"SELECT * FROM {CLAIM_CALL}")
 _PROMOTE: Final = Prepared("SELECT p.*, forebay.has_dead_limits() FROM forebay.promote(%s::bigint, %s, %s) AS p")
@@ -61,7 +64,9 @@ _HEARTBEAT: Final = Prepared("SELECT * FROM forebay.heartbeat(%s::bigint, %s, %s
 _EXTEND: Final = Prepared("SELECT * FROM forebay.extend(%s::bigint, %s::bigint, %s::bigint[])")
 _PROMOTE_DUE: Final = "SELECT forebay.promote_due(%s, %s, %s)"
 _RELEASE_LOST: Final = (
-    "SELECT forebay.release_lost(%s::bigint, %s::integer[], %s::integer[], %s::text[], %s::integer[], %s, %s::bigint[])"
+    "SELECT forebay.release_lost("
+    "at => %s::bigint, exclusive_keys => %s::integer[], shared_keys => %s::integer[], names => %s::text[], "
+    "versions => %s::integer[], v_holder => %s, known => %s::bigint[])"
 )
 _SPLIT_PACK: Final = "SELECT forebay.split_pack(%s, %s::integer[])"
 _OVERDUE: Final = statement("overdue")

@@ -58,12 +58,16 @@ from forebay.store.postgres.session import KnownSpec, Restart, Session, UnitOfWo
 from forebay.store.protocol import Receipt
 
 _INSERT_RUN: Final = Prepared(
-    "SELECT forebay.insert_run(%s::bigint, %s::uuid, %s::integer, %s::integer, %s::text, %s::integer, %s::text, "
-    "%s::bigint, %s::bigint, %s::bigint, %s::smallint, %s::integer, %s::bigint, %b::json, %b::json)"
+    "SELECT forebay.insert_run("
+    "at => %s::bigint, token => %s::uuid, v_version => %s::integer, v_n => %s::integer, v_queue => %s::text, "
+    "v_cost => %s::integer, v_kind => %s::text, v_delay => %s::bigint, v_run_at => %s::bigint, v_base => %s::bigint, "
+    "v_timed => %s::smallint, v_max_attempts => %s::integer, v_expires_at => %s::bigint, v_facts => %b::json, "
+    "v_bodies => %b::json)"
 )
 _INSERT_RUNS: Final = Prepared(
-    "SELECT * FROM forebay.insert_runs(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], "
-    "%s::forebay.draft_run[], %b::json[], %b::json[])"
+    "SELECT * FROM forebay.insert_runs("
+    "at => %s::bigint, token => %s::uuid, exclusive_keys => %s::integer[], names => %s::text[], "
+    "versions => %s::integer[], runs => %s::forebay.draft_run[], facts => %b::json[], bodies => %b::json[])"
 )
 _STALE: Final = -1
 _NEXT_ID: Final = "SELECT nextval('forebay.job_id')"

@@ -109,7 +109,8 @@ UPDATE forebay.queue SET paused_until = %s WHERE name = %s;
 -- name: work_at
 -- When a claim or a reaper may next find something.
 SELECT * FROM forebay.work_at(
-    %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint
+    at => %s::bigint, queues => %s::text[], leads => %s::bigint[], floors => %s::bigint[], silent => %s::integer[],
+    silent_floors => %s::bigint[], fixed_floor => %s::bigint
 );
 
 -- name: gates

@@ -51,9 +51,12 @@ from forebay.store.protocol import CancelAnswer, Want
 from forebay.store.states import CANCELLED, STATES
 
 SETTLE_CALL: Final = (
-    "forebay.settle(%s::bigint, %s::integer[], %s::integer[], %s::text[], %s::integer[], %s::integer[], %s::bigint[], "
-    "%s::text[], %s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::integer[], %s::text[], "
-    "%s::json, %s::text)"
+    "forebay.settle("
+    "at => %s::bigint, exclusive_keys => %s::integer[], shared_keys => %s::integer[], names => %s::text[], "
+    "versions => %s::integer[], holder_ids => %s::integer[], packs => %s::bigint[], bits => %s::text[], "
+    "touched => %s::text[], renewed => %s::bigint[], memo_packs => %s::integer[], memo_firsts => %s::bigint[], "
+    "memo_sizes => %s::integer[], memo_deliveries => %s::integer[], memo_codes => %s::text[], outs => %s::json, "
+    "ranges => %s::text)"
 )
 SETTLE: Final = Prepared(f"SELECT {SETTLE_CALL}")
 _encode: Final = msgspec.json.Encoder().encode

@@ -87,21 +87,24 @@ class Observing:
 
     def browse(self, query: Query, after: int, limit: int) -> Page:
         after = max(0, min(after, MAX_INSTANT))
-        state = None if query.state is None else STATES.index(query.state)
-        wanted = (query.queue, state, query.kind, query.tenant, query.subject, query.suspect)
+        wanted = {
+            "after": after,
+            "limit": limit,
+            "state": None if query.state is None else STATES.index(query.state),
+            **{name: getattr(query, name) for name in ("queue", "kind", "tenant", "subject", "suspect")},
+        }
         with self._session.read() as (reader, _):
             if (lookup := lookup_for(reader, query)) is not None:
                 ids = lookup.ids(reader, after, limit)
                 found = sorted(map(job_of, reader.execute(_JOBS_BY_ID, (id_list(ids),))), key=lambda job: job.id)
                 return Page([job for job in found if query.admits(job)], ids[-1] if len(ids) == limit else None)
             if query.state is State.RUNNING:
-                held = (after, query.queue, query.kind, query.tenant, query.subject, query.suspect, limit)
-                jobs = [job_of(columns) for columns in reader.execute(_PAGE_HELD, held)]
+                jobs = [job_of(columns) for columns in reader.execute(_PAGE_HELD, wanted)]
                 return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
             until, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_PAGE_END, _PAGE)
             end = reader.execute(until, (after, PAGE_PROBES - 1)).fetchone()
             last = MAX_INSTANT if end is None else end[0]
-            jobs = [job_of(columns) for columns in reader.execute(page, (after, last, *wanted, limit))]
+            jobs = [job_of(columns) for columns in reader.execute(page, {**wanted, "last": last})]
             if len(jobs) == limit:
                 last = jobs[-1].id
             elif end is None:
