@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 
 import forebay
-from forebay.store.sqlite.tables import statements
+from forebay.store.postgres import health, queries
+from forebay.store.sqlite import tables
 
 ROOT: Final = Path(forebay.__file__).parent
 TEXTS: Final = sorted(path for path in ROOT.rglob("*") if path.suffix in (".sql", ".py"))
@@ -104,6 +105,18 @@ def test_a_call_without_names_is_found(text: str, found: list[str]) -> None:
     assert positional(text, MAX_UNNAMED) == found
 
 
+@pytest.mark.parametrize(
+    ("store", "known"),
+    [("sqlite", vars(tables.SQL)), ("postgres", vars(queries.SQL) | vars(health.SQL))],
+)
+def test_every_statement_that_is_named_exists_and_is_used(store: str, known: dict[str, str]) -> None:
+    text = "".join(path.read_text("utf-8") for path in sorted((ROOT / "store" / store).glob("*.py")))
+    named = set(re.findall(r"(?<!sql\.)\bSQL\.(\w+)", text))
+    of_logs = set(re.findall(r'"(\w+)"', (ROOT / "store" / "sql_logs.py").read_text("utf-8")))
+    assert named <= known.keys()
+    assert known.keys() - named - of_logs == set()
+
+
 def test_many_parameters_are_named_on_sqlite_except_where_rows_are_written() -> None:
-    many = {name for name, text in statements().items() if parameters(text) > MAX_UNNAMED_SQLITE}
+    many = {name for name, text in vars(tables.SQL).items() if parameters(text) > MAX_UNNAMED_SQLITE}
     assert many == WRITE_ROWS

@@ -16,6 +16,16 @@ from msgspec import Struct
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
+class Statements:
+    """Every statement of these files, as an attribute by its name; a test looks up all that are used."""
+
+    def __init__(self, package: str, names: Sequence[str], words: Mapping[str, str]) -> None:
+        vars(self).update(read_statements(package, names, words))
+
+    def __getattr__(self, name: str) -> str:
+        raise AttributeError(f"there is no statement {name!r}")
+
+
 def read_statements(package: str, names: Sequence[str], words: Mapping[str, str]) -> dict[str, str]:
     """Every statement of these files by its name."""
     found: dict[str, str] = {}

@@ -286,7 +286,7 @@ UPDATE class SET open = 0 WHERE queue = ?1 AND cls = ?2 AND NOT EXISTS (
     SELECT 1 FROM lane INDEXED BY lane_open WHERE at IS NULL AND queue = ?1 AND cls = ?2
 );
 
--- name: class
+-- name: class_row
 -- The turn of a class.
 SELECT turn, open FROM class WHERE queue = ?1 AND cls = ?2;
 
