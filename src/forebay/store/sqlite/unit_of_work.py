@@ -199,13 +199,13 @@ def write_dead(unit: UnitOfWork, job_id: int, queue: str, errors: str | None, ma
     return elsewhere or queue
 
 
-def count_dead(unit: UnitOfWork, queue: str, lane: str, was: int, letter_queue: str, count: int = 1) -> None:
-    """Count dead jobs: they belong to a queue, and their dead letters may be in another one."""
+def count_dead(unit: UnitOfWork, queue: str, lane: str, was: int, letter_queue: str) -> None:
+    """Count a dead job: it belongs to a queue, and its dead letter may be in another one."""
     if letter_queue == queue:
-        unit.queues.moved(queue, lane, was, DEAD, count)
+        unit.queues.moved(queue, lane, was, DEAD)
     else:
-        unit.queues.moved(queue, lane, was, None, count)
-        unit.queues.moved(letter_queue, "", None, DEAD, count)
+        unit.queues.moved(queue, lane, was, None)
+        unit.queues.moved(letter_queue, "", None, DEAD)
 
 
 def dead_letter(unit: UnitOfWork, rows: Iterable[JobRow], failure: Failure, change: Change) -> None:
