@@ -358,6 +358,26 @@ def a_rate_that_queues_share_goes_to_the_next_claim(h: Harness) -> None:
 
 
 @case
+def a_shared_rate_opens_for_a_costly_job_beside_a_queue_that_it_admits_already(h: Harness) -> None:
+    """The other queue may claim nothing for long, and its job is not what this one waits for."""
+    for queue in ("mail", "media"):
+        h.spec(queue, eligibility=one_a_moment(h, burst=3, shared="api", per="tenant"))
+        h.spec(f"{queue}-all", eligibility=one_a_moment(h, burst=3, shared="all"))
+    for suffix in ("", "-all"):
+        h.enqueue(3, queue=f"mail{suffix}", tenant="t")
+        assert len(h.claim(2, f"mail{suffix}")) == 2
+        costly = h.one(queue=f"media{suffix}", tenant="t", cost=3)
+        assert h.claim(1, f"media{suffix}") == []
+        assert not h.store.wait([f"media{suffix}"], timedelta(0))
+        h.advance(h.short)
+        assert h.claim(1, f"media{suffix}") == []
+        h.advance(h.short)
+        h.store.promote(9)
+        assert h.store.wait([f"media{suffix}"], timedelta(0))
+        assert h.take(f"media{suffix}").job.id == costly
+
+
+@case
 def racing_claims_start_no_more_than_the_burst(h: Harness) -> None:
     h.spec(eligibility=Rate(1, timedelta(hours=1), burst=7))
     h.enqueue(20)

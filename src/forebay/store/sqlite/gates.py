@@ -15,7 +15,7 @@ from typing import NamedTuple
 from forebay.core.gate import Gate, is_condition
 from forebay.core.instant import Instant
 from forebay.core.limits import MAX_INSTANT, MIN_INTEGER
-from forebay.engine.lanes import GateState, closed_of, opening
+from forebay.engine.lanes import GateState, closed_of, opening, soonest
 from forebay.store.sqlite.tables import SQL, LaneName, QueueCounters, QueueTable, lane_name
 from forebay.store.states import READY
 
@@ -152,7 +152,7 @@ class LaneTable:
                 self._connection.execute(SQL.wake, (queue, gate))
                 self._notify(queue, units)
         if openings:
-            self._gates.wake_at[gate] = min((at for at in openings if self._now < at < MAX_INSTANT), default=None)
+            self._gates.wake_at[gate] = soonest(openings, self._now)
 
     def _opening(self, queue: str, gate: Gate, state: GateState) -> Instant:
         """When a rate opens for the first of the lanes of a queue that are parked there."""
