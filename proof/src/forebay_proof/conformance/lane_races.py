@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
+from zlib import crc32
 
 from forebay.core.job import Draft
 from forebay.core.lease import Lease, Settled
@@ -24,7 +25,7 @@ ROUNDS = 50_000
 
 
 class _Race:
-    """Eight claimers and some others at one queue, each with a store of its own; every tenth job is retried once."""
+    """Eight claimers and some others at one queue, each with a store of its own; one job in ten is retried once."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -76,8 +77,13 @@ class _Race:
         return max(count for (name, value), count in self.most.items() if name == field and value is not None)
 
 
+def _is_retried(job_id: int) -> bool:
+    """One in ten; of single enqueues some stores give ids that are a thousand apart."""
+    return crc32(str(job_id).encode()) % 10 == 0
+
+
 def _verdict(lease: Lease) -> Ack | Retry:
-    return Retry(0, ERROR) if lease.job.id % 10 == 0 and lease.job.attempt == 1 else Ack()
+    return Retry(0, ERROR) if _is_retried(lease.job.id) and lease.job.attempt == 1 else Ack()
 
 
 def _producer(count: int, fields: Callable[[int], dict[str, Any]]) -> Callable[[Store], None]:
@@ -216,10 +222,8 @@ def a_cap_per_tenant_beside_shares_and_retries_holds_and_starves_none(h: Harness
     racing = _Race(180)
     racing.run(h, [_producer(90, lambda number: {"tenant": f"t{number % 3}"})] * 2)
     assert racing.most_per("tenant") <= 2
-    assert Counter(lease.job.attempt for lease in racing.starts) == {
-        1: 180,
-        2: sum(job_id % 10 == 0 for job_id in racing.done),
-    }
+    retried = sum(map(_is_retried, racing.done))
+    assert Counter(lease.job.attempt for lease in racing.starts) == {1: 180, 2: retried}
 
 
 def _racing_claims(
