@@ -14,7 +14,7 @@ from forebay.core.gate import Gate
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, Progress, State, with_progress
 from forebay.core.lease import Fence
-from forebay.core.limits import MAX_AHEAD, MAX_BATCH, MAX_ID, MAX_INSTANT
+from forebay.core.limits import MAX_AHEAD, MAX_BATCH, MAX_ID, MAX_INSTANT, MAX_PARKED
 from forebay.core.spec import QueueSpec
 from forebay.engine.lanes import GateState, gate_hold
 from forebay.engine.lines import line_hold
@@ -104,8 +104,8 @@ class Observing:
 
     def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
         page, now = (after, prefix, prefix + LAST), self._session.now()
-        found = self._session.server.query(SQL.gates, (now, *page, now, limit, *page, limit, limit))
-        return [GateUse(*row) for row in found]
+        arguments = (*page, now, limit, *page, limit, limit, now, MAX_PARKED)
+        return [GateUse(*row) for row in self._session.server.query(SQL.gates, arguments)]
 
     def hold(self, job_id: int) -> Hold | None:
         empty_inbox(self._session)

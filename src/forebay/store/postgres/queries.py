@@ -1,13 +1,13 @@
 """The statements of `*.sql` by name.
 
 `{run}`, `{running}` and `{ended}` are the columns from which jobs are decoded. `{open}`, `{held}`, `{finished}` are the
-counts of runs, packs and finished jobs in a queue, `{backlog}` the columns that combine them. `{parked}` are the jobs
-that are parked at the gate `n`. `{taken}`: the key `k` is taken, if by the state of its job.
+counts of runs, packs and finished jobs in a queue, `{backlog}` the columns that combine them. `{taken}`: the key `k` is
+taken, if by the state of its job.
 """
 
 from typing import Final
 
-from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED, MAX_PARKED
+from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
 from forebay.store.sql_files import Statements
 
 _RUN: Final = (
@@ -41,10 +41,6 @@ _BACKLOG: Final = (
     f"THEN forebay.held_jobs(%s, u.name, {MAX_AHEAD}) ELSE 0 END, "
     f"forebay.blocked_lines(u.name, {MAX_BLOCKED})"
 )
-_PARKED: Final = (
-    "CASE WHEN EXISTS (SELECT FROM forebay.lane AS l WHERE l.at = n.name) "
-    f"THEN forebay.parked_jobs(%s, NULL, n.name, {MAX_PARKED}) ELSE 0 END"
-)
 _TAKEN: Final = (
     "(k.until < 7258118400000000 OR forebay.in_states(k.job_id, "
     "coalesce((SELECT q.unique_states FROM forebay.queue AS q WHERE q.name = k.queue), 7)))"
@@ -57,7 +53,6 @@ _PARTS: Final = {
     "open": _OPEN,
     "finished": _FINISHED,
     "backlog": _BACKLOG,
-    "parked": _PARKED,
     "taken": _TAKEN,
 }
 

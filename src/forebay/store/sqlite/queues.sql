@@ -103,7 +103,7 @@ SELECT name, queue, used, given, (
         WHERE l.at = gate.name AND (gate.wake_at IS NULL OR gate.wake_at > ?5)
             AND NOT EXISTS (SELECT 1 FROM woken AS w WHERE w.queue = l.queue AND w.gate = l.at)
         LIMIT ?6
-    )
+    ) AS held
 )
 FROM gate
 WHERE name >= max(?1, ?2) AND name < ?3 AND name <> ?1 AND (used > 0 OR tat > ?5 OR given IS NOT NULL)

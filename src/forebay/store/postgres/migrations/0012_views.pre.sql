@@ -103,6 +103,17 @@ BEGIN
 END
 $$;
 
+-- Ready jobs that are parked at each of these gates, of those that have any; at most `max_jobs` a gate.
+CREATE FUNCTION forebay.parked_at(v_now bigint, v_gates text[], max_jobs integer) RETURNS TABLE (name text, jobs bigint)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT g.name, forebay.parked_jobs(v_now, NULL, g.name, max_jobs) FROM unnest(v_gates) AS g (name)
+    WHERE (SELECT true FROM forebay.lane AS l WHERE l.at = g.name LIMIT 1);
+END
+$$;
+
 -- Ready jobs of a queue behind a closed gate, as far as claims have met it; at most `max_jobs`.
 CREATE FUNCTION forebay.held_jobs(v_now bigint, v_queue text, max_jobs integer) RETURNS bigint
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
