@@ -133,15 +133,15 @@ def a_gate_shows_how_many_jobs_are_parked_there(h: Harness) -> None:
 
 @case
 def jobs_of_several_queues_are_parked_at_a_gate_that_they_share(h: Harness) -> None:
-    for queue in ("a", "b"):
+    for queue in ("mail", "media"):
         h.spec(queue, eligibility=AtMost(2, per="tenant", shared="gpu"))
         h.enqueue(3, queue=queue, tenant="t")
-    leases = [*h.claim(9, "a"), *h.claim(9, "b")]
+    leases = [*h.claim(9, "mail"), *h.claim(9, "media")]
     assert [each.parked for each in h.store.gates("", 9)] == [4]
     for lease in leases:
         h.ack(lease)
     assert h.store.gates("", 9) == []
-    assert len([*h.claim(1, "a"), *h.claim(9, "b")]) == 2
+    assert len([*h.claim(1, "mail"), *h.claim(9, "media")]) == 2
     assert [(each.used, each.parked) for each in h.store.gates("", 9)] == [(2, 2)]
 
 
