@@ -45,8 +45,8 @@ _PUT_AND_NOTIFY: Final = (
 
 _COMMIT: Final = (
     "SELECT coalesce(CAST(c.known AS text), '') || '/' || coalesce(c.flaw, '') FROM forebay.commit_offset("
-    "CAST({} AS text), CAST({} AS text), CAST(CAST({} AS text) AS bigint), CAST(CAST({} AS text) AS bigint), "
-    "in_epoch => CAST(nullif(CAST({} AS text), '') AS bigint)) AS c"
+    "in_log => CAST({} AS text), in_reader => CAST({} AS text), in_number => CAST(CAST({} AS text) AS bigint), "
+    "in_entry => CAST(CAST({} AS text) AS bigint), in_epoch => CAST(nullif(CAST({} AS text), '') AS bigint)) AS c"
 )
 
 _KNOWN: Final = (

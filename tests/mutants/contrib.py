@@ -69,9 +69,9 @@ CONTRIB_MUTANTS = [
     Mutant(
         "transaction: a lost lease is not noticed in the caller's own transaction",
         "src/forebay/work/context.py",
-        "            after_commit = self._checked().settle_in(connection, self._lease, self._verdict())\n"
-        "        except LeaseLost:\n            self._lost = True\n            self._on_lost()\n            raise\n",
-        "            after_commit = self._checked().settle_in(connection, self._lease, self._verdict())\n"
+        "        with self._noting_loss():\n"
+        "            after_commit = self._checked().settle_in(connection, self._lease, self._verdict())\n",
+        "        try:\n            after_commit = self._checked().settle_in(connection, self._lease, self._verdict())\n"
         "        except LeaseLost:\n            return lambda: None\n",
         (BACKEND, "-k", "lost_lease"),
     ),

@@ -28,6 +28,13 @@ GATE_MUTANTS = [
         _cases("rates"),
     ),
     Mutant(
+        "a rate wakes the lanes of one queue only",
+        _ENGINE,
+        "min((at for at in opens if now < at < MAX_INSTANT), default=None)",
+        "min((at for at in [min(opens, default=0)] if now < at < MAX_INSTANT), default=None)",
+        _cases("rates"),
+    ),
+    Mutant(
         "a start of a rate is free",
         _CORE,
         "return max(tat, now) + cost * gate.step",

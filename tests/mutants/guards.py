@@ -354,7 +354,7 @@ MUTANTS = [
     Mutant(
         "a dead letter elsewhere still takes room at home, in tables",
         "src/forebay/store/sqlite/unit_of_work.py",
-        "        unit.queues.moved(queue, lane, was, None, count)\n",
+        "        unit.queues.moved(queue, lane, was, None)\n",
         "",
         ("tests/stores/test_conformance.py", "-k", "sqlite-dead_letter_queues"),
     ),

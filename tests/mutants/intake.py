@@ -149,7 +149,7 @@ INTAKE_MUTANTS = [
     Mutant(
         "a job older than the rule stays, in SQLite",
         f"{_SQLITE_STORE}/control.py",
-        "        unit.connection.execute(_MARK_ALL_SHEDS, (spec.name,))\n",
+        "        unit.connection.execute(SQL.mark_all_sheds, (spec.name,))\n",
         "        pass\n",
         _SQLITE,
     ),

@@ -63,7 +63,7 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: a gate is not written back",
         f"{_SQLITE}/gates.py",
-        "            self._connection.executemany(_PUT, put)\n",
+        "            self._connection.executemany(SQL.put_gate, put)\n",
         "            pass\n",
         _cases("gates"),
     ),
@@ -84,7 +84,7 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: a redriven job does not push back what was exposed",
         f"{_SQLITE}/unit_of_work.py",
-        "            self.connection.execute(_STEP_BACK, (id_list(job.id for job in hidden),))\n",
+        "            self.connection.execute(SQL.step_back, (id_list(job.id for job in hidden),))\n",
         "            pass\n",
         _cases("lines"),
     ),
@@ -98,8 +98,8 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: a released job is held again",
         f"{_SQLITE}/control.py",
-        "(_MOVE_TO_LANE, (job_id, free))",
-        "(_MOVE_TO_LANE, (job_id, lane))",
+        "(SQL.move_to_lane, (job_id, free))",
+        "(SQL.move_to_lane, (job_id, lane))",
         _cases("releasing"),
     ),
     Mutant(
@@ -112,7 +112,7 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: room does not wake the lanes parked at a gate",
         f"{_SQLITE}/gates.py",
-        "                self._connection.execute(_WAKE, (queue, gate))\n",
+        "                self._connection.execute(SQL.wake, (queue, gate))\n",
         "",
         _cases("lanes", "gates"),
     ),
@@ -126,7 +126,7 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: turns are not written back",
         f"{_SQLITE}/claim_cursor.py",
-        "        self._connection.executemany(_PUT_CLASS, rows)\n",
+        "        self._connection.executemany(SQL.put_class, rows)\n",
         "",
         _cases("shares"),
     ),

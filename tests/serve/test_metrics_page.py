@@ -138,7 +138,7 @@ def test_gates_are_shown_by_queue_and_sort_and_never_by_a_value(store: Store, se
     found = series(text)
     plain, each = (("gate", "cap"), ("queue", "mail")), (("gate", "cap/tenant"), ("queue", "mail"))
     until = (("gate", "until/go"), ("queue", ""))
-    for field, wanted in {"slots": (2, 2, 0), "used": (2, 2, 0)}.items():
+    for field, wanted in {"slots": (2, 2, 0), "used": (2, 2, 0), "parked": (0, 0, 1)}.items():
         assert tuple(found[f"forebay_gate_{field}", labels] for labels in (plain, each, until)) == wanted, field
     states = {state: found["forebay_gates", (*each, ("state", state))] for state in ("open", "full")}
     assert states == {"open": 0, "full": 2}

@@ -126,6 +126,9 @@ ONE_TRANSACTION = frozenset(
     the_ledger_does_not_record_presence
     a_cap_that_queues_share_holds_them_together
     a_rate_that_queues_share_goes_to_the_next_claim
+    a_shared_rate_opens_for_a_costly_job_beside_a_queue_that_it_admits_already
+    a_shared_rate_per_tenant_opens_for_a_costly_job_beside_one_that_it_admits
+    jobs_of_several_queues_are_parked_at_a_gate_that_they_share
     jobs_of_several_queues_wait_for_one_condition
     a_slot_that_is_taken_is_reported_before_its_draft_is_checked
     firing_into_a_log_keeps_the_slot_free

@@ -19,9 +19,9 @@ from forebay.core.stamp import rank_at
 from forebay.store.open import open_store
 from forebay.store.postgres import migrate
 from forebay.store.postgres.connect import Server
-from forebay.store.postgres.health import statements as health_statements
+from forebay.store.postgres.health import SQL as HEALTH
 from forebay.store.postgres.migrate import Migration, migrations
-from forebay.store.postgres.queries import statements
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.store import PostgresStore
 from forebay_proof.servers.postgres import PostgresServer
 from tests.stores.tables import Tables
@@ -221,10 +221,9 @@ def test_migrations_are_numbered_and_tagged() -> None:
 
 
 def test_every_statement_has_a_purpose() -> None:
-    files = {"jobs.sql": statements(), "health.sql": health_statements()}
     text = "".join((FOLDER / name).read_text("utf-8") for name in ("jobs.sql", "queues.sql", "logs.sql", "health.sql"))
     purposes = re.findall(r"^-- name: \w+\n-- (.+)$", text, re.MULTILINE)
-    assert len(purposes) == sum(map(len, files.values()))
+    assert len(purposes) == len(vars(SQL)) + len(vars(HEALTH))
 
 
 def test_the_server_ranks_as_core_does(tables: Tables) -> None:

@@ -14,7 +14,7 @@ from forebay.core.policy import AtMost, InOrder, KeepFor, LatestWins
 from forebay.core.spec import QueueSpec
 from forebay.store.sqlite.migrate import migrations
 from forebay.store.sqlite.store import SqliteStore
-from forebay.store.sqlite.tables import statements
+from forebay.store.sqlite.tables import SQL
 
 SEARCHES = {
     "claim": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_ready (queue=? AND lane=?)"],
@@ -92,9 +92,10 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
 
 
 def plan(connection: sqlite3.Connection, name: str) -> list[str]:
-    text = statements()[name]
+    text = vars(SQL)[name]
     numbered = [int(number) for number in re.findall(r"\?(\d+)", text)]
-    arguments = ["1"] * (max(numbered) if numbered else text.count("?"))
+    named = dict.fromkeys(re.findall(r":(\w+)", text), "1")
+    arguments = named or ["1"] * (max(numbered) if numbered else text.count("?"))
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", arguments)]
 
 
@@ -104,7 +105,7 @@ def test_every_poll_is_served_by_exactly_one_index(connection: sqlite3.Connectio
     assert searches == SEARCHES[name]
 
 
-@pytest.mark.parametrize("name", statements())
+@pytest.mark.parametrize("name", vars(SQL))
 def test_no_statement_scans_or_sorts(connection: sqlite3.Connection, name: str) -> None:
     for step in plan(connection, name):
         assert "TEMP B-TREE" not in step or name in SORTED
@@ -128,7 +129,7 @@ def test_every_statement_has_a_purpose() -> None:
     folder = Path(__file__).parents[2] / "src" / "forebay" / "store" / "sqlite"
     text = "".join((folder / file).read_text("utf-8") for file in ("jobs.sql", "queues.sql", "logs.sql"))
     purposes = re.findall(r"^-- name: \w+\n-- (.+)$", text, re.MULTILINE)
-    assert len(purposes) == len(statements())
+    assert len(purposes) == len(vars(SQL))
 
 
 def test_the_schema_is_its_migrations(tmp_path: Path) -> None:

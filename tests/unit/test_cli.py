@@ -454,14 +454,16 @@ def test_gates_are_listed_set_and_released(run: Run) -> None:
         assert len(store.claim([Want("mail", 3), Want("list", 3)], "worker", seconds(60))) == 1
     run("gates", "set", "until/room", "0")
     assert [line.split() for line in run("gates", "ls").out.splitlines()] == [
-        ["gate", "slots", "used"],
-        ["cap/mail", "1", "1"],
-        ["until/room", "0", "0", "set", "to", "0", "by", "an", "operator"],
+        ["gate", "slots", "used", "parked"],
+        ["cap/mail", "1", "1", "0"],
+        ["until/room", "0", "0", "3", "set", "to", "0", "by", "an", "operator"],
     ]
     assert [gate["name"] for gate in run("gates", "ls", "list", "--json").json] == ["until/room"]
     assert "there are more" in run("gates", "ls", "--limit", "1").err
     assert run("gates", "set", "cap/mail", "2").out == "cap/mail has 2 slots\n"
-    assert run("gates", "ls", "mail", "--json").json == [{"name": "cap/mail", "slots": 2, "used": 1, "given": 2}]
+    assert run("gates", "ls", "mail", "--json").json == [
+        {"name": "cap/mail", "slots": 2, "used": 1, "given": 2, "parked": 0}
+    ]
     assert run("gates", "set", "cap/mail", "0", "--json").json == [{"gate": "cap/mail", "slots": 0}]
     assert run("gates", "set", "cap/mail", "default").out == "cap/mail has the slots of its queue's spec\n"
     assert run("gates", "release", "room", "--count", "2").out == "2 jobs passed until/room\n"

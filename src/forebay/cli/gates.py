@@ -12,7 +12,7 @@ from forebay.cli.command import Command, CommandGroup, Invocation
 from forebay.cli.exits import OK
 from forebay.core.gate import checked_gate, condition_gate, has_gate
 from forebay.core.humanize import many
-from forebay.core.limits import MAX_BATCH, MAX_SLOTS
+from forebay.core.limits import MAX_BATCH, MAX_PARKED, MAX_SLOTS
 from forebay.core.policy import Until, terms_of
 from forebay.core.spec import QueueSpec
 from forebay.explain import gates_of
@@ -35,11 +35,15 @@ def _ls(call: Invocation) -> int:
     if not shown:
         call.screen.note("no gate is in use: no running job uses a slot, and no operator has set one")
         return OK
-    rows = [(each.name, each.slots, each.used, _given(each)) for each in shown]
-    call.screen.table(("gate", "slots", "used", ""), rows, "slots used")
+    rows = [(each.name, each.slots, each.used, _parked(each), _given(each)) for each in shown]
+    call.screen.table(("gate", "slots", "used", "parked", ""), rows, "slots used parked")
     if len(gates) > len(shown):
         call.screen.note("there are more; raise --limit, or give a queue")
     return OK
+
+
+def _parked(gate: GateUse) -> str:
+    return f"{gate.parked:,}{'+' if gate.parked >= MAX_PARKED else ''}"
 
 
 def _given(gate: GateUse) -> str:
@@ -132,7 +136,7 @@ COMMANDS = (
         (
             Command(
                 "ls",
-                "list the gates in use: slots, and how many are used",
+                "list the gates in use: slots, how many are used, and jobs parked",
                 _ls,
                 """
 forebay gates ls

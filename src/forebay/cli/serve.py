@@ -79,7 +79,6 @@ def _settings(args: Any) -> Any:
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,
         tls_client_ca=args.tls_client_ca,
-        insecure=args.insecure_plain_http,
         dashboard=not args.no_dashboard,
         metrics=not args.no_metrics,
         maintain=not args.no_maintenance,

@@ -104,23 +104,21 @@ def circuits_of(breakers: Mapping[str, Breaker]) -> dict[str, Circuit]:
 
 
 class Budget:
-    """Limits retries to `share` of all runs, with a small burst. `postponed` counts the retries that were delayed."""
+    """Limits retries to `share` of all runs, with a small burst."""
 
-    __slots__ = ("_share", "_tokens", "postponed")
+    __slots__ = ("_share", "_tokens")
 
     def __init__(self, share: float) -> None:
         if type(share) not in (int, float) or not 0 < share <= 1:
             raise Invalid("retry budget", f"{share} is not in 0 … 1", "0.2 lets a fifth of all runs be retries")
         self._share = share
         self._tokens = _BURST
-        self.postponed = 0
 
     def first_run(self) -> None:
         self._tokens = min(_BURST, self._tokens + self._share)
 
     def may_retry(self) -> bool:
         if self._tokens < 1:
-            self.postponed += 1
             return False
         self._tokens -= 1
         return True

@@ -77,6 +77,9 @@ MAX_AHEAD: Final = 10_000
 LANES_MET: Final = 4_000
 """Heads that one claim may find expired or behind a closed gate; the next claim continues."""
 
+MAX_PARKED: Final = 1_000
+"""Jobs that are counted to show how many are parked at a gate."""
+
 MAX_BLOCKED: Final = 1_000
 """Lines of a queue that are examined to count the blocked ones."""
 

@@ -506,13 +506,13 @@ class Lanes(Generic[J]):
         return tuple(found)
 
     def _set_timer(self, state: GateState) -> None:
-        at = MAX_INSTANT
+        opens = []
         for queue, gate in state.numbers.items():
             if gate.step:
                 parked = state.parked.get(queue)
                 first = None if parked is None else parked.first()
-                at = min(at, opening(gate, state, 1 if first is None else first.cost))
-        timer = at if self.now < at < MAX_INSTANT else 0
+                opens.append(opening(gate, state, 1 if first is None else first.cost))
+        timer = soonest(opens, self.now) or 0
         if timer and timer != state.timer:
             heappush(self.timers, (timer, state.name))
         state.timer = timer
@@ -543,6 +543,11 @@ def room_of(gates: Sequence[Numbered], now: Instant) -> int:
 def opening(gate: Gate, state: GateState, cost: int) -> Instant:
     """When a gate that is closed opens by itself: a rate in time, another gate never."""
     return opens_at(gate, state.tat, cost, state.given) if gate.step else MAX_INSTANT
+
+
+def soonest(opens: Iterable[Instant], now: Instant) -> Instant | None:
+    """When a rate has to be woken next: it may be open for the first lane of one queue, and not for that of another."""
+    return min((at for at in opens if now < at < MAX_INSTANT), default=None)
 
 
 def starts_at(gates: Sequence[Numbered], cost: int, now: Instant) -> Instant:

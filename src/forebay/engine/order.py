@@ -39,6 +39,10 @@ class Order(Generic[T]):
     def __contains__(self, thing: T) -> bool:
         return thing in self._live
 
+    def __iter__(self) -> Iterator[T]:
+        """In no order."""
+        return iter(self._live)
+
     def put(self, thing: T) -> bool:
         """Whether the thing may be the first one now; False: one before it was there already."""
         key = self._key(thing)

@@ -34,7 +34,6 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     count_from_start  counters of /metrics start at the first record of the ledger, not at this server's start
     lake          a directory from which the dashboard reads the audit's verdict
     max_connections   None: as many as the process may open files for
-    insecure      allow an address other than loopback without TLS
     login_url     where a page sends those who are not logged in; by default the login with a key
     """
 
@@ -59,7 +58,6 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
-    insecure: bool = False
     max_connections: int | None = None
     login_url: str | None = None
 

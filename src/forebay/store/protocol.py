@@ -228,12 +228,17 @@ class Hold(Struct, frozen=True):
 
 
 class GateUse(Struct, frozen=True):
-    """A gate that running jobs use, a rate with unpaid starts, or a gate with an operator's number (`given`)."""
+    """A gate that running jobs use, a rate with unpaid starts, or a gate with an operator's number (`given`).
+
+    parked  ready jobs of the lanes that claims parked here, 0 once it has room; at most `limits.MAX_PARKED` are
+            counted. A gate of a whole queue parks nothing: see `Backlog.held`
+    """
 
     name: str
     slots: int
     used: int
     given: int | None = None
+    parked: int = 0
 
 
 class Capabilities(Struct, frozen=True):

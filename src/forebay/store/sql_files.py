@@ -13,7 +13,19 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from forebay.core.errors import Invalid
+
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+class Statements:
+    """Every statement of these files, as an attribute by its name; a test looks up all that are used."""
+
+    def __init__(self, package: str, names: Sequence[str], words: Mapping[str, str]) -> None:
+        vars(self).update(read_statements(package, names, words))
+
+    def __getattr__(self, name: str) -> str:
+        raise AttributeError(f"there is no statement {name!r}")
 
 
 def read_statements(package: str, names: Sequence[str], words: Mapping[str, str]) -> dict[str, str]:
@@ -45,6 +57,19 @@ class Migration(Struct, frozen=True):
 
 
 M = TypeVar("M", bound=Migration)
+
+
+def check_applied(store: str, applied: Mapping[int, str], known: Sequence[Migration]) -> None:
+    """Refuse a schema that is newer than this program, or that it would have made otherwise. `applied`: checksums."""
+    newest = max(applied, default=0)
+    if newest > len(known):
+        reason = f"{store} has schema {newest}, this program has {len(known)}"
+        raise Invalid("store URL", reason, "upgrade forebay before you open it")
+    for migration in known:
+        if applied.get(migration.number, migration.checksum) != migration.checksum:
+            reason = f"schema {migration.number} of {store} is not the one in {migration.name}"
+            remedy = "a migration that was applied is never edited: install the version that made it"
+            raise Invalid("store URL", reason, remedy)
 
 
 def read_migrations(package: str, kind: type[M]) -> tuple[M, ...]:

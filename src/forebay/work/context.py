@@ -1,8 +1,8 @@
 """The context of a running handler: its job and lease, its progress, its result, and its transaction."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -64,12 +64,8 @@ class Transaction:
     ) -> bool | None:
         assert self._block is not None
         block, self._block = self._block, None
-        try:
+        with self._noting_loss():
             swallowed = block.__exit__(kind, error, at)
-        except LeaseLost:
-            self._lost = True
-            self._on_lost()
-            raise
         self.committed = kind is None
         return swallowed
 
@@ -84,29 +80,30 @@ class Transaction:
     ) -> bool | None:
         assert self._awaited is not None
         block, self._awaited = self._awaited, None
-        try:
+        with self._noting_loss():
             swallowed = await block.__aexit__(kind, error, at)
-        except LeaseLost:
-            self._lost = True
-            self._on_lost()
-            raise
         self.committed = kind is None
         return swallowed
 
     def settle_in(self, connection: object) -> Callable[[], None]:
         """See `Context.settle_in`."""
-        try:
+        with self._noting_loss():
             after_commit = self._checked().settle_in(connection, self._lease, self._verdict())
-        except LeaseLost:
-            self._lost = True
-            self._on_lost()
-            raise
 
         def committed() -> None:
             self.committed = True
             after_commit()
 
         return committed
+
+    @contextmanager
+    def _noting_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except LeaseLost:
+            self._lost = True
+            self._on_lost()
+            raise
 
     def _verdict(self) -> Ack:
         return Ack(self.result, self._keep_for)

@@ -131,7 +131,21 @@ class GroupMember:
             return self._store.read(self.log, number, gone.first - 1, limit)
 
 
-class Consumer:
+class _GroupRole(WorkerRole):
+    """A role that reads a log as a member of a group."""
+
+    _member: GroupMember
+
+    def run(self, stopping: Event) -> None:
+        """Repeat the step until `stopping` is set, then leave the group."""
+        self._member.run(self, stopping)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._member.leave()
+
+
+class Consumer(_GroupRole):
     """Calls a handler for each entry of a log, in order within a partition. A role.
 
     `commit` chooses the delivery guarantee:
@@ -189,14 +203,6 @@ class Consumer:
         waits = [until - monotonic() for until, _ in self._failing.values()]
         return 0.0 if found else max(0.0, min([_REST, *waits]))
 
-    def run(self, stopping: Event) -> None:
-        """Consume until `stopping` is set, then leave the group."""
-        self._member.run(self, stopping)
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._member.leave()
-
     def _take(self, owned: Owned, entries: list[LogEntry]) -> None:
         if self._first:
             if self._member.commit(owned, entries[-1].offset):
@@ -234,7 +240,7 @@ class Consumer:
         self._failing[partition] = (monotonic() + pause, pause)
 
 
-class Bridge:
+class Bridge(_GroupRole):
     """Turns entries of a log into jobs, each entry exactly once, across any crash. A role.
 
     The store accepts the drafts of some entries and records the bridge's position in one transaction (`ingest`): an
@@ -272,14 +278,6 @@ class Bridge:
             self._insert(owned, entries)
             found = True
         return 0.0 if found else _REST
-
-    def run(self, stopping: Event) -> None:
-        """Insert until `stopping` is set, then leave the group."""
-        self._member.run(self, stopping)
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._member.leave()
 
     def _insert(self, owned: Owned, entries: Sequence[LogEntry]) -> None:
         """Entries already inserted, by another member or before a crash, are skipped; the group's position follows."""

@@ -1,6 +1,7 @@
 """The gates that are in use, page by page and by how their names begin; listing them changes nothing."""
 
 from forebay.core.errors import Invalid
+from forebay.core.limits import MAX_PARKED
 from forebay.core.policy import AtMost, InOrder, Rate, Until
 from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import Harness
@@ -104,6 +105,53 @@ def a_gate_shows_the_slots_that_the_spec_says_now(h: Harness) -> None:
     assert listed(h) == {"cap/q": (5, 2)}
     h.spec(eligibility=AtMost(4, per="tenant"))
     assert listed(h) == {"cap/q/tenant/t": (4, 2)}
+
+
+@case
+def a_gate_shows_how_many_jobs_are_parked_there(h: Harness) -> None:
+    def parked() -> dict[str, int]:
+        return {each.name: each.parked for each in h.store.gates("", 9)}
+
+    h.spec(eligibility=AtMost(9) & AtMost(1, per="tenant") & AtMost(1, per="subject"))
+    h.enqueue(4, tenant="a")
+    h.enqueue(2, tenant="b")
+    h.one(tenant="a", subject="t")
+    leases = h.claim(9)
+    assert len(leases) == 2
+    tenants = {"cap/q": 0, "cap/q/tenant/a": 4, "cap/q/tenant/b": 1}
+    assert parked() == tenants, "the gate of the whole queue parks none"
+    h.one(tenant="a")
+    assert parked() == {**tenants, "cap/q/tenant/a": 5}
+    h.ack(next(lease for lease in leases if lease.job.tenant == "a"))
+    assert parked() == {"cap/q": 0, "cap/q/tenant/b": 1}
+    h.store.set_gate("cap/q/tenant/a", 0)
+    assert h.claim(9) == []
+    assert parked()["cap/q/tenant/a"] == 5
+    h.store.set_gate("cap/q/tenant/a", 1)
+    assert parked()["cap/q/tenant/a"] == 0, "it has room"
+
+
+@case
+def jobs_of_several_queues_are_parked_at_a_gate_that_they_share(h: Harness) -> None:
+    for queue in ("mail", "media"):
+        h.spec(queue, eligibility=AtMost(2, per="tenant", shared="gpu"))
+        h.enqueue(3, queue=queue, tenant="t")
+    leases = [*h.claim(9, "mail"), *h.claim(9, "media")]
+    assert [each.parked for each in h.store.gates("", 9)] == [4]
+    for lease in leases:
+        h.ack(lease)
+    assert h.store.gates("", 9) == []
+    assert len([*h.claim(1, "mail"), *h.claim(9, "media")]) == 2
+    assert [(each.used, each.parked) for each in h.store.gates("", 9)] == [(2, 2)]
+
+
+@case
+def no_more_parked_jobs_are_counted_than_the_limit(h: Harness) -> None:
+    h.spec(eligibility=AtMost(1, per="tenant"))
+    for _ in range(3):
+        h.enqueue(MAX_PARKED // 2, tenant="t")
+    assert len(h.claim(9)) == 1
+    assert [each.parked for each in h.store.gates("", 9)] == [MAX_PARKED]
 
 
 @case_if(Need.DURABLE)

@@ -4,11 +4,14 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from msgspec.json import encode
+
 from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Ack, Cancel, Release, Retry, Verdict
 from forebay.core.policy import AtMost, InOrder, LatestWins, Priority, Until
+from forebay.core.spec import QueueSpec
 from forebay.store.protocol import CancelAnswer
 from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import ERROR, SECOND, Harness
@@ -489,3 +492,15 @@ def a_dead_head_blocks_over_a_reopening(h: Harness) -> None:
     assert h.claim(10) == []
     h.store.redrive(ids[:1])
     assert h.drain() == ids
+
+
+@case
+def two_orders_in_one_queue_are_refused_by_name_and_change_nothing(h: Harness) -> None:
+    """Two jobs, each the head of one line and behind the other's head in another, would wait for one another."""
+    jobs = _line(h)
+    refusal = refused(Invalid, lambda: h.spec(eligibility=InOrder(per="subject") & InOrder(per="tenant")))
+    assert str(refusal) == "eligibility: two InOrder terms can deadlock; keep one of the two"
+    lines = [{"type": "in-order", "per": field} for field in ("subject", "tenant")]
+    text = encode({"name": "q", "eligibility": {"type": "all", "terms": lines}})
+    assert "two InOrder terms" in str(refused(Invalid, lambda: h.store.put_spec(QueueSpec.from_json(text))))
+    assert h.drain() == jobs

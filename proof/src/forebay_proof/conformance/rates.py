@@ -357,6 +357,33 @@ def a_rate_that_queues_share_goes_to_the_next_claim(h: Harness) -> None:
     assert [lease.job.id for lease in h.claim(2, "mail")] == first[:1]
 
 
+def _costly_beside_cheap(h: Harness, rate: Rate) -> None:
+    """The other queue may claim nothing for long, and its job is not what this one waits for."""
+    for queue in ("mail", "media"):
+        h.spec(queue, eligibility=rate)
+    h.enqueue(3, queue="mail", tenant="t")
+    assert len(h.claim(2, "mail")) == 2
+    costly = h.one(queue="media", tenant="t", cost=3)
+    assert h.claim(1, "media") == []
+    assert not h.store.wait(["media"], timedelta(0))
+    h.advance(h.short)
+    assert h.claim(1, "media") == []
+    h.advance(h.short)
+    h.store.promote(9)
+    assert h.store.wait(["media"], timedelta(0))
+    assert h.take("media").job.id == costly
+
+
+@case
+def a_shared_rate_opens_for_a_costly_job_beside_a_queue_that_it_admits_already(h: Harness) -> None:
+    _costly_beside_cheap(h, one_a_moment(h, burst=3, shared="api"))
+
+
+@case
+def a_shared_rate_per_tenant_opens_for_a_costly_job_beside_one_that_it_admits(h: Harness) -> None:
+    _costly_beside_cheap(h, one_a_moment(h, burst=3, shared="api", per="tenant"))
+
+
 @case
 def racing_claims_start_no_more_than_the_burst(h: Harness) -> None:
     h.spec(eligibility=Rate(1, timedelta(hours=1), burst=7))

@@ -124,7 +124,10 @@ class GateModel:
                 slots = {given or 0} if given is not None else {use.slots}
             used = 0 if name.startswith("rate/") else self.in_use(name)[0]
             require(use.slots in slots, f"slots of {name}: expected and shown", slots, use)
-            require(use == GateUse(name, use.slots, used, given), f"{name}: used, given, shown", used, given, use)
+            shown_as = GateUse(name, use.slots, used, given, use.parked)
+            require(use == shown_as, f"{name}: used, given, shown", used, given, use)
+            most = self._held_at(now, name)
+            require(0 <= use.parked <= most, f"parked at {name}: at most, and shown", most, use)
 
     def check_release(self, now: Instant, name: str, count: int, answer: int) -> None:
         """The first ready ones in rank that were stamped with it are not held by it any more."""
@@ -144,6 +147,16 @@ class GateModel:
             return len(ready), len(ready)
         names = {gate.name for item in ready for gate in self.closed(item, self.lane_gates(item), now)}
         return 0, len([item for item in ready if any(gate.name in names for gate in self.lane_gates(item))])
+
+    def _held_at(self, now: Instant, name: str) -> int:
+        """Ready jobs that have to pass this gate, if it is closed for one of them."""
+        ready = [
+            item
+            for item in self._jobs.in_state(State.READY)
+            if any(gate.name == name for gate in self.lane_gates(item))
+        ]
+        is_closed = any(gate.name == name for item in ready for gate in self.closed(item, self.lane_gates(item), now))
+        return len(ready) if is_closed else 0
 
     def in_use(self, name: str) -> tuple[int, Instant]:
         running = [

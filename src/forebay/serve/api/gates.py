@@ -35,11 +35,11 @@ def browse(
     after: Annotated[str, Query(max_length=700, pattern=r"^[^\x00]*$")] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_BATCH)] = 100,
 ) -> GatesView:
-    """Gates in use by name, of all queues or of one: slots, and how many are used."""
+    """Gates in use by name, of all queues or of one: slots, how many are used, and jobs parked there."""
     if queue is not None:
         require_queue(actor, queue)
     found, end = _page(context.store, actor, queue, after, limit)
-    return GatesView([GateView(each.name, each.slots, each.used, each.given) for each in found], end)
+    return GatesView([GateView(each.name, each.slots, each.used, each.given, each.parked) for each in found], end)
 
 
 @router.post("/gates/{name:path}", responses=problems(404))

@@ -467,12 +467,16 @@ class ScaleAdvice(ResponseModel, frozen=True):
 
 
 class GateView(ResponseModel, frozen=True):
-    """A gate in use. `slots`: jobs that may run (for a rate: start) at once. `given`: the operator's override."""
+    """A gate in use. `slots`: jobs that may run (for a rate: start) at once. `given`: the operator's override.
+
+    `parked`: ready jobs whose lanes wait here; up to 1,000 are counted. Gates of whole queues park nothing.
+    """
 
     name: str
     slots: Count
     used: Count
     given: Count | None
+    parked: Count
 
 
 class GatesView(ResponseModel, frozen=True):

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.limits import MAX_BATCH
+from forebay.core.limits import MAX_BATCH, MAX_PARKED
 from forebay.serve.metrics.tally import OTHER
 from forebay.store.protocol import GateUse, Store
 from forebay.work.metrics import Family, Labels, gauge
@@ -21,6 +21,7 @@ MAX_CONDITIONS: Final = 50
 GATE_FIELDS: Final = {
     "slots": "Slots of these gates; for a rate, the burst.",
     "used": "Slots that running jobs use.",
+    "parked": f"Ready jobs whose lanes are parked at these gates; up to {MAX_PARKED:,} are counted a gate.",
 }
 """The sums of `GateSum` that are metrics of their own."""
 
@@ -35,12 +36,14 @@ class GateSum(Struct):
     full: int = 0
     slots: int = 0
     used: int = 0
+    parked: int = 0
 
     def add(self, gate: GateUse) -> None:
         self.gates += 1
         self.full += gate.used >= gate.slots
         self.slots += gate.slots
         self.used += gate.used
+        self.parked += gate.parked
 
 
 class GateSums(Struct, frozen=True):

@@ -88,7 +88,6 @@ class TokenVerifier:
         self._keys: Mapping[str | None, jwt.PyJWK] = {}
         self._fetched_at = float("-inf")
         self._fetching = asyncio.Lock()
-        self.fetches = 0
 
     async def verify(self, text: str) -> VerifiedToken | None:
         """None when the token is malformed, expired, or not from the issuer."""
@@ -116,7 +115,6 @@ class TokenVerifier:
         if kid not in self._keys and self._now() - self._fetched_at >= REFETCH_SECONDS and not self._fetching.locked():
             async with self._fetching:
                 self._fetched_at = self._now()
-                self.fetches += 1
                 keys = await asyncio.to_thread(_fetch_keys, self._rules.jwks)
                 if keys is not None:
                     self._keys = keys

@@ -6,34 +6,29 @@ Verbs of producers and workers run within the cell's deadline; those of operator
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from forebay.core.entries import LogEntry
 from forebay.core.errors import KeyConflict, QueueFull, StoreFailed
 from forebay.core.instant import Duration, Instant
-from forebay.core.job import Draft, Job, Progress, State
+from forebay.core.job import Draft, Job, Progress
 from forebay.core.lease import Fence, Lease, Settled, Settlement
-from forebay.core.ledger import LedgerEntry, LedgerRule
+from forebay.core.ledger import LedgerEntry
 from forebay.core.outcome import Release
-from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.backend import Backend
 from forebay.store.cells.cell_map import MAP_LOG
 from forebay.store.cells.guard import Guard
 from forebay.store.cells.ids import LOCAL_BITS, CellIds, cell_of
-from forebay.store.log import Owned, Standing
 from forebay.store.protocol import (
     Backlog,
     CancelAnswer,
     Capabilities,
     Checkpoint,
-    GateUse,
     Hold,
     Page,
-    Promotion,
     Query,
     Receipt,
     Tally,
@@ -41,11 +36,49 @@ from forebay.store.protocol import (
     Want,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _called(verb: Callable[Concatenate[Backend, P], T]) -> Callable[Concatenate["Cell", P], T]:
+    """The same verb of the cell's backend, for as long as it takes."""
+    name = verb.__name__
+
+    def call(self: "Cell", /, *args: P.args, **options: P.kwargs) -> T:
+        bound: Callable[P, T] = getattr(self.backend, name)
+        return self.guard.call(lambda: bound(*args, **options))
+
+    return call
+
+
+def _called_within(verb: Callable[Concatenate[Backend, P], T]) -> Callable[Concatenate["Cell", P], T]:
+    """The same within the deadline of the cell."""
+    name = verb.__name__
+
+    def call(self: "Cell", /, *args: P.args, **options: P.kwargs) -> T:
+        bound: Callable[P, T] = getattr(self.backend, name)
+        return self.guard.within(lambda: bound(*args, **options))
+
+    return call
+
+
 class Cell:
-    """A store among others. Verbs run `_within` its deadline, or as a `_call` that takes as long as the store does."""
+    """A store among others. Verbs in whose arguments and answers no id is are those of the backend."""
+
+    promote, fire = _called_within(Backend.promote), _called_within(Backend.fire)
+    gates, workers = _called_within(Backend.gates), _called_within(Backend.workers)
+    announce, withdraw = _called_within(Backend.announce), _called_within(Backend.withdraw)
+    ingested = _called_within(Backend.ingested)
+    ledger_extent, ledger_rule = _called_within(Backend.ledger_extent), _called_within(Backend.ledger_rule)
+    put_spec, pause, purge = _called(Backend.put_spec), _called(Backend.pause), _called(Backend.purge)
+    set_gate, release = _called(Backend.set_gate), _called(Backend.release)
+    put_schedule, drop_schedule = _called(Backend.put_schedule), _called(Backend.drop_schedule)
+    put_ledger_rule, trim_ledger = _called(Backend.put_ledger_rule), _called(Backend.trim_ledger)
+    wait, wait_for_room = _called(Backend.wait), _called(Backend.wait_for_room)
+    append, read, commit = _called(Backend.append), _called(Backend.read), _called(Backend.commit)
+    position, extent, offset_at = _called(Backend.position), _called(Backend.extent), _called(Backend.offset_at)
+    trim, own, disown = _called(Backend.trim), _called(Backend.own), _called(Backend.disown)
+    groups = _called(Backend.groups)
 
     def __init__(self, name: str, number: int, backend: Backend, guard: Guard) -> None:
         self.name: Final = name
@@ -91,12 +124,6 @@ class Cell:
         except KeyConflict as error:
             raise KeyConflict(error.queue, error.key, self._outside(error.job_id)) from None
 
-    def wait_for_room(self, full: QueueFull, until: Instant) -> None:
-        self._call(lambda: self.backend.wait_for_room(full, until))
-
-    def promote(self, limit: int) -> Promotion:
-        return self._within(lambda: self.backend.promote(limit))
-
     def claim(self, wants: Sequence[Want], owner: str, lease_for: Duration) -> list[Lease]:
         leases = self._within(lambda: self.backend.claim(wants, owner, lease_for), self._release_late)
         return [self._ids.lease(lease) for lease in leases]
@@ -127,9 +154,6 @@ class Cell:
     def redrive(self, ids: Sequence[int]) -> list[int]:
         moved = self._call(lambda: self.backend.redrive([self._local(each) for each in ids]))
         return [self._outside(each) for each in moved]
-
-    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
-        return self._call(lambda: self.backend.purge(state, before, limit, queue))
 
     def purge_dead(self, ids: Sequence[int]) -> list[int]:
         gone = self._call(lambda: self.backend.purge_dead([self._local(each) for each in ids]))
@@ -186,32 +210,11 @@ class Cell:
 
     # -- queues, gates, schedules
 
-    def put_spec(self, spec: QueueSpec) -> None:
-        self._call(lambda: self.backend.put_spec(spec))
-
-    def pause(self, queue: str, until: Instant | None) -> None:
-        self._call(lambda: self.backend.pause(queue, until))
-
-    def set_gate(self, name: str, limit: int | None) -> None:
-        self._call(lambda: self.backend.set_gate(name, limit))
-
-    def release(self, gate: str, count: int) -> int:
-        return self._call(lambda: self.backend.release(gate, count))
-
-    def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
-        return self._within(lambda: self.backend.gates(after, limit, prefix))
-
-    def put_schedule(self, schedule: Schedule) -> None:
-        self._call(lambda: self.backend.put_schedule(schedule))
-
     def stop_schedule(self, schedule: Schedule) -> Schedule:
         """Pause it, and return it as it is then: it may have fired after it was read. `paused` is as it was before."""
         self.put_schedule(replace(schedule, paused=True))
         stopped = next((each for each in self.schedules() if each.name == schedule.name), schedule)
         return replace(stopped, paused=schedule.paused)
-
-    def drop_schedule(self, name: str) -> bool:
-        return self._call(lambda: self.backend.drop_schedule(name))
 
     def schedules(self) -> list[Schedule]:
         return [self._with_last_job(each) for each in self._within(self.backend.schedules)]
@@ -220,22 +223,7 @@ class Cell:
         last = schedule.last_job
         return schedule if last is None else replace(schedule, last_job=self._outside(last))
 
-    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-        return self._within(lambda: self.backend.fire(name, tick, next_at, draft))
-
     # -- workers, sources, the ledger
-
-    def announce(self, presence: Presence, duration: Duration) -> None:
-        self._within(lambda: self.backend.announce(presence, duration))
-
-    def withdraw(self, owner: str) -> bool:
-        return self._within(lambda: self.backend.withdraw(owner))
-
-    def workers(self, after: str, limit: int) -> list[Presence]:
-        return self._within(lambda: self.backend.workers(after, limit))
-
-    def ingested(self, source: str) -> Checkpoint | None:
-        return self._within(lambda: self.backend.ingested(source))
 
     def ingest(
         self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
@@ -250,22 +238,7 @@ class Cell:
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
         return [self._ids.entry(entry) for entry in self._call(lambda: self.backend.ledger(after, limit))]
 
-    def ledger_extent(self) -> tuple[int, int]:
-        return self._within(self.backend.ledger_extent)
-
-    def ledger_rule(self) -> LedgerRule:
-        return self._within(self.backend.ledger_rule)
-
-    def put_ledger_rule(self, rule: LedgerRule) -> None:
-        self._call(lambda: self.backend.put_ledger_rule(rule))
-
-    def trim_ledger(self, limit: int) -> int:
-        return self._call(lambda: self.backend.trim_ledger(limit))
-
     # -- waiting
-
-    def wait(self, queues: Sequence[str], duration: Duration) -> bool:
-        return self._call(lambda: self.backend.wait(queues, duration))
 
     def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
         ended = self._call(lambda: self.backend.wait_ended([self._local(each) for each in ids], duration))
@@ -275,35 +248,3 @@ class Cell:
         local = {(self._local(job_id), delivery) for job_id, delivery in known if cell_of(job_id) == self.number}
         fences = self._call(lambda: self.backend.wait_cancel_requests(owner, duration, local))
         return [(self._outside(job_id), delivery) for job_id, delivery in fences]
-
-    # -- logs
-
-    def append(self, log: str, entries: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
-        return self._call(lambda: self.backend.append(log, entries))
-
-    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        return self._call(lambda: self.backend.read(log, partition, after, limit))
-
-    def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
-        return self._call(lambda: self.backend.commit(log, group, partition, offset, rewind, epoch))
-
-    def position(self, log: str, group: str, partition: int) -> int:
-        return self._call(lambda: self.backend.position(log, group, partition))
-
-    def extent(self, log: str) -> list[tuple[int, int]]:
-        return self._call(lambda: self.backend.extent(log))
-
-    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        return self._call(lambda: self.backend.offset_at(log, partition, instant))
-
-    def trim(self, log: str, before: Instant, limit: int) -> int:
-        return self._call(lambda: self.backend.trim(log, before, limit))
-
-    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
-        return self._call(lambda: self.backend.own(log, group, member, lease_for))
-
-    def disown(self, log: str, group: str, member: str) -> int:
-        return self._call(lambda: self.backend.disown(log, group, member))
-
-    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        return self._call(lambda: self.backend.groups(log, after, limit))

@@ -1,12 +1,11 @@
 """Specs, gates, schedules, presences and logs over cells: each goes to the cells of its queue."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, QueueMoved, StoreFailed
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft
@@ -18,8 +17,9 @@ from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
 from forebay.store.cells.cell_map import CellMap, Step
 from forebay.store.cells.promises import check_promises
-from forebay.store.log import Owned, Standing
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _MAX_PUTS: Final = 5
 """How often a spec is put anew, because a newer map was agreed on meanwhile."""
 
@@ -41,8 +41,23 @@ def put_open(cell: Cell, spec: QueueSpec, version: int) -> None:
         cell.put_spec(spec)
 
 
+def _at_home(verb: Callable[Concatenate[Cell, str, P], T]) -> Callable[Concatenate["Control", str, P], T]:
+    """A verb of a log, in the cell in which it lives."""
+
+    def call(self: "Control", log: str, /, *args: P.args, **options: P.kwargs) -> T:
+        self._group.check_open()
+        return verb(self._group.of_queue(log)[0], log, *args, **options)
+
+    return call
+
+
 class Control:
     """What operators and applications declare."""
+
+    append, read, commit = _at_home(Cell.append), _at_home(Cell.read), _at_home(Cell.commit)
+    position, extent, offset_at = _at_home(Cell.position), _at_home(Cell.extent), _at_home(Cell.offset_at)
+    trim, groups = _at_home(Cell.trim), _at_home(Cell.groups)
+    own, disown = _at_home(Cell.own), _at_home(Cell.disown)
 
     def __init__(self, group: CellGroup) -> None:
         self._group: Final = group
@@ -161,39 +176,3 @@ class Control:
 
     def withdraw(self, owner: str) -> bool:
         return any(self._group.each(lambda cell: cell.withdraw(owner)))
-
-    # -- logs
-
-    def _log(self, log: str) -> Cell:
-        self._group.check_open()
-        return self._group.of_queue(log)[0]
-
-    def append(self, log: str, entries: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
-        return self._log(log).append(log, entries)
-
-    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        return self._log(log).read(log, partition, after, limit)
-
-    def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
-        return self._log(log).commit(log, group, partition, offset, rewind, epoch)
-
-    def position(self, log: str, group: str, partition: int) -> int:
-        return self._log(log).position(log, group, partition)
-
-    def extent(self, log: str) -> list[tuple[int, int]]:
-        return self._log(log).extent(log)
-
-    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        return self._log(log).offset_at(log, partition, instant)
-
-    def trim(self, log: str, before: Instant, limit: int) -> int:
-        return self._log(log).trim(log, before, limit)
-
-    def own(self, log: str, group: str, member: str, lease_for: Duration) -> list[Owned]:
-        return self._log(log).own(log, group, member, lease_for)
-
-    def disown(self, log: str, group: str, member: str) -> int:
-        return self._log(log).disown(log, group, member)
-
-    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        return self._log(log).groups(log, after, limit)

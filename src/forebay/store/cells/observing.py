@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule
+from forebay.core.limits import MAX_PARKED
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
@@ -105,7 +106,11 @@ class Observing:
         for page in self._group.each(lambda cell: cell.gates(after, limit, prefix)):
             for gate in page:
                 other = merged.get(gate.name)
-                merged[gate.name] = gate if other is None else replace(gate, used=gate.used + other.used)
+                merged[gate.name] = (
+                    gate
+                    if other is None
+                    else replace(gate, used=gate.used + other.used, parked=min(gate.parked + other.parked, MAX_PARKED))
+                )
         return [merged[name] for name in sorted(merged)][:limit]
 
     def hold(self, job_id: int) -> Hold | None:

@@ -13,13 +13,13 @@ from forebay.core.gate import Gate
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, State
 from forebay.core.lease import Fence
-from forebay.core.limits import MAX_AHEAD, MAX_INSTANT
+from forebay.core.limits import MAX_AHEAD, MAX_INSTANT, MAX_PARKED
 from forebay.engine.control import PAGE_PROBES
 from forebay.engine.intake import key_is_taken
 from forebay.store.memory.changes import Topic
 from forebay.store.memory.control import Control
 from forebay.store.memory.facts import JobRow
-from forebay.store.memory.queue_state import MemoryLanes, QueueState
+from forebay.store.memory.queue_state import MemoryLanes, QueueState, parked_jobs
 from forebay.store.memory.session import Session, verb
 from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
 
@@ -86,7 +86,7 @@ class Observing:
         names |= {name for name, tat in facts.tats.items() if tat > now} | facts.gate_limits.keys()
         uses: list[GateUse] = []
         for name in sorted(name for name in names if name > after and name.startswith(prefix)):
-            use = self._use(name)
+            use = self._use(name, now)
             if use is not None:
                 uses.append(use)
             if len(uses) == limit:
@@ -215,7 +215,7 @@ class Observing:
             return self._index.lines.hold(row.entry.line, row)
         return self._index.queues[row.entry.queue].hold(row, now) if row.state is State.READY else None
 
-    def _use(self, name: str) -> GateUse | None:
+    def _use(self, name: str, now: Instant) -> GateUse | None:
         """A gate as a queue has it that used it last, or that has it at all; None: no queue has, nor an operator."""
         given, state = self._facts.gate_limits.get(name), self._index.lanes.gates.get(name)
         gate = None if state is None else state.numbers.get(state.queue or "")
@@ -224,7 +224,10 @@ class Observing:
         if gate is None and given is None:
             return None
         slots = given if given is not None or gate is None else gate.limit
-        return GateUse(name, slots or 0, 0 if state is None else state.used, given)
+        if state is None:
+            return GateUse(name, slots or 0, 0, given)
+        parked = sum(parked_jobs(queue, lanes, now, MAX_PARKED) for queue, lanes in state.parked.items())
+        return GateUse(name, slots or 0, state.used, given, min(parked, MAX_PARKED))
 
     def _gate(self, name: str) -> Gate | None:
         stampers = (queue.stamper for queue in self._index.queues.values())

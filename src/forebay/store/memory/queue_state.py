@@ -331,11 +331,7 @@ class QueueState:
         """How many ready rows closed gates hold, as far as claims have reached them."""
         if closed_of(self.queue_lanes.whole, 1, now) is not None:
             return self.counts[_READY]
-        held = 0
-        for lane in islice(self.queue_lanes.parked, MAX_AHEAD):
-            if lane.at is not None and not lane.at.is_open(lane.at.numbers[self.queue_lanes.queue], lane.cost, now):
-                held += len(_ready_of(lane))
-        return min(held, MAX_AHEAD)
+        return parked_jobs(self.queue_lanes.queue, self.queue_lanes.parked, now, MAX_AHEAD)
 
     def _take_single(self, count: int, now: Instant, expiring: bool) -> tuple[list[JobRow], list[JobRow]]:
         whole = self.queue_lanes.whole
@@ -389,6 +385,15 @@ class QueueState:
     def _ready(self, row: JobRow) -> LaneRows:
         lane = self.queue_lanes.lanes.get((row.entry.cls, row.entry.gates))
         return self._single if lane is None else _ready_of(lane)
+
+
+def parked_jobs(queue: str, lanes: Iterable[Lane[JobRow]], now: Instant, maximum: int) -> int:
+    """How many ready rows are in those of these lanes that are parked where there is no room, up to `maximum`."""
+    jobs = 0
+    for lane in islice(lanes, maximum):
+        if lane.at is not None and not lane.at.is_open(lane.at.numbers[queue], lane.cost, now):
+            jobs += len(_ready_of(lane))
+    return min(jobs, maximum)
 
 
 def _ready_of(lane: Lane[JobRow]) -> LaneRows:

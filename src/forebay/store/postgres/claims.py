@@ -24,7 +24,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.store.postgres.connect import Prepared, Rows, array_literal
 from forebay.store.postgres.intake import take_inbox
 from forebay.store.postgres.maintenance import expire, purge_excess_dead, sweep
-from forebay.store.postgres.queries import statement
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.runs import MemberRef, PackLease, PackRow, RunningRow, RunRow, jobs_of_run, leases_of
 from forebay.store.postgres.session import Session, UnitOfWork
 from forebay.store.protocol import Promotion, Want
@@ -46,14 +46,16 @@ _SLOW_LEASE_SCAN: Final = 0.002
 
 _BEGINNING: Final = -(2**63)
 CLAIM_CALL: Final = (
-    "forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::integer[], %s::integer[], %s::boolean[], %s::text[], "
-    "%s::integer[], %s::text[], %s::integer[], %s::integer[], %s::bigint[], %s::bigint[])"
+    "forebay.claim("
+    "at => %s::bigint, maintained => %s, holder_id => %s, lease_for => %s::bigint, exclusive_keys => %s::integer[], "
+    "shared_keys => %s::integer[], serial => %s::boolean[], names => %s::text[], versions => %s::integer[], "
+    "classes => %s::text[], counts => %s::integer[], rows => %s::integer[], leads => %s::bigint[], "
+    "floors => %s::bigint[])"
 )
 _CLAIM: Final = Prepared(f"SELECT * FROM {CLAIM_CALL}")
 _PROMOTE: Final = Prepared("SELECT p.*, forebay.has_dead_limits() FROM forebay.promote(%s::bigint, %s, %s) AS p")
 _OVER_DEAD_LIMIT: Final = "SELECT forebay.is_over_dead_limit(%s)"
 _TRIM: Final = "SELECT forebay.trim_ledger(%s, %s) FROM forebay.number_ledger()"
-_SWEEP_CALLS: Final = statement("sweep_calls")
 _HOLDER: Final = (
     "INSERT INTO forebay.holder (owner, seen_at) VALUES (%s, coalesce(%s::bigint, forebay.clock())) RETURNING id"
 )
@@ -61,13 +63,11 @@ _HEARTBEAT: Final = Prepared("SELECT * FROM forebay.heartbeat(%s::bigint, %s, %s
 _EXTEND: Final = Prepared("SELECT * FROM forebay.extend(%s::bigint, %s::bigint, %s::bigint[])")
 _PROMOTE_DUE: Final = "SELECT forebay.promote_due(%s, %s, %s)"
 _RELEASE_LOST: Final = (
-    "SELECT forebay.release_lost(%s::bigint, %s::integer[], %s::integer[], %s::text[], %s::integer[], %s, %s::bigint[])"
+    "SELECT forebay.release_lost("
+    "at => %s::bigint, exclusive_keys => %s::integer[], shared_keys => %s::integer[], names => %s::text[], "
+    "versions => %s::integer[], v_holder => %s, known => %s::bigint[])"
 )
 _SPLIT_PACK: Final = "SELECT forebay.split_pack(%s, %s::integer[])"
-_OVERDUE: Final = statement("overdue")
-_SILENT: Final = statement("silent_holders")
-_FOUND: Final = statement("found")
-RUNNING_JOBS: Final = statement("running_jobs")
 _MAX_CLAIMS: Final = 20
 _HOLDER_SECONDS: Final = 43_200.0
 _MAX_HOLDERS: Final = 1_000
@@ -258,7 +258,7 @@ class Claims:
             self._session.write(lambda unit: purge_excess_dead(unit, limit))
         if abs(stamp - self.trimmed_at) > _TRIM_EVERY:
             trimmed = self._session.server.query(_TRIM, (stamp, _TRIM_LIMIT))[0][0]
-            swept = self._session.server.query(_SWEEP_CALLS, (stamp - _CALL_MEMORY, _TRIM_LIMIT))[0][0]
+            swept = self._session.server.query(SQL.sweep_calls, (stamp - _CALL_MEMORY, _TRIM_LIMIT))[0][0]
             if max(trimmed, swept) < _TRIM_LIMIT:
                 self.trimmed_at = stamp
         return Promotion(ready, next_due)
@@ -357,9 +357,10 @@ class Claims:
         now = self._session.now()
         silent, floors, fixed = self.lease_cursor.floors()
         began = monotonic()
-        rows = self._session.server.query(_OVERDUE, (silent, floors, now, limit, now, fixed, now, limit, limit))
+        rows = self._session.server.query(SQL.overdue, (silent, floors, now, limit, now, fixed, now, limit, limit))
         if not rows and self.lease_cursor.is_worthwhile(monotonic() - began):
-            self.lease_cursor.advance(now, [holder for (holder,) in self._session.server.query(_SILENT, (now,))])
+            silent_now = self._session.server.query(SQL.silent_holders, (now,))
+            self.lease_cursor.advance(now, [holder for (holder,) in silent_now])
         leases: list[Lease] = [lease for row in rows for lease in leases_of(RunRow._make(row))]
         return leases[:limit]
 
@@ -511,7 +512,7 @@ class Claims:
 
     def running_jobs(self, ids: Sequence[int]) -> list[RunningRow]:
         """Those of these jobs that run."""
-        return [RunningRow._make(row) for row in self._session.server.query(RUNNING_JOBS, (list(ids),))]
+        return [RunningRow._make(row) for row in self._session.server.query(SQL.running_jobs, (list(ids),))]
 
     def _extend(self, leases: dict[Fence, Lease], lease_for: Duration) -> list[Lease]:
         """Pack by pack: jobs that are not to be extended are split off first and keep their lease."""
@@ -545,7 +546,7 @@ class Claims:
 
 def unfinished(session: Session, ids: Sequence[int]) -> dict[int, Job]:
     """Those of these jobs that are not finished."""
-    rows = session.server.query(_FOUND, (list(ids),) * 2) if ids else []
+    rows = session.server.query(SQL.found, (list(ids),) * 2) if ids else []
     return {job.id: job for job_id, *row in rows for job in jobs_of_run(RunRow._make(row)) if job.id == job_id}
 
 

@@ -21,41 +21,21 @@ from forebay.core.spec import QueueSpec
 from forebay.engine.control import fired, is_due, new_partitions
 from forebay.store.postgres.intake import accept_copies
 from forebay.store.postgres.maintenance import expire
-from forebay.store.postgres.queries import statement
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.runs import text_of
 from forebay.store.postgres.session import KnownSpec, Session, UnitOfWork, gate_lock_key
 from forebay.store.protocol import Receipt
 
-_LOCK_QUEUE: Final = statement("lock_queue")
-_ANY_JOBS: Final = statement("any_jobs")
-_PUT_SPEC: Final = statement("put_spec")
-_DEPTH: Final = statement("depth")
-_PAUSE: Final = statement("pause")
-_ADD_PARTITION: Final = statement("add_partition")
-_DROP_LANES: Final = statement("drop_lanes")
-_RESET_TURNS: Final = statement("reset_turns")
-_READY_LANES: Final = statement("ready_lanes")
 _COUNT_USED: Final = "SELECT forebay.count_used(%s::text[])"
 _WAKE: Final = (
     "SELECT forebay.wake(%s, ARRAY(SELECT DISTINCT l.at FROM unnest(%s::text[]) AS b (name) JOIN forebay.lane AS l "
     "ON l.at = b.name OR l.at >= b.name || '/' AND l.at < b.name || '0')), forebay.sharing_queues(%s::text[])"
 )
-_SCHEDULES: Final = statement("schedules")
-_SCHEDULE: Final = statement("schedule")
-_PUT_SCHEDULE: Final = statement("put_schedule")
-_DROP_SCHEDULE: Final = statement("drop_schedule")
-_TICK: Final = statement("tick")
 
 _SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
 _LOCK_EDGES: Final = "SELECT pg_advisory_xact_lock(1178748738)"
 
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
-_LIMIT: Final = statement("gate_limit")
-_SET_LIMIT: Final = statement("set_gate_limit")
-_DROP_LIMIT: Final = statement("drop_gate_limit")
-_LANES_UNTIL: Final = statement("lanes_until")
-_HELD_UNTIL: Final = statement("held_until")
-_CHANGE_LANE: Final = statement("change_lane")
 _WAKE_GATE: Final = "SELECT forebay.wake(%s, ARRAY[%s]), forebay.sharing_queues(ARRAY[%s])"
 _ANNOUNCE: Final = (
     "WITH now AS (SELECT coalesce(%s::bigint, forebay.clock()) AS at), late AS ("
@@ -72,7 +52,6 @@ _WORKERS: Final = (
     "WHERE owner > %s AND until > coalesce(%s::bigint, forebay.clock()) ORDER BY owner LIMIT %s"
 )
 _decode_presence: Final = msgspec.json.Decoder(Presence).decode
-_REPORT: Final = statement("report")
 
 
 class Control:
@@ -97,7 +76,7 @@ class Control:
         return self._session.write(lambda unit: _drop_schedule(unit, name))
 
     def schedules(self) -> list[Schedule]:
-        rows = self._session.server.query(_SCHEDULES)
+        rows = self._session.server.query(SQL.schedules)
         return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in rows]
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
@@ -117,7 +96,7 @@ class Control:
             return {}
         rows = [(*fence, progress.portion, progress.note) for fence, progress in newest.items()]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        running = set(self._session.server.query(_REPORT, (*columns, columns[0], self._session.at)))
+        running = set(self._session.server.query(SQL.report, (*columns, columns[0], self._session.at)))
         return {fence: fence in running for fence in newest}
 
     def announce(self, presence: Presence, duration: Duration) -> None:
@@ -135,15 +114,15 @@ class Control:
 
 def _put_spec(unit: UnitOfWork, new: KnownSpec) -> None:
     spec = new.spec
-    text, _ = unit.fetch(_LOCK_QUEUE, (spec.name,))[0]
+    text, _ = unit.fetch(SQL.lock_queue, (spec.name,))[0]
     known = None if text is None else QueueSpec.from_json(text)
-    has_jobs = partial(unit.fetch, _ANY_JOBS, (spec.name,) * 3)
+    has_jobs = partial(unit.fetch, SQL.any_jobs, (spec.name,) * 3)
     for number in new_partitions(known, spec, lambda: has_jobs()[0][0], lambda: _others(unit, spec)):
-        unit.execute(_ADD_PARTITION, (spec.name, number))
-    depth = unit.fetch(_DEPTH, (spec.name,))[0][0]
+        unit.execute(SQL.add_partition, (spec.name, number))
+    depth = unit.fetch(SQL.depth, (spec.name,))[0][0]
     unique = (micros(spec.key_window), None) if spec.unique is None else (MAX_INSTANT, spec.unique.mask)
     columns = (depth, spec.is_log, new.is_plain, spec.routing.max_attempts, *unique, new.stamper.max_dead, *new.columns)
-    unit.execute(_PUT_SPEC, (spec.to_json().decode(), *columns, spec.name))
+    unit.execute(SQL.put_spec, (spec.to_json().decode(), *columns, spec.name))
     if spec.to_json().decode() != text:
         unit.builder.set_verb("put_spec", name=spec.name)
     unit.has_room.add(spec.name)
@@ -154,10 +133,10 @@ def _rebuild_lanes(unit: UnitOfWork, old: KnownSpec | None, new: KnownSpec) -> N
     """Build lanes and turns again where they may have changed, and count again what running jobs use of caps."""
     name = new.spec.name
     if old is not None and (old.columns, old.lined) == (new.columns, new.lined):
-        unit.execute(_RESET_TURNS, (name, name))
+        unit.execute(SQL.reset_turns, (name, name))
         return
-    unit.execute(_DROP_LANES, (name,) * 3)
-    lanes = [lane for (lane,) in unit.fetch(_READY_LANES, (name, name))]
+    unit.execute(SQL.drop_lanes, (name,) * 3)
+    lanes = [lane for (lane,) in unit.fetch(SQL.ready_lanes, (name, name))]
     if lanes and (new.laned or lanes != [""]):
         unit.lanes[name] = set(lanes)
     bases = sorted({*gate_names(new.spec), *(() if old is None else gate_names(old.spec))})
@@ -176,8 +155,8 @@ def _others(unit: UnitOfWork, spec: QueueSpec) -> list[QueueSpec]:
 
 
 def _pause(unit: UnitOfWork, verb: str, queue: str, until: Instant | None) -> None:
-    _, known = unit.fetch(_LOCK_QUEUE, (queue,))[0]
-    unit.execute(_PAUSE, (until, queue))
+    _, known = unit.fetch(SQL.lock_queue, (queue,))[0]
+    unit.execute(SQL.pause, (until, queue))
     if known != until:
         unit.builder.set_verb(verb, name=queue)
     if until is None:
@@ -185,30 +164,30 @@ def _pause(unit: UnitOfWork, verb: str, queue: str, until: Instant | None) -> No
 
 
 def _put_schedule(unit: UnitOfWork, schedule: Schedule) -> None:
-    body, last_at = next(iter(unit.fetch(_SCHEDULE, (schedule.name,))), (None, None))
+    body, last_at = next(iter(unit.fetch(SQL.schedule, (schedule.name,))), (None, None))
     known = None if body is None else _decode_schedule(body)
     text = text_of(replace(edited(known, schedule, last_at), last_at=None))
-    unit.execute(_PUT_SCHEDULE, (schedule.name, text))
+    unit.execute(SQL.put_schedule, (schedule.name, text))
     if text != body:
         unit.builder.set_verb("put_schedule", name=schedule.name)
 
 
 def _drop_schedule(unit: UnitOfWork, name: str) -> bool:
-    dropped = unit.execute(_DROP_SCHEDULE, (name,)) > 0
+    dropped = unit.execute(SQL.drop_schedule, (name,)) > 0
     if dropped:
         unit.builder.set_verb("drop_schedule", name=name)
     return dropped
 
 
 def _fire(unit: UnitOfWork, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-    body, last_at = next(iter(unit.fetch(_SCHEDULE, (name,))), (None, None))
+    body, last_at = next(iter(unit.fetch(SQL.schedule, (name,))), (None, None))
     if body is None:
         return False
     schedule = _decode_schedule(body)
     if not is_due(schedule, tick, last_at):
         return False
     receipts = [] if draft is None else _copied(unit, draft)
-    unit.execute(_TICK, (name, text_of(fired(schedule, next_at, receipts)), tick))
+    unit.execute(SQL.tick, (name, text_of(fired(schedule, next_at, receipts)), tick))
     unit.builder.set_verb("fire", name=name, tick=tick)
     return True
 
@@ -218,25 +197,25 @@ def _copied(unit: UnitOfWork, draft: Draft) -> list[Receipt]:
 
 
 def _set_gate(unit: UnitOfWork, name: str, limit: int | None) -> None:
-    known = unit.fetch(_LIMIT, (name,))
+    known = unit.fetch(SQL.gate_limit, (name,))
     if [(limit,)] != (known or [(None,)]):
         unit.builder.set_verb("set_gate", name=name)
     if limit is None:
-        unit.execute(_DROP_LIMIT, (name,))
+        unit.execute(SQL.drop_gate_limit, (name,))
     else:
-        unit.execute(_SET_LIMIT, (name, limit))
+        unit.execute(SQL.set_gate_limit, (name, limit))
     for queues in unit.fetch(_WAKE_GATE, (unit.now, name, name))[0]:
         unit.has_work.update(queues)
 
 
 def _release(unit: UnitOfWork, name: str, count: int) -> int:
-    unit.require_locks([queue for (queue,) in unit.fetch(_LANES_UNTIL, (name,))])
+    unit.require_locks([queue for (queue,) in unit.fetch(SQL.lanes_until, (name,))])
     expire(unit)
     unit.write_lanes()
-    rows = unit.fetch(_HELD_UNTIL, (unit.now, count, name, count))
+    rows = unit.fetch(SQL.held_until, (unit.now, count, name, count))
     for job_id, queue, lane, cls, gates in rows:
         left = tuple(gate for gate in gates if gate != name)
-        unit.execute(_CHANGE_LANE, (list(left) or None, lane_key(cls, left), job_id))
+        unit.execute(SQL.change_lane, (list(left) or None, lane_key(cls, left), job_id))
         unit.touch(queue, lane, None)
         unit.touch(queue, lane_key(cls, left), None)
         unit.has_work.add(queue)

@@ -5,7 +5,6 @@ only the server's own statistics. Without the right to see sessions of other use
 `Health.sees_others` is false.
 """
 
-from functools import cache
 from secrets import token_hex
 from typing import Final
 
@@ -16,7 +15,7 @@ from forebay.core.errors import ForebayError
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.migrate import Migration, migrations
 from forebay.store.protocol import Vitals
-from forebay.store.sql_files import read_statements
+from forebay.store.sql_files import Statements
 
 MIN_VERSION: Final = 14
 """The oldest major version that the functions work with."""
@@ -24,6 +23,7 @@ MIN_VERSION: Final = 14
 HELD_SECONDS: Final = 60.0
 """A transaction that is open for longer keeps vacuum from removing dead rows for too long."""
 
+SQL: Final = Statements("forebay.store.postgres", ("health.sql",), {})
 _MAX_HELD: Final = 5
 _MAX_STANDBYS: Final = 20
 _MAX_SLOTS: Final = 20
@@ -115,12 +115,11 @@ class MigrationStep(Struct, frozen=True):
 
 
 def inspect(server: Server) -> Health:
-    texts = statements()
-    number, name, fsync, pages, commits, vacuum, counts, recovery, read_only, names = server.query(texts["server"])[0]
-    ((connections, max_connections),) = server.query(texts["connections"])
-    ((sees_others,),) = server.query(texts["sees_others"])
-    held = [Open(*row) for row in server.query(texts["held"], (HELD_SECONDS, _MAX_HELD))]
-    for gid, user, seconds, age in server.query(texts["prepared"], (HELD_SECONDS, _MAX_HELD)):
+    number, name, fsync, pages, commits, vacuum, counts, recovery, read_only, names = server.query(SQL.server)[0]
+    ((connections, max_connections),) = server.query(SQL.connections)
+    ((sees_others,),) = server.query(SQL.sees_others)
+    held = [Open(*row) for row in server.query(SQL.held, (HELD_SECONDS, _MAX_HELD))]
+    for gid, user, seconds, age in server.query(SQL.prepared, (HELD_SECONDS, _MAX_HELD)):
         held.append(Open("", gid, user, "prepared", seconds, age))
     return Health(
         number,
@@ -133,13 +132,13 @@ def inspect(server: Server) -> Health:
         read_only == "on",
         names,
         len(server.hosts),
-        [Standby(*row) for row in server.query(texts["standbys"], (_MAX_STANDBYS,))],
+        [Standby(*row) for row in server.query(SQL.standbys, (_MAX_STANDBYS,))],
         connections,
         max_connections,
         sees_others,
         sorted(held, key=lambda one: -one.seconds)[:_MAX_HELD],
-        [IdleSlot(*row) for row in server.query(texts["slots"], (_MAX_SLOTS,))],
-        [TableHealth(*row) for row in server.query(texts["tables"])],
+        [IdleSlot(*row) for row in server.query(SQL.slots, (_MAX_SLOTS,))],
+        [TableHealth(*row) for row in server.query(SQL.tables)],
     )
 
 
@@ -164,7 +163,7 @@ def steps(server: Server) -> list[MigrationStep]:
     """Every migration of this program, in order."""
     applied: dict[int, float] = {}
     if server.query("SELECT to_regclass('forebay.migration') IS NOT NULL")[0][0]:
-        applied = {number: at for number, _, at in server.query(statements()["applied"])}
+        applied = {number: at for number, _, at in server.query(SQL.applied)}
     return [MigrationStep(migration, applied.get(migration.number)) for migration in migrations()]
 
 
@@ -178,9 +177,3 @@ def receives_notifications(server: Server, timeout: float = 2.0) -> bool:
             return any(notice.channel == channel for notice in connection.notifies(timeout=timeout, stop_after=1))
     except (ForebayError, psycopg.Error):
         return False
-
-
-@cache
-def statements() -> dict[str, str]:
-    """Every statement by its name."""
-    return read_statements("forebay.store.postgres", ("health.sql",), {})

@@ -40,7 +40,7 @@ from forebay.store.brokers import Spread
 from forebay.store.group_commit import GroupCommit, PendingCall
 from forebay.store.postgres.connect import JsonParameter, Prepared, array_literal, row_literal
 from forebay.store.postgres.maintenance import EXTRACT, dead_letter, sweep_keys
-from forebay.store.postgres.queries import statement
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.runs import (
     BEHIND,
     LATER,
@@ -58,35 +58,26 @@ from forebay.store.postgres.session import KnownSpec, Restart, Session, UnitOfWo
 from forebay.store.protocol import Receipt
 
 _INSERT_RUN: Final = Prepared(
-    "SELECT forebay.insert_run(%s::bigint, %s::uuid, %s::integer, %s::integer, %s::text, %s::integer, %s::text, "
-    "%s::bigint, %s::bigint, %s::bigint, %s::smallint, %s::integer, %s::bigint, %b::json, %b::json)"
+    "SELECT forebay.insert_run("
+    "at => %s::bigint, token => %s::uuid, v_version => %s::integer, v_n => %s::integer, v_queue => %s::text, "
+    "v_cost => %s::integer, v_kind => %s::text, v_delay => %s::bigint, v_run_at => %s::bigint, v_base => %s::bigint, "
+    "v_timed => %s::smallint, v_max_attempts => %s::integer, v_expires_at => %s::bigint, v_facts => %b::json, "
+    "v_bodies => %b::json)"
 )
 _INSERT_RUNS: Final = Prepared(
-    "SELECT * FROM forebay.insert_runs(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], "
-    "%s::forebay.draft_run[], %b::json[], %b::json[])"
+    "SELECT * FROM forebay.insert_runs("
+    "at => %s::bigint, token => %s::uuid, exclusive_keys => %s::integer[], names => %s::text[], "
+    "versions => %s::integer[], runs => %s::forebay.draft_run[], facts => %b::json[], bodies => %b::json[])"
 )
 _STALE: Final = -1
 _NEXT_ID: Final = "SELECT nextval('forebay.job_id')"
-_LOCK_BOUNDED: Final = statement("lock_bounded")
-_DEPTH: Final = statement("depth")
-_SET_MAX_DEPTH: Final = statement("set_max_depth")
-_INSERT: Final = statement("insert")
 _BUSY_LINES: Final = "SELECT line FROM forebay.line_heads(%s::text[]) WHERE coalesce(behind, exposed, dead) IS NOT NULL"
-_KEYS: Final = statement("keys")
-_RESERVE_KEYS: Final = statement("reserve_keys")
-_MOVE_KEY: Final = statement("move_key")
-_MERGE_TARGET: Final = statement("merge_target")
-_MERGE: Final = statement("merge")
 _SPARE: Final = 1_000
 """So many jobs more than needed are offered to be shed, since some may be claimed at this moment."""
 
-_UNCLAIMED: Final = {"oldest": statement("unclaimed_oldest"), "lowest": statement("unclaimed_lowest")}
-_LOCK_UNCLAIMED: Final = statement("lock_unclaimed")
-_SINGLES: Final = statement("singles")
+_UNCLAIMED: Final = {"oldest": SQL.unclaimed_oldest, "lowest": SQL.unclaimed_lowest}
 _ANY_INBOX: Final = "SELECT EXISTS (SELECT FROM forebay.inbox)"
-_INBOX: Final = statement("inbox")
 _LOCK_INBOX: Final = "SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]) FOR SHARE"
-_REFUSE: Final = statement("refuse")
 
 
 class Intake:
@@ -115,7 +106,7 @@ class Intake:
 
     def _room_at(self, full: QueueFull) -> Instant:
         """At once if there is room by now."""
-        depth: int = self._session.server.query(_DEPTH, (full.queue,))[0][0]
+        depth: int = self._session.server.query(SQL.depth, (full.queue,))[0][0]
         return 0 if depth + full.requested <= full.limit else MAX_INSTANT
 
 
@@ -232,14 +223,14 @@ class LockedDepths:
         self._unit = unit
         self._arrivals = arrivals
         bounded = [queue for queue in sorted(arrivals) if unit.known(queue).bounded]
-        self._depths: dict[str, int] = dict(unit.fetch(_LOCK_BOUNDED, (bounded,))) if bounded else {}
+        self._depths: dict[str, int] = dict(unit.fetch(SQL.lock_bounded, (bounded,))) if bounded else {}
 
     def stamper(self, queue: str) -> Stamper:
         return self._unit.known(queue).stamper
 
     def depth(self, queue: str) -> int:
         if excess_of(self.stamper(queue).spec, self._depths.get(queue, 0), self._arrivals[queue]) > 0:
-            self._depths[queue] = self._unit.fetch(_DEPTH, (queue,))[0][0]
+            self._depths[queue] = self._unit.fetch(SQL.depth, (queue,))[0][0]
         return self._depths.get(queue, 0)
 
     def write(self) -> None:
@@ -247,7 +238,7 @@ class LockedDepths:
         for queue, depth in self._depths.items():
             count = self._arrivals[queue]
             left = count - max(0, excess_of(self.stamper(queue).spec, depth, count))
-            self._unit.execute(_SET_MAX_DEPTH, (depth + left, queue))
+            self._unit.execute(SQL.set_max_depth, (depth + left, queue))
 
 
 class _MergedRow(NamedTuple):
@@ -288,11 +279,11 @@ class BatchPlan:
             return
         rows = [(*name, *fact) for name, fact in sorted(facts.items())]
         columns = map(list, zip(*rows, strict=True))
-        won = {(queue, key) for queue, key in self._unit.fetch(_RESERVE_KEYS, (*columns, self.now))}
+        won = {(queue, key) for queue, key in self._unit.fetch(SQL.reserve_keys, (*columns, self.now))}
         self._reserved = {name: facts[name] for name in won}
         if lost := sorted(facts.keys() - won):
             queues, keys = map(list, zip(*lost, strict=True))
-            found = self._unit.fetch(_KEYS, (queues, keys, self.now))
+            found = self._unit.fetch(SQL.keys, (queues, keys, self.now))
             self._taken = {(queue, key): KeyFact(*fact) for queue, key, *fact in found}
             if len(found) != len(lost):
                 # The window of one ended just now, and it was removed.
@@ -308,7 +299,7 @@ class BatchPlan:
         return self._taken.get((queue, key))
 
     def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
-        for *target, facts, lane in self._unit.fetch(_MERGE_TARGET, (queue, subject, self.now)):
+        for *target, facts, lane in self._unit.fetch(SQL.merge_target, (queue, subject, self.now)):
             self._merged[target[0]] = _MergedRow(one_facts(facts), lane)
             return MergeTarget(*target)
         return None
@@ -323,7 +314,7 @@ class BatchPlan:
         """
         found = self._unit.fetch(_UNCLAIMED[shed.victim], (queue, queue, limit + _SPARE))
         columns = [list(column) for column in zip(*found, strict=True)][:2]
-        locked = set(self._unit.fetch(_LOCK_UNCLAIMED, columns)) if found else set()
+        locked = set(self._unit.fetch(SQL.lock_unclaimed, columns)) if found else set()
         ranked: list[RankedId] = []
         for single, last_id, n, rank in found:
             if (single, last_id, n, rank) in locked:
@@ -343,23 +334,22 @@ class BatchPlan:
             if not single:
                 self._unit.execute(EXTRACT, (last_id, job_id))
         if self.plan.shed:
-            dead_letter(self._unit, self._unit.fetch(_SINGLES, (self.plan.shed,)), GAVE_WAY, Change.SHED)
+            dead_letter(self._unit, self._unit.fetch(SQL.singles, (self.plan.shed,)), GAVE_WAY, Change.SHED)
         self._depths.write()
 
     def write(self) -> None:
         unit, plan = self._unit, self.plan
         for name, fact in plan.keys.items():
             if self._reserved[name].job_id != fact.job_id:
-                unit.execute(_MOVE_KEY, (fact.job_id, *name))
+                unit.execute(SQL.move_key, (fact.job_id, *name))
         if plan.entries:
             # First, jobs that were shed leave their lines.
             unit.write_lanes()
             lines = {entry.line for entry in plan.entries if entry.line is not None}
             busy = [line for (line,) in unit.fetch(_BUSY_LINES, (sorted(lines),))] if lines else []
             shedding = {queue for queue in plan.arrivals if self.stamper(queue).sheds is not None}
-            unit.write_rows(
-                _INSERT, [self._row(run) for run in _runs(new_jobs(plan.entries, self.now, busy), shedding)]
-            )
+            runs = _runs(new_jobs(plan.entries, self.now, busy), shedding)
+            unit.write_rows(SQL.insert, [self._row(run) for run in runs])
         unit.builder.accepted(plan.entries)
         self._merged |= {
             entry.id: _MergedRow(facts_of(entry, entry.kind), lane_key(entry.cls, entry.gates))
@@ -368,7 +358,7 @@ class BatchPlan:
         }
         for merged in plan.merged:
             row = self._merged[merged.target.id]
-            unit.execute(_MERGE, _merge(merged, row.facts or RareFields()))
+            unit.execute(SQL.merge, _merge(merged, row.facts or RareFields()))
             unit.touch(merged.draft.queue, row.lane, None)
             unit.builder.merged(merged.target.id, merged.draft, merged.newer.due_at or 0)
         unit.has_work |= plan.arrivals.keys()
@@ -445,7 +435,7 @@ def empty_inbox(session: Session, ids: Sequence[int] = ()) -> None:
 
 def take_inbox(unit: UnitOfWork) -> None:
     """Insert the jobs of the inbox, whatever the bounds of their queues; a job that is invalid is a dead letter."""
-    rows = unit.fetch(_INBOX, (MAX_BATCH,))
+    rows = unit.fetch(SQL.inbox, (MAX_BATCH,))
     for job_id, text in sorted(rows):
         try:
             draft = _draft_of(text)
@@ -463,7 +453,7 @@ def take_inbox(unit: UnitOfWork) -> None:
             unit.builder.set_verb("enqueue")
         except (Invalid, msgspec.ValidationError) as error:
             failure = Failure(type(error).__name__, str(error), at=unit.now)
-            unit.execute(_REFUSE, (job_id, unit.now, text_of([failure]), JsonParameter(text)))
+            unit.execute(SQL.refuse, (job_id, unit.now, text_of([failure]), JsonParameter(text)))
             _record_refused(unit.builder, job_id, text, failure)
 
 

@@ -16,12 +16,10 @@ from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change, JobRange, LedgerEntry, LedgerRule, Record
 from forebay.store.log import committed
-from forebay.store.postgres.queries import statement
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.session import Session, UnitOfWork
 from forebay.store.sql_logs import SqlLogs, SqlLogVerbs, due_logs
 
-_COMMIT: Final = statement("commit_offset")
-_OLDEST: Final = statement("oldest_entries")
 _MAX_BIGINT: Final = 2**63 - 1
 _MAX_OFFSET: Final = 2**63 - 2
 
@@ -50,7 +48,10 @@ class Logs(SqlLogVerbs):
     def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
         numbers = [_bigint(partition), _bigint(offset)]
         known, flaw = self._session.server.query(
-            _COMMIT, (log, group, *numbers, rewind, epoch, self._session.at), repeatable=not rewind, certain=not rewind
+            SQL.commit_offset,
+            (log, group, *numbers, rewind, epoch, self._session.at),
+            repeatable=not rewind,
+            certain=not rewind,
         )[0]
         return committed(known, flaw, log, group, partition, offset, epoch)
 
@@ -60,7 +61,7 @@ class Logs(SqlLogVerbs):
     _read = _write
 
     def _due(self) -> list[str]:
-        return due_logs(self._session.server.query(_OLDEST), self._session.now)
+        return due_logs(self._session.server.query(SQL.oldest_entries), self._session.now)
 
 
 def _append(unit: UnitOfWork, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
@@ -76,7 +77,7 @@ def _bigint(number: object) -> int:
 
 
 def _logs(unit: UnitOfWork) -> SqlLogs:
-    return SqlLogs(unit.connection.execute, statement)
+    return SqlLogs(unit.connection.execute, vars(SQL).__getitem__)
 
 
 class Ledger:

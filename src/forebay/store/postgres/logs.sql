@@ -97,7 +97,10 @@ SELECT entry FROM forebay.log_reader WHERE place = %s AND reader = %s FOR UPDATE
 
 -- name: commit_offset
 -- Commit an offset of a group.
-SELECT known, flaw FROM forebay.commit_offset(%s, %s, %s::bigint, %s::bigint, %s, %s::bigint, %s::bigint);
+SELECT known, flaw FROM forebay.commit_offset(
+    in_log => %s, in_reader => %s, in_number => %s::bigint, in_entry => %s::bigint, in_rewind => %s, in_epoch => %s::bigint,
+    in_at => %s::bigint
+);
 
 -- name: add_group
 -- A new group.

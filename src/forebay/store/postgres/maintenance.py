@@ -13,14 +13,12 @@ from forebay.core.limits import MAX_BATCH, SETTLE_MEMORY
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.engine.settle import errors_after
 from forebay.store.postgres.connect import Rows
-from forebay.store.postgres.queries import statement
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.runs import errors_of, text_of
 from forebay.store.postgres.session import SpecCache, UnitOfWork
 from forebay.store.states import DEAD
 
-END_SINGLES: Final = statement("end_singles")
 EXTRACT: Final = "SELECT forebay.extract(%s, %s)"
-_RECOUNT_DEAD: Final = statement("recount_dead")
 _HOLDER_MEMORY: Final = 3 * 86_400_000_000
 EXPIRE_LIMIT: Final = 4 * MAX_BATCH
 """How many expired jobs a verb removes as part of its maintenance."""
@@ -29,18 +27,6 @@ _KEY_GRACE: Final = 10_000_000
 """Microseconds for which a key is kept after its window: a call that read the clock before the window ended may look
 the key up later, and must find it. `forebay.promote` has the same number."""
 
-_EXPIRED: Final = statement("expired")
-_EXPIRED_QUEUES: Final = statement("expired_queues")
-_PURGE_KEPT: Final = statement("purge_kept")
-_PURGE_EXCESS_DEAD: Final = statement("purge_excess_dead")
-_STORE_SETTLES: Final = statement("store_settles")
-_SWEEP_KEYS: Final = statement("sweep_keys")
-_KEYS_BY_STATE: Final = statement("keys_by_state")
-_DROP_KEYS: Final = statement("drop_keys")
-_DROP_RATES: Final = statement("drop_rates")
-_SWEEP_SETTLED: Final = statement("sweep_settled")
-_SWEEP_HOLDERS: Final = statement("sweep_holders")
-_DROP_PROGRESS: Final = statement("drop_progress")
 _TAKE_DEAD: Final = (
     f"DELETE FROM forebay.ended WHERE id = ANY (%s::bigint[]) AND state + 0 = {DEAD} "
     "RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue)"
@@ -73,45 +59,45 @@ def dead_letter(unit: UnitOfWork, found: Sequence[Sequence[Any]], failure: Failu
         unit.has_room.add(queue)
         unit.builder.job(change, job_id, queue, kind)
     if rows:
-        unit.execute(END_SINGLES, (*(list(column) for column in zip(*rows, strict=True)), unit.now, DEAD))
+        unit.execute(SQL.end_singles, (*(list(column) for column in zip(*rows, strict=True)), unit.now, DEAD))
 
 
 def recount_dead(unit: UnitOfWork, queues: Iterable[str]) -> None:
     """Dead letters of these queues were removed: they are counted again where their number is limited."""
     names = sorted(set(queues))
     if names:
-        unit.execute(_RECOUNT_DEAD, (names,))
+        unit.execute(SQL.recount_dead, (names,))
 
 
 def sweep(unit: UnitOfWork, limit: int) -> None:
     """Remove what is past its time."""
-    record_purged(unit, unit.fetch(_PURGE_KEPT, (unit.now, limit)))
+    record_purged(unit, unit.fetch(SQL.purge_kept, (unit.now, limit)))
     sweep_keys(unit, limit)
-    unit.execute(_DROP_RATES, (unit.now, limit))
-    unit.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
-    unit.execute(_SWEEP_HOLDERS, (unit.now - _HOLDER_MEMORY,))
-    unit.execute(_DROP_PROGRESS)
+    unit.execute(SQL.drop_rates, (unit.now, limit))
+    unit.execute(SQL.sweep_settled, (SETTLE_MEMORY,))
+    unit.execute(SQL.sweep_holders, (unit.now - _HOLDER_MEMORY,))
+    unit.execute(SQL.drop_progress)
 
 
 def sweep_keys(unit: UnitOfWork, limit: int, *, by_state: bool = True) -> None:
     """Remove keys whose window has passed; `by_state`: also the next keys by state whose jobs are gone."""
-    unit.execute(_SWEEP_KEYS, (unit.now - _KEY_GRACE, limit))
+    unit.execute(SQL.sweep_keys, (unit.now - _KEY_GRACE, limit))
     walked: Rows = []
     for start in dict.fromkeys((unit.specs.walked, ("", ""))) if by_state else ():
         if len(walked) < limit:
-            walked += unit.fetch(_KEYS_BY_STATE, (*start, limit - len(walked)))
+            walked += unit.fetch(SQL.keys_by_state, (*start, limit - len(walked)))
     if walked:
         unit.specs.walked = walked[-1]
-        unit.execute(_DROP_KEYS, [list(column) for column in zip(*walked, strict=True)])
+        unit.execute(SQL.drop_keys, [list(column) for column in zip(*walked, strict=True)])
 
 
 def expire(unit: UnitOfWork, limit: int = EXPIRE_LIMIT) -> None:
     """Jobs that were not claimed in time become dead letters."""
-    queues = [queue for (queue,) in unit.fetch(_EXPIRED_QUEUES, (unit.now, limit))]
+    queues = [queue for (queue,) in unit.fetch(SQL.expired_queues, (unit.now, limit))]
     unit.require_locks(queues)
     while limit > 0 and queues:
         some = min(limit, MAX_BATCH)
-        found = unit.fetch(_EXPIRED, (unit.now, queues, some))
+        found = unit.fetch(SQL.expired, (unit.now, queues, some))
         dead_letter(unit, found, OUT_OF_TIME, Change.EXPIRED)
         if len(found) < some:
             return
@@ -147,7 +133,7 @@ def record_purged(unit: UnitOfWork, finished: Rows, *, counted: bool = False) ->
 
 def purge_excess_dead(unit: UnitOfWork, limit: int) -> None:
     """Where a queue has more dead letters than its limit, the oldest are removed."""
-    record_purged(unit, unit.fetch(_PURGE_EXCESS_DEAD, (unit.now, limit)), counted=True)
+    record_purged(unit, unit.fetch(SQL.purge_excess_dead, (unit.now, limit)), counted=True)
 
 
 def take_dead(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
@@ -161,4 +147,4 @@ def store_settles(unit: UnitOfWork, settled: Sequence[tuple[int, int, str]]) -> 
     """Store the last settles (id, delivery, code) of jobs that were deleted."""
     if settled:
         ids, deliveries, codes = map(list, zip(*settled, strict=True))
-        unit.execute(_STORE_SETTLES, (len(settled), ids, [1] * len(settled), deliveries, codes))
+        unit.execute(SQL.store_settles, (len(settled), ids, [1] * len(settled), deliveries, codes))

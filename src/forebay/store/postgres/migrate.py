@@ -13,7 +13,7 @@ import psycopg
 from forebay.core.errors import Invalid
 from forebay.store.postgres.connect import Server
 from forebay.store.sql_files import Migration as File
-from forebay.store.sql_files import read_migrations
+from forebay.store.sql_files import check_applied, read_migrations
 
 _LOCK: Final = 0x46424159
 _PHASES: Final = ("pre", "post")
@@ -77,23 +77,9 @@ def prepare(server: Server) -> None:
 
 
 def _applied(server: Server) -> dict[int, str]:
-    known = {migration.number: migration.checksum for migration in migrations()}
     exists = server.query("SELECT to_regclass('forebay.migration') IS NOT NULL")[0][0]
     applied: dict[int, str] = {}
     if exists:
         applied = dict(server.query("SELECT number, checksum FROM forebay.migration"))
-    newest = max(applied, default=0)
-    if newest > len(known):
-        raise Invalid(
-            "store URL",
-            f"{server.name} has schema {newest}, this program has {len(known)}",
-            "upgrade forebay before you open it",
-        )
-    for number, checksum in applied.items():
-        if known[number] != checksum:
-            raise Invalid(
-                "store URL",
-                f"schema {number} of {server.name} is not the one of this program",
-                "a migration that was applied is never edited: install the version that made it",
-            )
+    check_applied(server.name, applied, migrations())
     return applied

@@ -14,7 +14,7 @@ from forebay.core.gate import Gate
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, Progress, State, with_progress
 from forebay.core.lease import Fence
-from forebay.core.limits import MAX_AHEAD, MAX_BATCH, MAX_ID, MAX_INSTANT
+from forebay.core.limits import MAX_AHEAD, MAX_BATCH, MAX_ID, MAX_INSTANT, MAX_PARKED
 from forebay.core.spec import QueueSpec
 from forebay.engine.lanes import GateState, gate_hold
 from forebay.engine.lines import line_hold
@@ -22,36 +22,14 @@ from forebay.store.checks import LAST
 from forebay.store.postgres.claims import Claims, Holder, unfinished
 from forebay.store.postgres.connect import Connection, Rows, Server, array_literal
 from forebay.store.postgres.intake import empty_inbox
-from forebay.store.postgres.queries import statement
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.runs import BEHIND, LATER, READY, EndedRow, RunRow, jobs_of_run
 from forebay.store.postgres.session import Session
 from forebay.store.postgres.waiting import ending_of, requests_to
 from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
 from forebay.store.states import STATES
 
-_RUNS_END: Final = statement("runs_end")
-_PAGE_RUNS: Final = statement("page_runs")
-_PAGE_HELD: Final = statement("page_held")
-_ENDED_END: Final = statement("ended_end")
-_PAGE_ENDED: Final = statement("page_ended")
-_DEAD_END: Final = statement("dead_end")
-_PAGE_DEAD: Final = statement("page_dead")
-_ENDED: Final = statement("ended")
-_BACKLOG: Final = statement("backlog")
-_BACKLOGS: Final = statement("backlogs")
-_QUEUE_NAMES: Final = statement("queue_names")
-_TOTALS: Final = statement("totals")
 _SUMS: Final = 7
-_WORK_AT: Final = statement("work_at")
-_GATES: Final = statement("gates")
-_GATE_STATES: Final = statement("gate_states")
-_DUE_JOB: Final = statement("due_job")
-_LANE_HEAD: Final = statement("lane_head")
-_LINE_HEAD: Final = statement("line_head")
-_LINE_BEFORE: Final = statement("line_before")
-_AHEAD: Final = statement("ahead")
-_UNFINISHED: Final = statement("unfinished")
-_PROGRESS: Final = statement("progress")
 _CHANGES: Final = "SELECT changes FROM forebay.holder WHERE id = %s"
 _SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
 
@@ -83,13 +61,13 @@ class Observing:
         found = unfinished(self._session, known)
         missing = [job_id for job_id in known if job_id not in found]
         if missing:
-            rows = self._session.server.query(_ENDED, (missing, self._session.now()))
+            rows = self._session.server.query(SQL.ended, (missing, self._session.now()))
             found |= {row.id: row.job() for row in map(EndedRow._make, rows)}
         # A standby has no unlogged tables.
         shown = {} if self._session.server.standby else found
         running = [job.id for job in shown.values() if job.state is State.RUNNING]
         jobs: dict[int, Job | None] = dict(found)
-        for job_id, delivery, *rest in self._session.server.query(_PROGRESS, (running,)) if running else ():
+        for job_id, delivery, *rest in self._session.server.query(SQL.progress, (running,)) if running else ():
             jobs[job_id] = with_progress(found[job_id], delivery, Progress(*rest))
         return [jobs.get(job_id) for job_id in ids]
 
@@ -102,21 +80,22 @@ class Observing:
         empty_inbox(self._session)
         now = self._session.now()
         names = None if queues is None else list(queues)
-        which = (
-            (_BACKLOGS, (now,) * 3) if names is None else (_BACKLOG, (now, names, names, names, names, now, names, now))
-        )
-        found = {row[0]: row for row in self._session.server.query(*which)}
+        if names is None:
+            rows = self._session.server.query(SQL.backlogs, (now,) * 3)
+        else:
+            rows = self._session.server.query(SQL.backlog, (now, names, names, names, names, now, names, now))
+        found = {row[0]: row for row in rows}
         return [_backlog(found[name], now) for name in (found if names is None else names)]
 
     def queues(self, after: str, limit: int, prefix: str) -> list[str]:
         empty_inbox(self._session)
-        page = self._session.server.query(_QUEUE_NAMES, (self._session.now(), after, prefix, prefix + LAST, limit))
+        page = self._session.server.query(SQL.queue_names, (self._session.now(), after, prefix, prefix + LAST, limit))
         return [name for (name,) in page]
 
     def totals(self, limit: int) -> Totals:
         empty_inbox(self._session)
         now = self._session.now()
-        rows = self._session.server.query(_TOTALS, (now, limit, now, now))
+        rows = self._session.server.query(SQL.totals, (now, limit, now, now))
         counts = [int(count) for count in rows[0][:_SUMS]] if rows else [0] * _SUMS
         return Totals([_backlog(row[_SUMS:], now) for row in rows], *counts)
 
@@ -124,15 +103,13 @@ class Observing:
         return [QueueSpec.from_json(text) for (text,) in self._session.server.query(_SPECS)]
 
     def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
-        page = (after, prefix, prefix + LAST)
-        return [
-            GateUse(*row)
-            for row in self._session.server.query(_GATES, (*page, self._session.now(), limit, *page, limit, limit))
-        ]
+        page, now = (after, prefix, prefix + LAST), self._session.now()
+        arguments = (*page, now, limit, *page, limit, limit, now, MAX_PARKED)
+        return [GateUse(*row) for row in self._session.server.query(SQL.gates, arguments)]
 
     def hold(self, job_id: int) -> Hold | None:
         empty_inbox(self._session)
-        found = self._session.server.query(_DUE_JOB, (job_id,)) if 0 < job_id <= MAX_ID else []
+        found = self._session.server.query(SQL.due_job, (job_id,)) if 0 < job_id <= MAX_ID else []
         if not found:
             return None
         _, queue, state, lane, line, gates, _, due_at = found[0]
@@ -143,9 +120,8 @@ class Observing:
 
     def ahead(self, job_id: int) -> int | None:
         empty_inbox(self._session)
-        found = (
-            self._session.server.query(_AHEAD, (MAX_AHEAD, MAX_AHEAD, job_id, job_id)) if 0 < job_id <= MAX_ID else []
-        )
+        where = (MAX_AHEAD, MAX_AHEAD, job_id, job_id)
+        found = self._session.server.query(SQL.ahead, where) if 0 < job_id <= MAX_ID else []
         return int(found[0][0]) if found else None
 
     def _held_at_gate(self, job_id: int, queue: str, lane: str, names: Any, now: Instant) -> Hold | None:
@@ -154,10 +130,10 @@ class Observing:
         stamper = self._session.specs.of(queue).stamper
         stamped = [gate for name in names if (gate := stamper.gate(name)) is not None]
         gates: list[Gate] = [*stamper.whole, *stamped]
-        head = self._session.server.query(_LANE_HEAD, (queue, lane, now)) if gates else []
+        head = self._session.server.query(SQL.lane_head, (queue, lane, now)) if gates else []
         if not head:
             return None
-        rows = self._session.server.query(_GATE_STATES, ([gate.name for gate in gates],))
+        rows = self._session.server.query(SQL.gate_states, ([gate.name for gate in gates],))
         states = {name: GateState(name, *rest) for name, *rest in rows}
         numbered = [(gate, states[gate.name]) for gate in gates]
         ((cost, *_),) = head
@@ -165,12 +141,12 @@ class Observing:
 
     def _held_in_line(self, job_id: int, line: str) -> Hold | None:
         query = self._session.server.query
-        found = query(_LINE_HEAD, (line,))
+        found = query(SQL.line_head, (line,))
         if not found:
             return None
         head, is_running = found[0]
         return line_hold(
-            line, head, is_running, job_id, lambda: query(_LINE_BEFORE, (line, head, job_id, MAX_AHEAD))[0][0]
+            line, head, is_running, job_id, lambda: query(SQL.line_before, (line, head, job_id, MAX_AHEAD))[0][0]
         )
 
     def wait(self, queues: Sequence[str], duration: Duration) -> bool:
@@ -186,7 +162,7 @@ class Observing:
         floors = [(None, None) if cursor is None else cursor.floors for cursor in cursors]
         leads, others = (array_literal(column) for column in zip(*floors, strict=True)) if floors else ("{}", "{}")
         arguments = (self._session.at, list(queues), leads, others, *self._claims.lease_cursor.floors())
-        *instants, maintain = self._session.server.query(_WORK_AT, arguments)[0]
+        *instants, maintain = self._session.server.query(SQL.work_at, arguments)[0]
         if maintain:
             return 0
         known = [at for at in instants if at is not None]
@@ -194,7 +170,7 @@ class Observing:
 
     def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
         def ended() -> list[int]:
-            running = {job_id for (job_id,) in self._session.server.query(_UNFINISHED, (list(ids),) * 3)}
+            running = {job_id for (job_id,) in self._session.server.query(SQL.unfinished, (list(ids),) * 3)}
             return [job_id for job_id in ids if job_id not in running]
 
         end = self._session.now() + duration
@@ -268,17 +244,17 @@ class _PageReader(NamedTuple):
 
     def _runs(self, single: bool) -> _Part:
         probes = _PROBES if self._filters else self.wanted
-        last = self._last(_RUNS_END, single, self.after, probes - 1)
+        last = self._last(SQL.runs_end, single, self.after, probes - 1)
         states = _OPEN.get(self.query.state) if self.query.state else None
         ids = (single, self.after, MAX_ID if last is None else last, _SPARE * probes)
         filters = (states, states, self.query.queue, self.query.queue)
-        return self._part(self._fetch(_PAGE_RUNS, (*ids, *filters, self.wanted, self.wanted)), last)
+        return self._part(self._fetch(SQL.page_runs, (*ids, *filters, self.wanted, self.wanted)), last)
 
     def _held(self, last: int | None) -> _Part:
         """Members overlap: one job of a run may be in a pack, and the next ones in another pack."""
         after, queue = self.after, self.query.queue
         arguments = (after, last, after, queue, queue, after, self.wanted - 1, MAX_ID)
-        jobs = [job for row in self._fetch(_PAGE_HELD, arguments) for job in jobs_of_run(RunRow._make(row))]
+        jobs = [job for row in self._fetch(SQL.page_held, arguments) for job in jobs_of_run(RunRow._make(row))]
         ids = sorted(job.id for job in jobs if job.id > after)
         return _Part(jobs, ids[self.wanted - 1] if len(ids) >= self.wanted else None)
 
@@ -292,9 +268,9 @@ class _PageReader(NamedTuple):
         query = self.query
         if (lookup := self._lookup()) is not None:
             found = [job_id for (job_id,) in self._fetch(*lookup)]
-            jobs = [EndedRow._make(row).job() for row in self._fetch(_ENDED, (found, self.now))] if found else []
+            jobs = [EndedRow._make(row).job() for row in self._fetch(SQL.ended, (found, self.now))] if found else []
             return _Part(jobs, found[-1] if len(found) >= self.wanted else None)
-        end, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_ENDED_END, _PAGE_ENDED)
+        end, page = (SQL.dead_end, SQL.page_dead) if query.state is State.DEAD else (SQL.ended_end, SQL.page_ended)
         probes = _PROBES if self._filters else self.wanted
         last = self._last(end, self.after, probes - 1)
         state = None if query.state is None else STATES.index(query.state)

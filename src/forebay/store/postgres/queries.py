@@ -1,15 +1,14 @@
-"""The statements of `*.sql` by name, read once.
+"""The statements of `*.sql` by name.
 
 `{run}`, `{running}` and `{ended}` are the columns from which jobs are decoded. `{open}`, `{held}`, `{finished}` are the
 counts of runs, packs and finished jobs in a queue, `{backlog}` the columns that combine them. `{taken}`: the key `k` is
 taken, if by the state of its job.
 """
 
-from functools import cache
 from typing import Final
 
 from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
-from forebay.store.sql_files import read_statements
+from forebay.store.sql_files import Statements
 
 _RUN: Final = (
     "r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, r.max_attempts, "
@@ -57,13 +56,4 @@ _PARTS: Final = {
     "taken": _TAKEN,
 }
 
-
-@cache
-def statements() -> dict[str, str]:
-    """Every statement by its name."""
-    names = ("jobs.sql", "queues.sql", "logs.sql")
-    return read_statements("forebay.store.postgres", names, _PARTS)
-
-
-def statement(name: str) -> str:
-    return statements()[name]
+SQL: Final = Statements("forebay.store.postgres", ("jobs.sql", "queues.sql", "logs.sql"), _PARTS)

@@ -109,23 +109,28 @@ UPDATE forebay.queue SET paused_until = %s WHERE name = %s;
 -- name: work_at
 -- When a claim or a reaper may next find something.
 SELECT * FROM forebay.work_at(
-    %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint
+    at => %s::bigint, queues => %s::text[], leads => %s::bigint[], floors => %s::bigint[], silent => %s::integer[],
+    silent_floors => %s::bigint[], fixed_floor => %s::bigint
 );
 
 -- name: gates
--- Gates in use, or with an operator's number: the slots that apply, those in use, and that number.
-SELECT n.name, coalesce(l.slots, g.slots), coalesce(g.used, 0), l.slots FROM (
-    (
-        SELECT g.name FROM forebay.gate AS g
-        WHERE g.name > %s AND g.name >= %s AND g.name < %s AND (g.used > 0 OR g.tat > %s) ORDER BY g.name LIMIT %s
-    )
-    UNION (
-        SELECT l.name FROM forebay.gate_limit AS l WHERE l.name > %s AND l.name >= %s AND l.name < %s
-        ORDER BY l.name LIMIT %s
-    )
-) AS n
+-- Gates in use, or with an operator's number: the slots that apply, those in use, that number, and the jobs parked there.
+WITH page AS MATERIALIZED (
+    SELECT n.name FROM (
+        (
+            SELECT g.name FROM forebay.gate AS g
+            WHERE g.name > %s AND g.name >= %s AND g.name < %s AND (g.used > 0 OR g.tat > %s) ORDER BY g.name LIMIT %s
+        )
+        UNION (
+            SELECT l.name FROM forebay.gate_limit AS l WHERE l.name > %s AND l.name >= %s AND l.name < %s
+            ORDER BY l.name LIMIT %s
+        )
+    ) AS n ORDER BY n.name LIMIT %s
+)
+SELECT n.name, coalesce(l.slots, g.slots), coalesce(g.used, 0), l.slots, coalesce(p.jobs, 0) FROM page AS n
 LEFT JOIN forebay.gate AS g ON g.name = n.name LEFT JOIN forebay.gate_limit AS l ON l.name = n.name
-ORDER BY n.name LIMIT %s;
+LEFT JOIN forebay.parked_at(%s, ARRAY(SELECT name FROM page), %s) AS p ON p.name = n.name
+ORDER BY n.name;
 
 -- name: gate_states
 -- Slots in use, theoretical arrival times of rates, and operators' numbers.

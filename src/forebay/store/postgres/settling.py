@@ -26,7 +26,6 @@ from forebay.store.postgres.claims import CLAIM_CALL, Claims
 from forebay.store.postgres.connect import Prepared, array_literal
 from forebay.store.postgres.intake import LockedDepths
 from forebay.store.postgres.maintenance import (
-    END_SINGLES,
     EXTRACT,
     dead_letter_rule,
     record_purged,
@@ -34,7 +33,7 @@ from forebay.store.postgres.maintenance import (
     store_settles,
     take_dead,
 )
-from forebay.store.postgres.queries import statement
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.runs import (
     RUNNING,
     MemberRef,
@@ -51,9 +50,12 @@ from forebay.store.protocol import CancelAnswer, Want
 from forebay.store.states import CANCELLED, STATES
 
 SETTLE_CALL: Final = (
-    "forebay.settle(%s::bigint, %s::integer[], %s::integer[], %s::text[], %s::integer[], %s::integer[], %s::bigint[], "
-    "%s::text[], %s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::integer[], %s::text[], "
-    "%s::json, %s::text)"
+    "forebay.settle("
+    "at => %s::bigint, exclusive_keys => %s::integer[], shared_keys => %s::integer[], names => %s::text[], "
+    "versions => %s::integer[], holder_ids => %s::integer[], packs => %s::bigint[], bits => %s::text[], "
+    "touched => %s::text[], renewed => %s::bigint[], memo_packs => %s::integer[], memo_firsts => %s::bigint[], "
+    "memo_sizes => %s::integer[], memo_deliveries => %s::integer[], memo_codes => %s::text[], outs => %s::json, "
+    "ranges => %s::text)"
 )
 SETTLE: Final = Prepared(f"SELECT {SETTLE_CALL}")
 _encode: Final = msgspec.json.Encoder().encode
@@ -78,15 +80,6 @@ _FIND: Final = (
     "SELECT f.id, f.single, f.last_id, r.queue FROM forebay.find(%s::bigint[]) AS f, LATERAL ("
     "SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0) AS r"
 )
-_FOUND: Final = statement("found")
-_LOCK_SINGLES: Final = statement("lock_singles")
-_DELETE: Final = statement("delete")
-_REQUEST_CANCEL: Final = statement("request_cancel")
-_HOLDERS_CHANGED: Final = statement("holders_changed")
-_DEAD: Final = statement("dead")
-_REDRIVE: Final = statement("redrive")
-_PURGE: Final = statement("purge")
-_PURGE_QUEUE: Final = statement("purge_queue")
 _SETTLE_AND_CLAIM: Final = Prepared(
     f"WITH settled AS MATERIALIZED (SELECT {SETTLE_CALL} AS applied) "
     "SELECT settled.applied, (NULL::forebay.claimed).* FROM settled "
@@ -94,7 +87,6 @@ _SETTLE_AND_CLAIM: Final = Prepared(
 )
 """The first row has the result of the settle, the others have what was claimed after it."""
 
-_LAST_SETTLES: Final = statement("last_settles")
 _MIN_BATCH: Final = 3
 _MAX_LOOKUPS: Final = 5
 """A job may move from row to row between its look-up and its settle."""
@@ -263,10 +255,11 @@ def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
     for job_id, single, last_id, _ in sorted(rows):
         if not single:
             unit.execute(EXTRACT, (last_id, job_id))
-    singles = {columns[0]: columns for columns in unit.fetch(_LOCK_SINGLES, (list(ids),))}
+    singles = {columns[0]: columns for columns in unit.fetch(SQL.lock_singles, (list(ids),))}
     # A statement that begins after those locks finds what was claimed until then.
     rest = [job_id for job_id in ids if job_id not in singles]
-    found = ((job_id, RunRow._make(columns)) for job_id, *columns in (unit.fetch(_FOUND, (rest,) * 2) if rest else ()))
+    rows = unit.fetch(SQL.found, (rest,) * 2) if rest else []
+    found = ((job_id, RunRow._make(columns)) for job_id, *columns in rows)
     running = {job_id: row for job_id, row in found if row.state == RUNNING}
     states = dict.fromkeys(singles, State.WAITING) | dict.fromkeys(running, State.RUNNING)
     plan = plan_cancel(ids, states)
@@ -287,8 +280,8 @@ def _request_cancel(unit: UnitOfWork, rows: Mapping[int, RunRow]) -> None:
                 unit.builder.held(Change.CANCEL_REQUESTED, job, 0)
     if positions:
         packs, each = map(list, zip(*sorted(positions), strict=True))
-        holders = {holder for (holder,) in unit.fetch(_REQUEST_CANCEL, (packs, each))}
-        unit.execute(_HOLDERS_CHANGED, (sorted(holders),))
+        holders = {holder for (holder,) in unit.fetch(SQL.request_cancel, (packs, each))}
+        unit.execute(SQL.holders_changed, (sorted(holders),))
         unit.topics.update(map(requests_to, holders))
 
 
@@ -299,16 +292,16 @@ def _cancel_unclaimed(unit: UnitOfWork, columns: Sequence[Any]) -> None:
     unit.builder.set_verb("cancel")
     unit.builder.unheld(Change.CANCELLED, job_id, queue, kind, kept_until)
     if keep:
-        unit.execute(END_SINGLES, ([job_id], [None], [None], [kept_until], unit.now, CANCELLED))
+        unit.execute(SQL.end_singles, ([job_id], [None], [None], [kept_until], unit.now, CANCELLED))
     else:
-        unit.execute(_DELETE, ([job_id],))
+        unit.execute(SQL.delete, ([job_id],))
         store_settles(unit, [(job_id, delivery, code)] if delivery else [])
     unit.has_room.add(queue)
     unit.touch(queue, lane, line)
 
 
 def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
-    found = unit.fetch(_DEAD, (list(ids), unit.now))
+    found = unit.fetch(SQL.dead, (list(ids), unit.now))
     dead = {job_id for job_id, *_ in found}
     arrivals: dict[str, int] = {}
     for *_, home in found:
@@ -318,7 +311,7 @@ def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
     check_capacity(depths, arrivals)
     depths.write()
     if dead:
-        unit.execute(_REDRIVE, (sorted(dead), unit.now))
+        unit.execute(SQL.redrive, (sorted(dead), unit.now))
         unit.builder.set_verb("redrive")
         for job_id, _, _, lane, line, kind, home in found:
             unit.builder.unheld(Change.REDRIVEN, job_id, home, kind, unit.now)
@@ -330,7 +323,7 @@ def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
 
 def _purge(unit: UnitOfWork, state: int, before: Instant, limit: int, queue: str | None) -> int:
     which = (state, before, unit.now, limit)
-    finished = unit.fetch(_PURGE, which) if queue is None else unit.fetch(_PURGE_QUEUE, (queue, *which))
+    finished = unit.fetch(SQL.purge, which) if queue is None else unit.fetch(SQL.purge_queue, (queue, *which))
     record_purged(unit, finished)
     if finished:
         unit.builder.set_verb("purge")
@@ -462,7 +455,7 @@ class Settling:
                 break
             if self._apply([[PackSettlement(0, lease, verdict, found[0].ref)]]):
                 return Settled.APPLIED
-        settles = self._session.server.query(_LAST_SETTLES, ([fence[0]],) * 4)
+        settles = self._session.server.query(SQL.last_settles, ([fence[0]],) * 4)
         last = max(((delivery, code) for _, delivery, code in settles), default=None)
         return Settled.APPLIED if last == (fence[1], VERDICT_CODES[type(verdict)]) else Settled.STALE
 

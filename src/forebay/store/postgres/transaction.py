@@ -25,8 +25,9 @@ from psycopg.rows import tuple_row
 from forebay.core.errors import Closed, Invalid, LeaseLost, StoreFailed
 from forebay.core.lease import Lease
 from forebay.core.outcome import Verdict
-from forebay.store.postgres.claims import RUNNING_JOBS, Claims
+from forebay.store.postgres.claims import Claims
 from forebay.store.postgres.connect import is_read_only
+from forebay.store.postgres.queries import SQL
 from forebay.store.postgres.runs import RunningRow
 from forebay.store.postgres.session import Session, UnitOfWork
 from forebay.store.postgres.settling import SETTLE, PackGroup, PackSettlement, Settling
@@ -150,7 +151,7 @@ class Transactions:
         """Settle the job in its current pack: it moves to another one when its pack is extended without it."""
         _check_open(executor.status)
         for _ in range(_MAX_LOOKUPS):
-            rows = executor.execute(RUNNING_JOBS, ([lease.job.id],)).fetchall()
+            rows = executor.execute(SQL.running_jobs, ([lease.job.id],)).fetchall()
             found = [job for row in rows if (job := RunningRow._make(row)).fence == lease.fence]
             if not found:
                 break

@@ -8,7 +8,7 @@ import msgspec
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job, Progress, State, with_progress
-from forebay.core.limits import MAX_AHEAD, MAX_BATCH
+from forebay.core.limits import MAX_AHEAD, MAX_BATCH, MAX_PARKED
 from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
 from forebay.store.redis.records import jobs_of, packed, sid, sids
 from forebay.store.redis.session import Session
@@ -54,8 +54,11 @@ class Observing:
         return None if place < 0 else min(place, MAX_AHEAD)
 
     def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
-        found = self._session.call("gates", after, limit, prefix)
-        return [GateUse(name.decode(), *numbers) for name, *numbers in found]
+        found = self._session.call("gates", after, limit, prefix, MAX_PARKED)
+        return [
+            GateUse(name.decode(), slots, used, given[0] if given else None, parked)
+            for name, slots, used, parked, *given in found
+        ]
 
     def queues(self, after: str, limit: int, prefix: str) -> list[str]:
         return [name.decode() for name, *_ in self._session.call("queues", after, limit, prefix)]

@@ -8,7 +8,6 @@ notice the commit as they notice that of another process.
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 from msgspec.structs import astuple
 
@@ -17,25 +16,20 @@ from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.store.sql_logs import SqlLogs
 from forebay.store.sqlite.intake import accept
-from forebay.store.sqlite.tables import SpecCache, statement
+from forebay.store.sqlite.tables import SQL, SpecCache
 from forebay.store.sqlite.unit_of_work import Head, UnitOfWork
-
-_HEAD: Final = statement("head")
-_PUT_HEAD: Final = statement("put_head")
-_LAST_AT: Final = statement("last_at")
-_PASS: Final = statement("pass_time")
 
 
 def enqueue_on(connection: sqlite3.Connection, drafts: Sequence[Draft], now: Instant) -> list[int]:
     """The ids of the jobs. `now`: of this machine; the store's time is never behind what it has written."""
     with _joined(connection):
-        found = connection.execute(_HEAD).fetchone()
+        found = connection.execute(SQL.head).fetchone()
         head = Head(*found)
         unit = UnitOfWork(connection, SpecCache(), head, max(now, head.last_at))
         receipts = accept(unit, drafts)
         unit.finish()
         if astuple(head) != found:
-            connection.execute(_PUT_HEAD, astuple(head))
+            connection.execute(SQL.put_head, astuple(head))
     return [receipt.id for receipt in receipts]
 
 
@@ -46,11 +40,11 @@ def commit_on(
     if _is_autocommit(connection):
         raise Invalid("connection", "no transaction is open on it", "begin one: the place and the effect go together")
     with _joined(connection):
-        (last_at,) = connection.execute(_LAST_AT).fetchone()
+        (last_at,) = connection.execute(SQL.last_at).fetchone()
         at = max(now, last_at)
-        logs = SqlLogs(connection.execute, statement, connection.executemany)
+        logs = SqlLogs(connection.execute, vars(SQL).__getitem__, connection.executemany)
         position = logs.commit(log, group, partition, offset, False, epoch, at)
-        connection.execute(_PASS, (at,))
+        connection.execute(SQL.pass_time, (at,))
     return position
 
 

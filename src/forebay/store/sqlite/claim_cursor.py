@@ -16,7 +16,7 @@ from forebay.core.limits import LANES_MET, MAX_INSTANT, MIN_INTEGER
 from forebay.engine.lanes import Class, GateState, Lane, Lanes, QueueLanes, Taken, opening, starts_at
 from forebay.engine.order import Key, More, Order
 from forebay.store.sqlite.gates import Gates, LaneTable
-from forebay.store.sqlite.tables import QueueCounters, lane_name, statement
+from forebay.store.sqlite.tables import SQL, QueueCounters, lane_name
 from forebay.store.states import READY
 
 _MIN_PAGE: Final = 16
@@ -26,23 +26,6 @@ _AHEAD: Final = 2
 
 _MANY: Final = 1 << 40
 """How many lanes a class has, as far as the rules need it: not all of them are loaded."""
-
-_NEXT: Final = statement("next_of_lane")
-_JOBS_OF_LANES: Final = statement("jobs_of_lanes")
-_LANES_OF_CLASSES: Final = statement("lanes_of_classes")
-_OPEN_LANES: Final = statement("open_lanes")
-_PARKED_LANES: Final = statement("parked_lanes")
-_PARKED_OF_CLASS: Final = statement("parked_of_class")
-_WITH_PARKED: Final = statement("gates_with_parked")
-_WOKEN: Final = statement("woken")
-_SLEEP: Final = statement("sleep_again")
-_WAKE: Final = statement("wake")
-_CLASS: Final = statement("class")
-_BY_TURN: Final = statement("classes_by_turn")
-_OF_TURN: Final = statement("classes_of_turn")
-_CLASSES: Final = statement("classes_of_lanes")
-_PUT_LANE: Final = statement("put_lane")
-_PUT_CLASS: Final = statement("put_class")
 
 
 PageKey: TypeAlias = tuple[int | str, ...]
@@ -88,7 +71,7 @@ class LaneJobs:
     def _load(self) -> bool:
         if self._last is None:
             return False
-        found = self._connection.execute(_NEXT, (self._queue, self.lane, *self._last, self._page)).fetchall()
+        found = self._connection.execute(SQL.next_of_lane, (self._queue, self.lane, *self._last, self._page)).fetchall()
         self._take_in([ReadyHead(rank, job_id, cost, self.lane) for rank, job_id, cost in found])
         return bool(found)
 
@@ -191,7 +174,7 @@ class LaneCursor:
                 row = LaneRow(rank, job_id, turn, None if lane.at is None else lane.at.name)
                 if row != self._rows[name]:
                     lanes.append((queue.name, name, *row))
-        self._connection.executemany(_PUT_LANE, lanes)
+        self._connection.executemany(SQL.put_lane, lanes)
         table.drop(queue.name, empty)
         if self._shares:
             self._write_classes()
@@ -205,7 +188,7 @@ class LaneCursor:
                 is_open = of.open.first() is not None
                 if (of.turn, is_open) != (turn, was_open):
                     rows.append((self._queue.name, name, of.turn, is_open))
-        self._connection.executemany(_PUT_CLASS, rows)
+        self._connection.executemany(SQL.put_class, rows)
         if self._queue.turn != self._queue_lanes.turn:
             self._queue.turn, self._queue.changed = self._queue_lanes.turn, True
 
@@ -218,7 +201,7 @@ class LaneCursor:
             first = None if gate is None or parked is None else parked.first()
             is_open = gate is not None and first is not None and state.is_open(gate, first.cost, now)
             if is_open != (name in self._woken):
-                self._connection.execute(_WAKE if is_open else _SLEEP, (queue, name))
+                self._connection.execute(SQL.wake if is_open else SQL.sleep_again, (queue, name))
             if gate is not None and gate.step and first is not None and not is_open:
                 at, known = opening(gate, state, first.cost), self._rules.table.wake_at[name]
                 if is_shared(name) and known is not None:
@@ -232,12 +215,13 @@ class LaneCursor:
         self._rules.configure(queue_lanes, stamper.whole, stamper.weight if self._shares else None, stamper.gates)
         queue_lanes.clear(self._more_classes if self._shares else None)
         queue_lanes.turn = queue.turn
-        classes = [] if self._shares else [cls for (cls,) in self._connection.execute(_CLASSES, (queue.name,))]
+        found = () if self._shares else self._connection.execute(SQL.classes_of_lanes, (queue.name,))
+        classes = [cls for (cls,) in found]
         if queue.counts[READY] > queue.laned and "" not in classes:
             classes.append("")
         for cls in classes:
             queue_lanes.order.put(self._class(cls))
-        woken = [name for (name,) in self._connection.execute(_WOKEN, (queue.name, LANES_MET))]
+        woken = [name for (name,) in self._connection.execute(SQL.woken, (queue.name, LANES_MET))]
         gates = stamper.gates(woken)
         self._load_gates(gates)
         self._woken = set(woken)
@@ -249,7 +233,7 @@ class LaneCursor:
     def _load_class(self, cls: str) -> None:
         """A claim of one class reads all of its lanes, parked or not."""
         of = self._class(cls)
-        found = self._connection.execute(_PARKED_OF_CLASS, (self._queue.name, cls, LANES_MET)).fetchall()
+        found = self._connection.execute(SQL.parked_of_class, (self._queue.name, cls, LANES_MET)).fetchall()
         self._load_gates(gate for lane, *_ in found for gate in self._queue.known.gates(lane))
         for lane, rank, job_id, turn, at in found:
             self._add_parked(lane, of, LaneRow(rank, job_id, turn, at))
@@ -259,7 +243,7 @@ class LaneCursor:
         if of is not None:
             return of
         turn, is_open = self._queue.turn if self._shares else 0, False
-        if self._shares and (found := self._connection.execute(_CLASS, (self._queue.name, name)).fetchone()):
+        if self._shares and (found := self._connection.execute(SQL.class_row, (self._queue.name, name)).fetchone()):
             turn, is_open = found
             self._classes[name] = (turn, bool(is_open))
         return self._new_class(name, turn)
@@ -268,7 +252,7 @@ class LaneCursor:
         more: More | None = None
         of: _Class = Class(name, turn, lambda: None if more is None else more())
         add = partial(self._add_open, of)
-        more = self._pager(_OPEN_LANES, (self._queue.name, name), (MIN_INTEGER, 0), add, first)
+        more = self._pager(SQL.open_lanes, (self._queue.name, name), (MIN_INTEGER, 0), add, first)
         of.lanes = _MANY
         self._queue_lanes.classes[name] = of
         if not name and self._queue.counts[READY] > self._queue.laned:
@@ -280,7 +264,7 @@ class LaneCursor:
         execute, queue, wanted = self._connection.execute, self._queue.name, self._size - len(self._queue_lanes.classes)
         size = wanted if wanted >= _MIN_PAGE else self._size
         if self._tied is None:
-            found = execute(_BY_TURN, (queue, self._turn, size)).fetchall()
+            found = execute(SQL.classes_by_turn, (queue, self._turn, size)).fetchall()
             whole = found if len(found) < size else [each for each in found if each[0] < found[-1][0]]
             self._add_classes(whole)
             if len(found) < size:
@@ -289,7 +273,7 @@ class LaneCursor:
             if whole:
                 return (self._turn,)
             self._tied = (MIN_INTEGER, -1)
-        found = execute(_OF_TURN, (queue, self._turn, *self._tied, size)).fetchall()
+        found = execute(SQL.classes_of_turn, (queue, self._turn, *self._tied, size)).fetchall()
         self._add_classes([each[:2] for each in found])
         if len(found) == size:
             self._tied = found[-1][2:]
@@ -302,7 +286,7 @@ class LaneCursor:
         self._share_page(len(found))
         names = [name for _, name in found if name not in self._queue_lanes.classes]
         first: dict[str, list[Any]] = {name: [] for name in names}
-        for cls, *lane in self._connection.execute(_LANES_OF_CLASSES, (json.dumps(names), self._queue.name, _AHEAD)):
+        for cls, *lane in self._connection.execute(SQL.lanes_of_classes, (json.dumps(names), self._queue.name, _AHEAD)):
             first[cls].append(lane)
         self._load_jobs([lane[-1] for lanes in first.values() for lane in lanes])
         for turn, name in found:
@@ -336,7 +320,7 @@ class LaneCursor:
             return
         first: dict[str, list[ReadyHead]] = {lane: [] for lane in lanes}
         wanted = (json.dumps(lanes), self._queue.name, self._page)
-        for lane, rank, job_id, cost in self._connection.execute(_JOBS_OF_LANES, wanted):
+        for lane, rank, job_id, cost in self._connection.execute(SQL.jobs_of_lanes, wanted):
             first[lane].append(ReadyHead(rank, job_id, cost, lane))
         for lane, jobs in first.items():
             self._jobs[lane] = LaneJobs(self._connection, self._queue.name, lane, self._page, sorted(jobs))
@@ -363,10 +347,11 @@ class LaneCursor:
             return
         self._met.update(names)
         self._rules.table.load(names)
-        for (name,) in self._connection.execute(_WITH_PARKED, (json.dumps(names), self._queue.name)).fetchall():
+        where = (json.dumps(names), self._queue.name)
+        for (name,) in self._connection.execute(SQL.gates_with_parked, where).fetchall():
             state = self._rules.table.state(name)
             start = (MIN_INTEGER, MIN_INTEGER, 0)
-            more = self._pager(_PARKED_LANES, (name, self._queue.name), start, partial(self._add_parked_at, state))
+            more = self._pager(SQL.parked_lanes, (name, self._queue.name), start, partial(self._add_parked_at, state))
             state.parked[self._queue.name] = Order(Lane.place, more)
 
     def _park_at_rates(self, taken: Taken[ReadyHead]) -> None:
@@ -426,6 +411,6 @@ def workable_at(connection: sqlite3.Connection, gates: Gates, queue: QueueCounte
     whole = queue.known.stamper.whole
     if not whole:
         return now
-    found = connection.execute(_NEXT, (queue.name, "", MIN_INTEGER, 0, 1)).fetchone()
+    found = connection.execute(SQL.next_of_lane, (queue.name, "", MIN_INTEGER, 0, 1)).fetchone()
     _, _, cost = found or (None, None, 1)
     return starts_at([(gate, gates.state(gate.name)) for gate in whole], cost, now)

@@ -32,32 +32,18 @@ from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.intake import Tables, accept
 from forebay.store.sqlite.session import Session, verb
 from forebay.store.sqlite.tables import (
+    SQL,
     JobRow,
     KnownSpec,
     QueueCounters,
     id_list,
     lane_name,
     rows_of,
-    statement,
     text_of,
 )
 from forebay.store.sqlite.unit_of_work import UnitOfWork, maintain, remove_finished
 from forebay.store.states import CANCELLED, DEAD, READY, STATES, WAITING
 
-_SPECS: Final = statement("specs")
-_ADD_PARTITION: Final = statement("add_partition")
-_SCHEDULES: Final = statement("schedules")
-_SCHEDULE: Final = statement("schedule")
-_PUT_SCHEDULE: Final = statement("put_schedule")
-_DROP_SCHEDULE: Final = statement("drop_schedule")
-_TICK: Final = statement("tick")
-_RUNNING_LANES: Final = statement("running_lanes")
-_MARK_ALL_SHEDS: Final = statement("mark_all_sheds")
-_LANES_UNTIL: Final = statement("lanes_until")
-_UNEXPIRED: Final = statement("unexpired_of_lane")
-_MOVE_TO_LANE: Final = statement("move_to_lane")
-_REPORT: Final = statement("report")
-_DROP_REPORTS: Final = statement("drop_reports")
 _ANNOUNCE: Final = (
     "INSERT INTO worker (owner, since, seen_at, until, body) VALUES (?1, ?2, ?2, ?3, ?4) "
     "ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, until = excluded.until, body = excluded.body"
@@ -67,13 +53,6 @@ _WITHDRAW: Final = "DELETE FROM worker WHERE owner = ? RETURNING until"
 _WORKERS: Final = "SELECT body, since, seen_at FROM worker WHERE owner > ? AND until > ? ORDER BY owner LIMIT ?"
 _REPORTED: Final = "SELECT EXISTS (SELECT 1 FROM progress)"
 
-_MOVE: Final = statement("move")
-_KEEP: Final = statement("keep")
-_REQUEST_CANCEL: Final = statement("request_cancel")
-_REDRIVE: Final = statement("redrive")
-_DEAD_OF: Final = statement("dead_of")
-_FINISHED: Final = statement("finished")
-_FINISHED_IN: Final = statement("finished_in")
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
 _decode_presence: Final = msgspec.json.Decoder(Presence).decode
 
@@ -89,9 +68,9 @@ class Control:
         queue = unit.queue(spec.name)
         known = queue.spec if queue.known.text is not None else None
         for number in new_partitions(known, spec, lambda: any(queue.counts), lambda: _specs(unit)):
-            unit.connection.execute(_ADD_PARTITION, (spec.name, number))
+            unit.connection.execute(SQL.add_partition, (spec.name, number))
         if Stamper(spec).sheds and not queue.known.stamper.sheds and any(queue.counts):
-            unit.connection.execute(_MARK_ALL_SHEDS, (spec.name,))
+            unit.connection.execute(SQL.mark_all_sheds, (spec.name,))
         text = spec.to_json().decode()
         if text != queue.known.text:
             unit.builder.set_verb("put_spec", name=spec.name)
@@ -124,7 +103,7 @@ class Control:
         if lines:
             unit.expose(lines)
         if requested:
-            unit.topics.update(owner for (owner,) in unit.connection.execute(_REQUEST_CANCEL, (id_list(requested),)))
+            unit.topics.update(owner for (owner,) in unit.connection.execute(SQL.request_cancel, (id_list(requested),)))
         if ended or requested:
             _record_cancelled(unit, found, ended, requested)
         return plan.answers
@@ -135,7 +114,7 @@ class Control:
         dead = {job_id: found[job_id] for job_id in ids if job_id in found and found[job_id].state == DEAD}
         check_capacity(Tables(unit), Counter(row.home for row in dead.values()))
         for row in dead.values():
-            unit.connection.execute(_REDRIVE, (row.id, unit.now))
+            unit.connection.execute(SQL.redrive, (row.id, unit.now))
             unit.queues.moved(row.queue, "", DEAD, None)
             unit.queues.moved(row.home, row.lane, None, WAITING)
             unit.builder.unheld(Change.REDRIVEN, row.id, row.home, row.kind, unit.now)
@@ -148,9 +127,9 @@ class Control:
     @verb
     def purge(self, unit: UnitOfWork, state: State, before: Instant, limit: int, queue: str | None) -> int:
         if queue is None:
-            found = unit.connection.execute(_FINISHED, (STATES.index(state), before, limit))
+            found = unit.connection.execute(SQL.finished, (STATES.index(state), before, limit))
         else:
-            found = unit.connection.execute(_FINISHED_IN, (STATES.index(state), before, limit, queue))
+            found = unit.connection.execute(SQL.finished_in, (STATES.index(state), before, limit, queue))
         finished = rows_of(found)
         if finished:
             remove_finished(unit, finished)
@@ -159,7 +138,7 @@ class Control:
 
     @verb
     def purge_dead(self, unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
-        dead = {row.id: row for row in rows_of(unit.connection.execute(_DEAD_OF, (id_list(ids),)))}
+        dead = {row.id: row for row in rows_of(unit.connection.execute(SQL.dead_of, (id_list(ids),)))}
         if dead:
             remove_finished(unit, list(dead.values()))
             unit.builder.set_verb("purge")
@@ -167,34 +146,34 @@ class Control:
 
     @verb
     def put_schedule(self, unit: UnitOfWork, schedule: Schedule) -> None:
-        body, last_at = unit.connection.execute(_SCHEDULE, (schedule.name,)).fetchone() or (None, None)
+        body, last_at = unit.connection.execute(SQL.schedule, (schedule.name,)).fetchone() or (None, None)
         known = None if body is None else _decode_schedule(body)
         text = text_of(replace(edited(known, schedule, last_at), last_at=None))
-        unit.connection.execute(_PUT_SCHEDULE, (schedule.name, text))
+        unit.connection.execute(SQL.put_schedule, (schedule.name, text))
         if text != body:
             unit.builder.set_verb("put_schedule", name=schedule.name)
 
     @verb
     def drop_schedule(self, unit: UnitOfWork, name: str) -> bool:
-        dropped = unit.connection.execute(_DROP_SCHEDULE, (name,)).rowcount > 0
+        dropped = unit.connection.execute(SQL.drop_schedule, (name,)).rowcount > 0
         if dropped:
             unit.builder.set_verb("drop_schedule", name=name)
         return dropped
 
     def schedules(self) -> list[Schedule]:
         with self.session.read() as (reader, _):
-            return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in reader.execute(_SCHEDULES)]
+            return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in reader.execute(SQL.schedules)]
 
     @verb
     def fire(self, unit: UnitOfWork, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-        body, last_at = unit.connection.execute(_SCHEDULE, (name,)).fetchone() or (None, None)
+        body, last_at = unit.connection.execute(SQL.schedule, (name,)).fetchone() or (None, None)
         if body is None:
             return False
         schedule = _decode_schedule(body)
         if not is_due(schedule, tick, last_at):
             return False
         receipts = [] if draft is None else accept(unit, copies(unit.queue(draft.queue).spec, draft))
-        unit.connection.execute(_TICK, (name, text_of(fired(schedule, next_at, receipts)), tick))
+        unit.connection.execute(SQL.tick, (name, text_of(fired(schedule, next_at, receipts)), tick))
         unit.builder.set_verb("fire", name=name, tick=tick)
         return True
 
@@ -211,13 +190,14 @@ class Control:
     def release(self, unit: UnitOfWork, name: str, count: int) -> int:
         maintain(unit)
         unit.write_lanes()
-        lanes = [((rank, job_id), lane) for rank, job_id, *lane in unit.connection.execute(_LANES_UNTIL, (name,))]
+        lanes = [((rank, job_id), lane) for rank, job_id, *lane in unit.connection.execute(SQL.lanes_until, (name,))]
         # No walk is open any more when jobs begin to move: with thousands of them every write takes long.
-        passed = list(islice(merged(lanes, lambda lane: unit.connection.execute(_UNEXPIRED, (*lane, unit.now))), count))
+        walks = merged(lanes, lambda lane: unit.connection.execute(SQL.unexpired_of_lane, (*lane, unit.now)))
+        passed = list(islice(walks, count))
         for rank, job_id, queue, lane in passed:
             cls, gates = lane_name(lane)
             free = lane_key(cls, tuple(gate for gate in gates if gate != name))
-            unit.connection.execute(_MOVE_TO_LANE, (job_id, free))
+            unit.connection.execute(SQL.move_to_lane, (job_id, free))
             unit.queues.moved(queue, lane, READY, None)
             unit.queues.moved(queue, free, None, READY)
             unit.lanes.left(queue, lane)
@@ -231,7 +211,7 @@ class Control:
         """Whether each of these fences is the current one of its job."""
         run = unit.connection.execute
         return {
-            fence: bool(run(_REPORT, (*fence, progress.portion, progress.note, unit.now)).fetchall())
+            fence: bool(run(SQL.report, (*fence, progress.portion, progress.note, unit.now)).fetchall())
             for fence, progress in newest.items()
         }
 
@@ -240,7 +220,7 @@ class Control:
         with self.session.read() as (reader, _):
             (reported,) = reader.execute(_REPORTED).fetchone()
         if reported:
-            self.session.write(lambda unit: unit.connection.execute(_DROP_REPORTS))
+            self.session.write(lambda unit: unit.connection.execute(SQL.drop_reports))
 
     @verb
     def announce(self, unit: UnitOfWork, presence: Presence, duration: Duration) -> None:
@@ -259,7 +239,7 @@ class Control:
 
 def _count_again(unit: UnitOfWork, queue: QueueCounters, before: KnownSpec) -> None:
     """What running jobs use of gates, by the terms that the spec has now."""
-    for lane, cost in unit.connection.execute(_RUNNING_LANES, (queue.name,)).fetchall():
+    for lane, cost in unit.connection.execute(SQL.running_lanes, (queue.name,)).fetchall():
         for name in before.caps(lane):
             unit.gates.give_back(name, cost)
         for name in queue.known.caps(lane):
@@ -268,11 +248,11 @@ def _count_again(unit: UnitOfWork, queue: QueueCounters, before: KnownSpec) -> N
 
 
 def _specs(unit: UnitOfWork) -> list[QueueSpec]:
-    return [QueueSpec.from_json(text) for (text,) in unit.connection.execute(_SPECS)]
+    return [QueueSpec.from_json(text) for (text,) in unit.connection.execute(SQL.specs)]
 
 
 def _found(unit: UnitOfWork, ids: Sequence[int]) -> Mapping[int, JobRow]:
-    return {row.id: row for row in rows_of(unit.connection.execute(_MOVE, (id_list(ids),)))}
+    return {row.id: row for row in rows_of(unit.connection.execute(SQL.move, (id_list(ids),)))}
 
 
 def _record_cancelled(
@@ -290,7 +270,7 @@ def _discard(unit: UnitOfWork, row: JobRow) -> Instant:
     """A job without a holder will not run; returns until when it is readable."""
     kept_until = unit.queue(row.queue).known.stamper.kept_until(unit.now)
     if kept_until:
-        unit.connection.execute(_KEEP, (row.id, CANCELLED, unit.now, kept_until, None, *row.mark))
+        unit.connection.execute(SQL.keep, (row.id, CANCELLED, unit.now, kept_until, None, *row.mark))
     else:
         unit.remove([row.id], [(row.id, *row.mark)] if row.settled_delivery else [])
     unit.queues.moved(row.queue, row.lane, row.state, CANCELLED if kept_until else None)

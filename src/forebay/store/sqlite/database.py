@@ -22,7 +22,7 @@ from urllib.parse import quote
 from forebay.core.clock import Clock
 from forebay.core.errors import Closed, Invalid, StoreFailed, Unsupported
 from forebay.core.instant import Instant
-from forebay.store.sqlite.tables import statement
+from forebay.store.sqlite.tables import SQL
 
 PATIENCE_SECONDS: Final = 30.0
 _MIN_PAUSE: Final = 0.0002
@@ -33,7 +33,6 @@ _PAGES_BEFORE_CHECKPOINT: Final = 4_000
 _WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 _READERS_KEPT: Final = 8
 _MAX_CLOSE: Final = 1.0
-_LAST_AT: Final = statement("last_at")
 
 _REASONS: Final = {
     sqlite3.SQLITE_FULL: "the disk is full",
@@ -237,7 +236,7 @@ def _check_library() -> None:
 def _begin(connection: sqlite3.Connection) -> Instant:
     if not connection.in_transaction:
         connection.execute("BEGIN")
-    last_at: Instant = connection.execute(_LAST_AT).fetchone()[0]
+    last_at: Instant = connection.execute(SQL.last_at).fetchone()[0]
     return last_at
 
 

@@ -10,18 +10,14 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from forebay.core.gate import Gate, is_condition
 from forebay.core.instant import Instant
 from forebay.core.limits import MAX_INSTANT, MIN_INTEGER
-from forebay.engine.lanes import GateState, closed_of, opening
-from forebay.store.sqlite.tables import LaneName, QueueCounters, QueueTable, lane_name, statement
+from forebay.engine.lanes import GateState, closed_of, opening, soonest
+from forebay.store.sqlite.tables import SQL, LaneName, QueueCounters, QueueTable, lane_name
 from forebay.store.states import READY
-
-_STATES: Final = statement("gate_states")
-_PUT: Final = statement("put_gate")
-_DROP: Final = statement("drop_gate")
 
 
 class GateRow(NamedTuple):
@@ -51,7 +47,8 @@ class Gates:
         missing = [name for name in dict.fromkeys(names) if name not in self._states]
         if not missing:
             return
-        rows = {row.name: row for row in map(GateRow._make, self._connection.execute(_STATES, (json.dumps(missing),)))}
+        found = self._connection.execute(SQL.gate_states, (json.dumps(missing),))
+        rows = {row.name: row for row in map(GateRow._make, found)}
         for name in missing:
             row = rows.get(name)
             if row is not None:
@@ -90,34 +87,9 @@ class Gates:
                 gone.append((name,))
                 del self._rows[name]
         if gone:
-            self._connection.executemany(_DROP, gone)
+            self._connection.executemany(SQL.drop_gate, gone)
         if put:
-            self._connection.executemany(_PUT, put)
-
-
-_ADD: Final = statement("add_lane")
-_LANES: Final = statement("lanes_named")
-_PUT_LANE: Final = statement("put_lane")
-_DROP_LANE: Final = statement("drop_lane")
-_LEAD: Final = statement("lead_lane")
-_FIRST: Final = statement("first_of_lanes")
-_HEAD_COST: Final = statement("head_cost")
-_ADD_UNTIL: Final = statement("add_lane_until")
-_DROP_UNTIL: Final = statement("drop_lane_until")
-_OPEN_CLASS: Final = statement("open_class")
-_REOPEN_CLASS: Final = statement("reopen_class")
-_CLOSE_CLASS: Final = statement("close_class")
-_CLASS: Final = statement("class")
-_QUEUES_PARKED: Final = statement("queues_parked_at")
-_PARKED: Final = statement("parked_lanes")
-_IN_DEMAND: Final = statement("gates_in_demand")
-_WAKE: Final = statement("wake")
-_OPENED_RATES: Final = statement("opened_rates")
-_OPEN_ALL: Final = statement("open_all_lanes")
-_SLEEP_UNUSED: Final = statement("sleep_unused")
-_SLEEP_ALL: Final = statement("sleep_all")
-_DROP_CLASSES: Final = statement("drop_classes")
-_CLASSES: Final = statement("classes_of_lanes")
+            self._connection.executemany(SQL.put_gate, put)
 
 
 class LaneTable:
@@ -156,7 +128,7 @@ class LaneTable:
         if self._gates.freed:
             freed = {name: units for name, units in self._gates.freed.items() if units > 0}
             self._gates.count_freed()
-            waited = {name for (name,) in self._connection.execute(_IN_DEMAND, (json.dumps(list(freed)),))}
+            waited = {name for (name,) in self._connection.execute(SQL.gates_in_demand, (json.dumps(list(freed)),))}
             for name, units in freed.items():
                 if name in waited:
                     self._wake_lanes(name, units)
@@ -169,7 +141,7 @@ class LaneTable:
 
     def _wake_lanes(self, gate: str, units: int) -> None:
         state, openings = self._gates.state(gate), []
-        for (queue,) in self._connection.execute(_QUEUES_PARKED, (gate,)).fetchall():
+        for (queue,) in self._connection.execute(SQL.queues_parked_at, (gate,)).fetchall():
             numbers = self._queues.queue(queue).known.stamper.gate(gate)
             if numbers is not None and numbers.step:
                 openings.append(self._opening(queue, numbers, state))
@@ -177,16 +149,16 @@ class LaneTable:
             else:
                 has_room = numbers is None or state.is_open(numbers, 1, self._now)
             if has_room:
-                self._connection.execute(_WAKE, (queue, gate))
+                self._connection.execute(SQL.wake, (queue, gate))
                 self._notify(queue, units)
         if openings:
-            self._gates.wake_at[gate] = min((at for at in openings if self._now < at < MAX_INSTANT), default=None)
+            self._gates.wake_at[gate] = soonest(openings, self._now)
 
     def _opening(self, queue: str, gate: Gate, state: GateState) -> Instant:
         """When a rate opens for the first of the lanes of a queue that are parked there."""
         start = (MIN_INTEGER, MIN_INTEGER, 0)
-        *_, lane, _ = self._connection.execute(_PARKED, (gate.name, queue, *start, 1)).fetchone()
-        found = self._connection.execute(_HEAD_COST, (queue, lane, self._now)).fetchone()
+        *_, lane, _ = self._connection.execute(SQL.parked_lanes, (gate.name, queue, *start, 1)).fetchone()
+        found = self._connection.execute(SQL.head_cost, (queue, lane, self._now)).fetchone()
         return opening(gate, state, 1 if found is None else found[0])
 
     def _wake_queues(self, gate: str, units: int) -> None:
@@ -196,7 +168,7 @@ class LaneTable:
 
     def open_rates(self, limit: int) -> None:
         """Rates whose time has come are woken."""
-        for (name,) in self._connection.execute(_OPENED_RATES, (self._now, limit)).fetchall():
+        for (name,) in self._connection.execute(SQL.opened_rates, (self._now, limit)).fetchall():
             self._gates.state(name)
             self._gates.wake_at[name] = None
             self.wake(name, 1)
@@ -204,35 +176,36 @@ class LaneTable:
     def open_all(self, queue: QueueCounters) -> None:
         """The queue has other gates or shares now: its turns begin again, and the next claim finds what is closed."""
         self.write()
-        self._connection.execute(_OPEN_ALL, (queue.name,))
-        self._connection.execute(_SLEEP_ALL, (queue.name,))
-        self._connection.execute(_DROP_CLASSES, (queue.name,))
+        self._connection.execute(SQL.open_all_lanes, (queue.name,))
+        self._connection.execute(SQL.sleep_all, (queue.name,))
+        self._connection.execute(SQL.drop_classes, (queue.name,))
         queue.turn, queue.changed = 0, True
         if queue.spec.share is not None:
-            for (cls,) in self._connection.execute(_CLASSES, (queue.name,)).fetchall():
-                self._connection.execute(_OPEN_CLASS, (queue.name, cls, 0))
+            for (cls,) in self._connection.execute(SQL.classes_of_lanes, (queue.name,)).fetchall():
+                self._connection.execute(SQL.open_class, (queue.name, cls, 0))
         if queue.counts[READY]:
             self._notify(queue.name, queue.counts[READY])
 
     def drop(self, queue: str, lanes: Sequence[str]) -> None:
         """Lanes without ready jobs are dropped."""
-        self._connection.executemany(_DROP_LANE, [(queue, lane) for lane in lanes])
+        self._connection.executemany(SQL.drop_lane, [(queue, lane) for lane in lanes])
         gates = [(gate, queue, lane) for lane in lanes for gate in lane_name(lane).gates if is_condition(gate)]
         if gates:
-            self._connection.executemany(_DROP_UNTIL, gates)
+            self._connection.executemany(SQL.drop_lane_until, gates)
 
     def _add(self, queue: QueueCounters, heads: dict[str, tuple[int, int]]) -> None:
         """Jobs became ready in these lanes; of each, the first of them."""
         named = {lane: lane_name(lane) for lane in heads}
         rows = [(queue.name, lane, named[lane].cls, *head) for lane, head in heads.items() if lane]
-        self._connection.executemany(_ADD, rows)
+        self._connection.executemany(SQL.add_lane, rows)
         gated = [lane for lane, name in named.items() if name.gates]
         if gated:
-            for lane, rank, job_id, at in self._connection.execute(_LANES, (queue.name, json.dumps(gated))).fetchall():
+            where = (queue.name, json.dumps(gated))
+            for lane, rank, job_id, at in self._connection.execute(SQL.lanes_named, where).fetchall():
                 if (rank, job_id) == heads[lane]:
                     self._add_gated(queue, lane, named[lane], heads[lane], at)
         if queue.spec.share is not None:
-            for text, has_gates in ((_OPEN_CLASS, False), (_REOPEN_CLASS, True)):
+            for text, has_gates in ((SQL.open_class, False), (SQL.reopen_class, True)):
                 classes = {name.cls: None for name in named.values() if bool(name.gates) is has_gates}
                 self._connection.executemany(text, [(queue.name, cls, queue.turn) for cls in classes])
 
@@ -245,7 +218,7 @@ class LaneTable:
             return
         for gate in name.gates:
             if is_condition(gate):
-                self._connection.execute(_ADD_UNTIL, (gate, queue.name, lane))
+                self._connection.execute(SQL.add_lane_until, (gate, queue.name, lane))
         if any(gate.step for gate in queue.known.gates(lane)):
             self._park_if_closed(queue, lane, name.cls, head)
 
@@ -253,30 +226,30 @@ class LaneTable:
         """Park a new lane with a rate where it is held: so that its opening is known before any claim reaches it."""
         gates = queue.known.gates(lane)
         self._gates.load(gate.name for gate in gates)
-        found = self._connection.execute(_HEAD_COST, (queue.name, lane, self._now)).fetchone()
+        found = self._connection.execute(SQL.head_cost, (queue.name, lane, self._now)).fetchone()
         cost = 1 if found is None else found[0]
         closed = closed_of([(gate, self._gates.state(gate.name)) for gate in gates], cost, self._now)
         if closed is None:
             return
         gate, state = closed
         at = opening(gate, state, cost)
-        turn, _ = self._connection.execute(_CLASS, (queue.name, cls)).fetchone() or (0, 0)
-        self._connection.execute(_PUT_LANE, (queue.name, lane, *head, turn, gate.name))
+        turn, _ = self._connection.execute(SQL.class_row, (queue.name, cls)).fetchone() or (0, 0)
+        self._connection.execute(SQL.put_lane, (queue.name, lane, *head, turn, gate.name))
         if at < MAX_INSTANT:
             self._gates.wake_at[gate.name] = min(at, self._gates.wake_at[gate.name] or at)
 
     def _update_heads(self, lanes: list[tuple[str, str]]) -> None:
         """Lanes that lost jobs have other heads, or are empty: gates may have free slots for these, or for others."""
         named = [{"queue": queue, "lane": lane} for queue, lane in lanes if lane]
-        rows = self._connection.execute(_FIRST, (json.dumps(named),)).fetchall()
+        rows = self._connection.execute(SQL.first_of_lanes, (json.dumps(named),)).fetchall()
         for queue, lane, rank, job_id in rows:
             if job_id is None:
                 self.drop(queue, [lane])
                 for gate in lane_name(lane).gates:
-                    self._connection.execute(_SLEEP_UNUSED, (queue, gate))
+                    self._connection.execute(SQL.sleep_unused, (queue, gate))
                     self.wake(gate, 1)
             else:
-                updated = self._connection.execute(_LEAD, (queue, lane, rank, job_id))
+                updated = self._connection.execute(SQL.lead_lane, (queue, lane, rank, job_id))
                 for (parked_at,) in updated.fetchall():
                     if parked_at is not None:
                         self.wake(parked_at, 1)
@@ -288,10 +261,10 @@ class LaneTable:
             if queue.spec.share is None:
                 continue
             if not cls and queue.counts[READY] > queue.laned:
-                self._connection.execute(_OPEN_CLASS, (name, cls, queue.turn))
+                self._connection.execute(SQL.open_class, (name, cls, queue.turn))
             else:
-                self._connection.execute(_REOPEN_CLASS, (name, cls, queue.turn))
-                self._connection.execute(_CLOSE_CLASS, (name, cls))
+                self._connection.execute(SQL.reopen_class, (name, cls, queue.turn))
+                self._connection.execute(SQL.close_class, (name, cls))
 
     def _notify(self, queue: str, units: int) -> None:
         self._queues.with_work[queue] = self._queues.with_work.get(queue, 0) + units

@@ -29,22 +29,11 @@ from forebay.engine.intake import (
 )
 from forebay.store.protocol import Checkpoint, Receipt, Tally
 from forebay.store.sqlite.session import Session, verb
-from forebay.store.sqlite.tables import JobRow, id_list, rows_of, statement, text_of
+from forebay.store.sqlite.tables import SQL, JobRow, id_list, rows_of, text_of
 from forebay.store.sqlite.unit_of_work import UnitOfWork, dead_letter, remove_finished, sweep_keys
 from forebay.store.states import READY, STATES, WAITING
 
-_INSERT: Final = statement("insert")
-_INSERT_PLAIN: Final = statement("insert_plain")
-_KEY: Final = statement("key")
-_STORE_KEY: Final = statement("store_key")
-_ONE: Final = statement("one")
-_TAKEN_LINES: Final = statement("taken_lines")
-_FRESH: Final = statement("fresh")
-_MERGE: Final = statement("merge")
-_DEPTH: Final = statement("depth")
-_RESTING: Final = {"oldest": statement("oldest"), "lowest": statement("lowest")}
-_MARK: Final = statement("mark_sheds")
-_DEAD: Final = statement("dead_of")
+_RESTING: Final = {"oldest": SQL.oldest, "lowest": SQL.lowest}
 _MAX_SWEEP_SOURCES: Final = 2
 _SOURCE: Final = "SELECT batch, taken, digest FROM source WHERE source = ?"
 _MOVE_SOURCE: Final = "INSERT OR REPLACE INTO source (source, batch, taken, digest, at) VALUES (?, ?, ?, ?, ?)"
@@ -84,7 +73,7 @@ class Intake:
 
     @verb
     def replace_dead(self, unit: UnitOfWork, drafts: dict[int, Draft]) -> dict[int, Receipt]:
-        dead = rows_of(unit.connection.execute(_DEAD, (id_list(drafts),)))
+        dead = rows_of(unit.connection.execute(SQL.dead_of, (id_list(drafts),)))
         remove_finished(unit, dead)
         ids = [job_id for job_id in drafts if job_id in {row.id for row in dead}]
         receipts = dict(zip(ids, accept(unit, [drafts[job_id] for job_id in ids]), strict=True))
@@ -104,7 +93,7 @@ def accept(unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
     for merge in plan.merged:
         _merge(unit, merge)
     if plan.keys:
-        unit.connection.executemany(_STORE_KEY, [(*name, *fact) for name, fact in plan.keys.items()])
+        unit.connection.executemany(SQL.store_key, [(*name, *fact) for name, fact in plan.keys.items()])
     if plan.is_new:
         unit.builder.set_verb("enqueue")
         unit.builder.accepted(plan.entries)
@@ -139,7 +128,7 @@ class Tables:
 
     def taken_key(self, queue: str, key: str) -> KeyFact | None:
         """A new key is counted here; one that is not swept yet already is."""
-        found = self._unit.connection.execute(_KEY, (queue, key)).fetchone()
+        found = self._unit.connection.execute(SQL.key, (queue, key)).fetchone()
         counters = self._unit.queue(queue)
         if found is None:
             counters.keys += 1
@@ -149,7 +138,7 @@ class Tables:
         return fact if key_is_taken(counters.known.stamper, fact, self._state, self.now) else None
 
     def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
-        found = self._unit.connection.execute(_FRESH, (queue, subject, self.now)).fetchone()
+        found = self._unit.connection.execute(SQL.fresh, (queue, subject, self.now)).fetchone()
         return None if found is None else MergeTarget(*found)
 
     def depth(self, queue: str) -> int:
@@ -161,14 +150,14 @@ class Tables:
         return [(row.rank, row.id) for row in rows]
 
     def _state(self, job_id: int) -> State | None:
-        found = self._unit.connection.execute(_ONE, (job_id,)).fetchone()
+        found = self._unit.connection.execute(SQL.one, (job_id,)).fetchone()
         return None if found is None else STATES[JobRow(*found).state]
 
 
 def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:
     """New jobs: their rows, their numbers, their lanes."""
     lines = list({entry.line: None for entry in plan.entries if entry.line is not None})
-    taken = [line for (line,) in unit.connection.execute(_TAKEN_LINES, (json.dumps(lines),))] if lines else []
+    taken = [line for (line,) in unit.connection.execute(SQL.taken_lines, (json.dumps(lines),))] if lines else []
     plain, rows, counts = [], [], dict[tuple[str, str, int], int]()
     for job in new_jobs(plan.entries, unit.now, taken):
         queue, state = job.entry.queue, READY if job.ready else WAITING
@@ -180,16 +169,17 @@ def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:
         counts[name] = counts.get(name, 0) + 1
         if job.lane and job.ready:
             unit.lanes.arrived(queue, job.lane, job.rank, job.entry.id)
-    unit.connection.executemany(_INSERT_PLAIN, plain)
+    unit.connection.executemany(SQL.insert_plain, plain)
     if rows:
-        unit.connection.executemany(_INSERT, rows)
+        unit.connection.executemany(SQL.insert, rows)
     for (queue, lane, state), count in counts.items():
         unit.queues.moved(queue, lane, None, state, count)
         if state == READY and not lane and unit.queue(queue).spec.share is not None:
             unit.lanes.arrived(queue, "", 0, 0)
     shedding = [queue for queue in plan.arrivals if unit.queue(queue).known.stamper.sheds is not None]
     if shedding:
-        unit.connection.execute(_MARK, (id_list(entry.id for entry in plan.entries if entry.queue in shedding),))
+        ids = id_list(entry.id for entry in plan.entries if entry.queue in shedding)
+        unit.connection.execute(SQL.mark_sheds, (ids,))
 
 
 def _plain_row(job: NewJob, state: int, now: Instant) -> tuple[Any, ...]:
@@ -209,14 +199,14 @@ def _merge(unit: UnitOfWork, merge: MergedDraft) -> None:
     meta = None if newer.meta is None else text_of(newer.meta)
     urgency = (newer.priority, newer.rank_base, newer.deadline, newer.expires_at, newer.due_at, merge.rank)
     work = (merge.target.id, draft.kind, draft.body, meta, *urgency)
-    for queue, lane, state in unit.connection.execute(_MERGE, work).fetchall():
+    for queue, lane, state in unit.connection.execute(SQL.merge, work).fetchall():
         if state == READY:
             unit.lanes.left(queue, lane)
 
 
 def _room_at(full: QueueFull, reader: sqlite3.Connection) -> Instant:
     """At once if there is room by now."""
-    found = reader.execute(_DEPTH, (full.queue,)).fetchone()
+    found = reader.execute(SQL.depth, (full.queue,)).fetchone()
     depth = 0 if found is None else found[0]
     return 0 if depth + full.requested <= full.limit else MAX_INSTANT
 

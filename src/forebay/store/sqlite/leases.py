@@ -33,7 +33,7 @@ from forebay.engine.settle import (
 from forebay.store.protocol import Promotion, Want
 from forebay.store.sqlite.claim_cursor import LaneCursor, LoadedLanes, workable_at
 from forebay.store.sqlite.session import Session, verb
-from forebay.store.sqlite.tables import JobRow, QueueCounters, failed, id_list, job_of, lease_of, rows_of, statement
+from forebay.store.sqlite.tables import SQL, JobRow, QueueCounters, failed, id_list, job_of, lease_of, rows_of
 from forebay.store.sqlite.unit_of_work import (
     UnitOfWork,
     count_dead,
@@ -44,23 +44,8 @@ from forebay.store.sqlite.unit_of_work import (
 )
 from forebay.store.states import READY, RUNNING, STATES
 
-_CLAIM: Final = statement("claim")
-_CLAIM_THESE: Final = statement("claim_these")
-_NEXT_DUE: Final = statement("next_due")
-_NEXT_OPENING: Final = statement("next_opening")
-_OVERDUE: Final = statement("overdue")
-_FENCES: Final = statement("fences")
-_EXTEND: Final = statement("extend")
-_JOBS_BY_ID: Final = statement("jobs_by_id")
-_PACED: Final = statement("paced")
-_NEXT_OF_LANE: Final = statement("next_of_lane")
 _rank_and_id: Final = itemgetter(Job.__struct_fields__.index("progress"), 0)
 Columns = tuple[Any, ...]
-_ACK: Final = statement("ack")
-_HELD: Final = statement("held")
-_REMOVED: Final = statement("removed")
-_KEEP: Final = statement("keep")
-_WAIT_AGAIN: Final = statement("wait_again")
 
 
 class _Acked(NamedTuple):
@@ -92,8 +77,8 @@ class Leases:
         sweep_idle(unit, limit)
         unit.trim_ledger(limit)
         unit.write_lanes()
-        instants = [unit.connection.execute(each).fetchone() for each in (_NEXT_DUE, _NEXT_OPENING)]
-        opens = [_opens_at(unit, name) for (name,) in unit.connection.execute(_PACED, (limit,)).fetchall()]
+        instants = [unit.connection.execute(each).fetchone() for each in (SQL.next_due, SQL.next_opening)]
+        opens = [_opens_at(unit, name) for (name,) in unit.connection.execute(SQL.paced, (limit,)).fetchall()]
         due = [found[0] for found in instants if found is not None and found[0] is not None]
         return Promotion(unit.exposed, min([*due, *(at for at in opens if unit.now < at < MAX_INSTANT)], default=None))
 
@@ -105,13 +90,13 @@ class Leases:
     def extend(self, unit: UnitOfWork, leases: Sequence[Lease], lease_for: Duration) -> list[Lease]:
         until = unit.now + lease_for
         deliveries = {lease.job.id: lease.job.delivery for lease in leases}
-        fences = dict(unit.connection.execute(_FENCES, (id_list(deliveries),)).fetchall())
+        fences = dict(unit.connection.execute(SQL.fences, (id_list(deliveries),)).fetchall())
         held = {lease.job.id: None for lease in leases if fences.get(lease.job.id) == lease.job.delivery}
         if not held:
             return []
         ids = id_list(held)
-        unit.connection.execute(_EXTEND, (ids, until))
-        found = {columns[0]: lease_of(columns) for columns in unit.connection.execute(_JOBS_BY_ID, (ids,))}
+        unit.connection.execute(SQL.extend, (ids, until))
+        found = {columns[0]: lease_of(columns) for columns in unit.connection.execute(SQL.jobs_by_id, (ids,))}
         survivors = [found[job_id] for job_id in held]
         unit.builder.set_verb("extend")
         unit.builder.leased(Change.EXTENDED, [lease.job for lease in survivors], until)
@@ -119,7 +104,7 @@ class Leases:
 
     def overdue(self, limit: int) -> list[Lease]:
         with self.session.read() as (reader, now):
-            return [lease_of(columns) for columns in reader.execute(_OVERDUE, (now, limit))]
+            return [lease_of(columns) for columns in reader.execute(SQL.overdue, (now, limit))]
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         if not settlements:
@@ -181,7 +166,7 @@ class _Claim:
         jobs = cursor.take(want.count, want.cls).jobs
         if not jobs:
             return []
-        found = self._unit.connection.execute(_CLAIM_THESE, (*self._lease, id_list(job.id for job in jobs)))
+        found = self._unit.connection.execute(SQL.claim_these, (*self._lease, id_list(job.id for job in jobs)))
         rows = {columns[0]: columns for columns in found}
         for lane, count in Counter(job.lane for job in jobs).items():
             self._unit.queues.moved(queue.name, lane, READY, RUNNING, count)
@@ -198,7 +183,7 @@ class _Claim:
         if not count:
             return []
         execute = self._unit.connection.execute
-        rows: list[Columns] = execute(_CLAIM, (*self._lease, queue.name, "", count)).fetchall()
+        rows: list[Columns] = execute(SQL.claim, (*self._lease, queue.name, "", count)).fetchall()
         if rows:
             rows.sort(key=_rank_and_id)
             self._unit.queues.moved(queue.name, "", READY, RUNNING, len(rows))
@@ -209,7 +194,7 @@ class _Claim:
         unit = self._unit
         unit.gates.load(gate.name for gate in whole)
         states = [(gate, unit.gates.state(gate.name)) for gate in whole]
-        found = unit.connection.execute(_NEXT_OF_LANE, (queue.name, "", MIN_INTEGER, 0, count)).fetchall()
+        found = unit.connection.execute(SQL.next_of_lane, (queue.name, "", MIN_INTEGER, 0, count)).fetchall()
         costs = (cost for _, _, cost, *_ in found)
         return sum(1 for _ in takewhile(lambda cost: start(states, queue.name, cost, unit.now), costs))
 
@@ -236,7 +221,7 @@ def _acknowledge(unit: UnitOfWork, settlements: Sequence[Settlement]) -> set[Fen
         stamper = unit.queue(queue).known.stamper
         if stamper.kept_until(unit.now):
             continue
-        rows = sorted(map(_Acked._make, unit.connection.execute(_ACK, (id_list(ids), delivery, queue))))
+        rows = sorted(map(_Acked._make, unit.connection.execute(SQL.ack, (id_list(ids), delivery, queue))))
         if rows:
             gone = [row.id for row in rows]
             unit.store_settles([(job_id, delivery, VERDICT_CODES[Ack]) for job_id in gone])
@@ -263,10 +248,10 @@ def _release_slots(unit: UnitOfWork, queue: str, rows: Sequence[_Acked], *, gate
 
 def _settle_each(unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Settled]:
     ids = {lease.job.id for lease, _ in settlements}
-    rows = {row.id: row for row in rows_of(unit.connection.execute(_HELD, (id_list(ids),)))}
+    rows = {row.id: row for row in rows_of(unit.connection.execute(SQL.held, (id_list(ids),)))}
     marks: dict[int, Mark] = {}
     if missing := ids - rows.keys():
-        for job_id, delivery, code in unit.connection.execute(_REMOVED, (id_list(missing),)):
+        for job_id, delivery, code in unit.connection.execute(SQL.removed, (id_list(missing),)):
             marks[job_id] = max(marks.get(job_id, (0, "")), (delivery, code))
     plan = plan_settle(settlements, rows, marks)
     if plan.endings:
@@ -288,14 +273,14 @@ def _end(unit: UnitOfWork, row: JobRow, verdict: Verdict, mark: Mark) -> State |
     match state:
         case State.WAITING:
             again = (rank_after(row, keep_rank, until, unit.now), attempts_after(change, row.attempt))
-            unit.connection.execute(_WAIT_AGAIN, (row.id, until, *again, errors, *mark))
+            unit.connection.execute(SQL.wait_again, (row.id, until, *again, errors, *mark))
         case State.DEAD:
             letter_queue = write_dead(unit, row.id, row.queue, errors, mark)
         case None:
             unit.remove([row.id], [(row.id, *mark)])
         case _:
             result = verdict.result if isinstance(verdict, Ack) else None
-            unit.connection.execute(_KEEP, (row.id, STATES.index(state), unit.now, until, result, *mark))
+            unit.connection.execute(SQL.keep, (row.id, STATES.index(state), unit.now, until, result, *mark))
     if state is not State.WAITING:
         unit.topics.add(row.id)
     if state is State.DEAD:

@@ -3,13 +3,10 @@
 import json
 import sqlite3
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from forebay.store.sqlite.tables import statement
+from forebay.store.sqlite.tables import SQL
 from forebay.store.states import DONE, RUNNING
-
-_HEADS: Final = statement("heads")
-_EXPOSED: Final = statement("exposed")
 
 
 class LineRow(NamedTuple):
@@ -33,12 +30,12 @@ class LineRow(NamedTuple):
 
 def line_heads(connection: sqlite3.Connection, lines: Iterable[str]) -> list[LineRow]:
     """The heads of those of these lines that have jobs."""
-    return [LineRow._make(found) for found in connection.execute(_HEADS, (json.dumps(list(lines)),))]
+    return [LineRow._make(found) for found in connection.execute(SQL.heads, (json.dumps(list(lines)),))]
 
 
 def exposed_in_line(connection: sqlite3.Connection, head: LineRow, vacant: bool) -> LineRow | None:
     """The exposed job of the line with this head; `vacant`: it is the head, or there is none."""
     if not (head.behind or head.has_ended):
         return head
-    found = None if vacant else connection.execute(_EXPOSED, (head.line,)).fetchone()
+    found = None if vacant else connection.execute(SQL.exposed, (head.line,)).fetchone()
     return None if found is None else LineRow._make(found)

@@ -15,11 +15,9 @@ from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
 from forebay.core.limits import MAX_BATCH
 from forebay.store.sql_logs import SqlLogs, SqlLogVerbs
 from forebay.store.sqlite.session import Session, verb
-from forebay.store.sqlite.tables import statement
+from forebay.store.sqlite.tables import SQL
 from forebay.store.sqlite.unit_of_work import Head, UnitOfWork
 
-_HEAD: Final = statement("head")
-_RECORDS: Final = statement("records")
 _MAX_OFFSET: Final = 2**63 - 2
 
 T = TypeVar("T")
@@ -36,7 +34,7 @@ class Ledger:
             first = _head(reader).ledger_first
             if after + 1 < first:
                 raise OffsetGone("ledger", 0, after + 1, first)
-            rows = reader.execute(_RECORDS, (min(after, _MAX_OFFSET), limit)).fetchall()
+            rows = reader.execute(SQL.records, (min(after, _MAX_OFFSET), limit)).fetchall()
         return [LedgerEntry(entry, decode_record(record)) for entry, record in rows]
 
     def ledger_extent(self) -> tuple[int, int]:
@@ -86,8 +84,8 @@ class Logs(SqlLogVerbs):
 
 
 def _logs(connection: sqlite3.Connection) -> SqlLogs:
-    return SqlLogs(connection.execute, statement, connection.executemany)
+    return SqlLogs(connection.execute, vars(SQL).__getitem__, connection.executemany)
 
 
 def _head(reader: sqlite3.Connection) -> Head:
-    return Head(*reader.execute(_HEAD).fetchone())
+    return Head(*reader.execute(SQL.head).fetchone())

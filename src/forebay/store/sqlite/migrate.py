@@ -15,7 +15,7 @@ from typing import Final
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.store.sql_files import Migration as File
-from forebay.store.sql_files import read_migrations
+from forebay.store.sql_files import check_applied, read_migrations
 from forebay.store.sqlite.database import Database
 
 APPLICATION_ID: Final = 0x46424159
@@ -86,23 +86,10 @@ def _migrate(database: Database, connection: sqlite3.Connection, now: Instant, s
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(_TABLE)
     applied = dict(connection.execute("SELECT number, checksum FROM migration ORDER BY number"))
-    known = migrations()
-    newest = max(applied, default=0)
-    if newest > len(known):
-        raise Invalid(
-            "store URL",
-            f"{database.path!r} has schema {newest}, this program knows {len(known)}",
-            "upgrade forebay before you open it",
-        )
-    for migration in known:
+    check_applied(repr(database.path), applied, migrations())
+    for migration in migrations():
         if migration.number not in applied:
             for text in migration.statements():
                 connection.execute(text)
             row = (migration.number, migration.name, migration.checksum, now)
             connection.execute(_APPLIED, row)
-        elif applied[migration.number] != migration.checksum:
-            raise Invalid(
-                "store URL",
-                f"schema {migration.number} of {database.path!r} is not the one in {migration.name}",
-                "a migration that was applied is never edited: install the version that made the file",
-            )

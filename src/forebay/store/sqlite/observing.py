@@ -10,7 +10,7 @@ from typing import Final
 from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, Progress, State, with_progress
 from forebay.core.lease import Fence
-from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED, MAX_ID, MAX_INSTANT
+from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED, MAX_ID, MAX_INSTANT, MAX_PARKED
 from forebay.core.policy import While
 from forebay.core.spec import QueueSpec
 from forebay.engine.control import PAGE_PROBES
@@ -24,47 +24,17 @@ from forebay.store.sqlite.lines import line_heads
 from forebay.store.sqlite.search import lookup_for
 from forebay.store.sqlite.session import Session
 from forebay.store.sqlite.tables import (
+    SQL,
     JobRow,
     KnownSpec,
     QueueCounters,
     QueueTable,
     id_list,
     job_of,
-    statement,
     text_of,
 )
 from forebay.store.states import READY, STATES, WAITING
 
-_JOBS_BY_ID: Final = statement("jobs_by_id")
-_PAGE: Final = statement("page")
-_PAGE_END: Final = statement("page_end")
-_PAGE_HELD: Final = statement("page_held")
-_DEAD_END: Final = statement("dead_end")
-_PAGE_DEAD: Final = statement("page_dead")
-_ANY_AFTER: Final = statement("any_after")
-_QUEUES: Final = statement("queues")
-_QUEUE_NAMES: Final = statement("queue_names")
-_TOTALS: Final = statement("totals")
-_DEEPEST: Final = statement("deepest")
-_SPECS: Final = statement("specs")
-_EXPIRED_KEYS: Final = statement("expired_keys")
-_FREE_KEYS: Final = statement("free_keys")
-_OLDEST_PLAIN: Final = statement("oldest_plain")
-_OLDEST_NOT_BY_AGE: Final = statement("oldest_not_by_age")
-_BLOCKED_LINES: Final = statement("blocked_lines")
-_NEXT_DUE: Final = statement("next_due")
-_NEXT_OPENING: Final = statement("next_opening")
-_HELD_JOBS: Final = statement("held_jobs")
-_NEXT_LEASE: Final = statement("next_lease")
-_GROWN: Final = statement("grown")
-_ONE: Final = statement("one")
-_GATES: Final = statement("gates")
-_HEAD_COST: Final = statement("head_cost")
-_BETWEEN: Final = statement("between")
-_READY_BEFORE: Final = statement("ready_before")
-_REPORTS: Final = statement("reports")
-_UNFINISHED: Final = statement("unfinished")
-_CANCEL_REQUESTED: Final = statement("cancel_requested")
 _LOOK_FOR_REQUESTS: Final[Duration] = 100_000
 """How often a worker that runs jobs checks whether other processes changed the file."""
 
@@ -78,65 +48,68 @@ class Observing:
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         with self._session.read() as (reader, _):
             jobs: dict[int, Job | None] = {
-                columns[0]: job_of(columns) for columns in reader.execute(_JOBS_BY_ID, (id_list(ids),))
+                columns[0]: job_of(columns) for columns in reader.execute(SQL.jobs_by_id, (id_list(ids),))
             }
             running = [job.id for job in jobs.values() if job is not None and job.state is State.RUNNING]
-            for job_id, delivery, *rest in reader.execute(_REPORTS, (id_list(running),)) if running else ():
+            for job_id, delivery, *rest in reader.execute(SQL.reports, (id_list(running),)) if running else ():
                 jobs[job_id] = with_progress(jobs[job_id], delivery, Progress(*rest))
         return [jobs.get(job_id) for job_id in ids]
 
     def browse(self, query: Query, after: int, limit: int) -> Page:
         after = max(0, min(after, MAX_INSTANT))
-        state = None if query.state is None else STATES.index(query.state)
-        wanted = (query.queue, state, query.kind, query.tenant, query.subject, query.suspect)
+        wanted = {
+            "after": after,
+            "limit": limit,
+            "state": None if query.state is None else STATES.index(query.state),
+            **{name: getattr(query, name) for name in ("queue", "kind", "tenant", "subject", "suspect")},
+        }
         with self._session.read() as (reader, _):
             if (lookup := lookup_for(reader, query)) is not None:
                 ids = lookup.ids(reader, after, limit)
-                found = sorted(map(job_of, reader.execute(_JOBS_BY_ID, (id_list(ids),))), key=lambda job: job.id)
+                found = sorted(map(job_of, reader.execute(SQL.jobs_by_id, (id_list(ids),))), key=lambda job: job.id)
                 return Page([job for job in found if query.admits(job)], ids[-1] if len(ids) == limit else None)
             if query.state is State.RUNNING:
-                held = (after, query.queue, query.kind, query.tenant, query.subject, query.suspect, limit)
-                jobs = [job_of(columns) for columns in reader.execute(_PAGE_HELD, held)]
+                jobs = [job_of(columns) for columns in reader.execute(SQL.page_held, wanted)]
                 return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
-            until, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_PAGE_END, _PAGE)
+            until, page = (SQL.dead_end, SQL.page_dead) if query.state is State.DEAD else (SQL.page_end, SQL.page)
             end = reader.execute(until, (after, PAGE_PROBES - 1)).fetchone()
             last = MAX_INSTANT if end is None else end[0]
-            jobs = [job_of(columns) for columns in reader.execute(page, (after, last, *wanted, limit))]
+            jobs = [job_of(columns) for columns in reader.execute(page, {**wanted, "last": last})]
             if len(jobs) == limit:
                 last = jobs[-1].id
             elif end is None:
                 return Page(jobs, None)
-            (more,) = reader.execute(_ANY_AFTER, (last,)).fetchone()
+            (more,) = reader.execute(SQL.any_after, (last,)).fetchone()
         return Page(jobs, last if more else None)
 
     def backlog(self, queues: Sequence[str] | None) -> list[Backlog]:
         with self._session.read() as (reader, now):
-            names = [name for (name,) in reader.execute(_QUEUES)] if queues is None else queues
+            names = [name for (name,) in reader.execute(SQL.queues)] if queues is None else queues
             table = QueueTable(reader, self._session.specs)
             return [_backlog(reader, table.queue(name), now) for name in names]
 
     def queues(self, after: str, limit: int, prefix: str) -> list[str]:
         with self._session.read() as (reader, _):
-            return [name for (name,) in reader.execute(_QUEUE_NAMES, (after, prefix, prefix + LAST, limit))]
+            return [name for (name,) in reader.execute(SQL.queue_names, (after, prefix, prefix + LAST, limit))]
 
     def totals(self, limit: int) -> Totals:
         with self._session.read() as (reader, now):
-            counts = reader.execute(_TOTALS).fetchone()
-            names = [name for (name,) in reader.execute(_DEEPEST, (limit,))]
+            counts = reader.execute(SQL.totals).fetchone()
+            names = [name for (name,) in reader.execute(SQL.deepest, (limit,))]
             table = QueueTable(reader, self._session.specs)
             return Totals([_backlog(reader, table.queue(name), now) for name in names], *counts)
 
     def specs(self) -> list[QueueSpec]:
         with self._session.read() as (reader, _):
-            return [QueueSpec.from_json(text) for (text,) in reader.execute(_SPECS)]
+            return [QueueSpec.from_json(text) for (text,) in reader.execute(SQL.specs)]
 
     def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
         with self._session.read() as (reader, now):
             table = QueueTable(reader, self._session.specs)
-            found = reader.execute(_GATES, (after, prefix, prefix + LAST, limit, now)).fetchall()
+            found = reader.execute(SQL.gates, (after, prefix, prefix + LAST, limit, now, MAX_PARKED)).fetchall()
             return [
-                GateUse(name, _spec_slots(table, queue, name) if given is None else given, used, given)
-                for name, queue, used, given in found
+                GateUse(name, _spec_slots(table, queue, name) if given is None else given, used, given, parked)
+                for name, queue, used, given, parked in found
             ]
 
     def hold(self, job_id: int) -> Hold | None:
@@ -168,14 +141,14 @@ class Observing:
 
     def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
         def ended(reader: sqlite3.Connection) -> list[int]:
-            running = {job_id for (job_id,) in reader.execute(_UNFINISHED, (id_list(ids),))}
+            running = {job_id for (job_id,) in reader.execute(SQL.unfinished, (id_list(ids),))}
             return [job_id for job_id in ids if job_id not in running]
 
         return self._session.waiters.until_found(ids, self._session.now() + duration, ended)
 
     def wait_cancel_requests(self, owner: str, duration: Duration, known: Collection[Fence]) -> list[Fence]:
         def requested(reader: sqlite3.Connection) -> list[Fence]:
-            return [fence for fence in reader.execute(_CANCEL_REQUESTED, (owner,)) if fence not in known]
+            return [fence for fence in reader.execute(SQL.cancel_requested, (owner,)) if fence not in known]
 
         end = self._session.now() + duration
         return self._session.waiters.until_found([owner], end, requested, _LOOK_FOR_REQUESTS)
@@ -189,7 +162,7 @@ class Growth:
         self._first: float | None = None
 
     def seen(self, reader: sqlite3.Connection) -> bool:
-        (total,) = reader.execute(_GROWN, (self._names,)).fetchone()
+        (total,) = reader.execute(SQL.grown, (self._names,)).fetchone()
         self._first = total if self._first is None else self._first
         return bool(total > self._first)
 
@@ -197,7 +170,7 @@ class Growth:
 def _work_at(table: QueueTable, reader: sqlite3.Connection, queues: Sequence[str], now: Instant) -> Instant:
     """When a claim or a reaping may next find something, as far as is known."""
     gates = Gates(reader, now)
-    found = [reader.execute(each).fetchone() for each in (_NEXT_DUE, _NEXT_LEASE, _NEXT_OPENING)]
+    found = [reader.execute(each).fetchone() for each in (SQL.next_due, SQL.next_lease, SQL.next_opening)]
     instants = [MAX_INSTANT, *(at for (at,) in filter(None, found) if at is not None)]
     for name in queues:
         queue = table.queue(name)
@@ -212,11 +185,11 @@ def _backlog(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> 
     waiting, ready, running, done, dead, cancelled = queue.counts
     oldest = now
     if ready:
-        odd = reader.execute(_OLDEST_NOT_BY_AGE, (name,)).fetchone()[0]
+        odd = reader.execute(SQL.oldest_not_by_age, (name,)).fetchone()[0]
         oldest = now if odd is None else min(now, odd)
-        plain = reader.execute(_OLDEST_PLAIN, (name, oldest)).fetchone()
+        plain = reader.execute(SQL.oldest_plain, (name, oldest)).fetchone()
         oldest = oldest if plain is None else plain[0]
-    (blocked,) = reader.execute(_BLOCKED_LINES, (name, MAX_BLOCKED)).fetchone()
+    (blocked,) = reader.execute(SQL.blocked_lines, (name, MAX_BLOCKED)).fetchone()
     paused_until = queue.paused_until
     return Backlog(
         name,
@@ -240,32 +213,32 @@ def _held(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int
     gates.load(gate.name for gate in whole)
     if closed_of([(gate, gates.state(gate.name)) for gate in whole], 1, now) is not None:
         return int(queue.counts[READY])
-    held: int = reader.execute(_HELD_JOBS, (queue.name, MAX_AHEAD, now)).fetchone()[0]
+    held: int = reader.execute(SQL.held_jobs, (queue.name, MAX_AHEAD, now)).fetchone()[0]
     return held
 
 
 def _free_keys(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int:
     """Keys that are still stored and no longer taken."""
     unique = queue.spec.unique or While()
-    expired: int = reader.execute(_EXPIRED_KEYS, (now, queue.name)).fetchone()[0]
-    free: int = reader.execute(_FREE_KEYS, (MAX_INSTANT, queue.name, unique.mask)).fetchone()[0]
+    expired: int = reader.execute(SQL.expired_keys, (now, queue.name)).fetchone()[0]
+    free: int = reader.execute(SQL.free_keys, (MAX_INSTANT, queue.name, unique.mask)).fetchone()[0]
     return expired + free
 
 
 def _row(reader: sqlite3.Connection, job_id: int) -> JobRow | None:
-    found = reader.execute(_ONE, (job_id,)).fetchone() if 0 < job_id <= MAX_ID else None
+    found = reader.execute(SQL.one, (job_id,)).fetchone() if 0 < job_id <= MAX_ID else None
     return None if found is None else JobRow(*found)
 
 
 def _before(reader: sqlite3.Connection, row: JobRow) -> int:
-    return len(reader.execute(_READY_BEFORE, (row.queue, row.lane, row.rank, row.id, MAX_AHEAD)).fetchall())
+    return len(reader.execute(SQL.ready_before, (row.queue, row.lane, row.rank, row.id, MAX_AHEAD)).fetchall())
 
 
 def _gate_hold(reader: sqlite3.Connection, now: Instant, row: JobRow, known: KnownSpec) -> Hold | None:
     gates = (*known.stamper.whole, *known.gates(row.lane))
     states = Gates(reader, now)
     states.load(gate.name for gate in gates)
-    found = reader.execute(_HEAD_COST, (row.queue, row.lane, now)).fetchone()
+    found = reader.execute(SQL.head_cost, (row.queue, row.lane, now)).fetchone()
     cost = row.cost if found is None else found[0]
     numbered = [(gate, states.state(gate.name)) for gate in gates]
     return gate_hold(numbered, cost, now, lambda: _before(reader, row))
@@ -276,7 +249,7 @@ def _line_hold(reader: sqlite3.Connection, row: JobRow) -> Hold | None:
     (head,) = line_heads(reader, [row.line])
     between = (row.line, head.id, row.id, MAX_AHEAD)
     return line_hold(
-        row.line, head.id, head.is_running, row.id, lambda: len(reader.execute(_BETWEEN, between).fetchall())
+        row.line, head.id, head.is_running, row.id, lambda: len(reader.execute(SQL.between, between).fetchall())
     )
 
 

@@ -95,8 +95,17 @@ SELECT count(*) FROM key INDEXED BY key_until WHERE until = ?1 AND queue = ?2
     AND NOT EXISTS (SELECT 1 FROM job WHERE id = key.job_id AND (?3 >> state) & 1);
 
 -- name: gates
--- Gates that are in use or have an operator's number.
-SELECT name, queue, used, given FROM gate
+-- Gates that are in use or have an operator's number, and how many ready jobs are parked there, up to a limit.
+SELECT name, queue, used, given, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM lane AS l INDEXED BY lane_parked CROSS JOIN job AS j INDEXED BY job_ready
+            ON j.state = 1 AND j.queue = l.queue AND j.lane = l.lane
+        WHERE l.at = gate.name AND (gate.wake_at IS NULL OR gate.wake_at > ?5)
+            AND NOT EXISTS (SELECT 1 FROM woken AS w WHERE w.queue = l.queue AND w.gate = l.at)
+        LIMIT ?6
+    ) AS held
+)
+FROM gate
 WHERE name >= max(?1, ?2) AND name < ?3 AND name <> ?1 AND (used > 0 OR tat > ?5 OR given IS NOT NULL)
 ORDER BY name LIMIT ?4;
 
@@ -277,7 +286,7 @@ UPDATE class SET open = 0 WHERE queue = ?1 AND cls = ?2 AND NOT EXISTS (
     SELECT 1 FROM lane INDEXED BY lane_open WHERE at IS NULL AND queue = ?1 AND cls = ?2
 );
 
--- name: class
+-- name: class_row
 -- The turn of a class.
 SELECT turn, open FROM class WHERE queue = ?1 AND cls = ?2;
 

@@ -12,7 +12,7 @@ follows from a spec, compared with the stored spec at every use.
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.engine.intake import room_in
 from forebay.engine.settle import Mark, errors_after
-from forebay.store.sql_files import read_statements
+from forebay.store.sql_files import Statements
 from forebay.store.states import DEAD, READY, RUNNING, STATES, WAITING
 
 _FIELDS: Final = Job.__struct_fields__.index("progress")
@@ -147,19 +147,11 @@ _ABANDONED: Final = f"coalesce(json_extract(errors, '$[#-1][{_KIND}]'), '') = '{
 _IN_LINE: Final = "line IS NOT NULL AND (state < 3 OR state = 4 AND blocks = 1)"
 
 
-@cache
-def statements() -> dict[str, str]:
-    """Every statement by its name."""
-    words = {"job": _PICTURE, "row": _ROW, "in_line": _IN_LINE, "abandoned": _ABANDONED}
-    return read_statements("forebay.store.sqlite", ("jobs.sql", "queues.sql", "logs.sql"), words)
-
-
-def statement(name: str) -> str:
-    return statements()[name]
-
-
-_QUEUE: Final = statement("queue")
-_PUT_QUEUE: Final = statement("put_queue")
+SQL: Final = Statements(
+    "forebay.store.sqlite",
+    ("jobs.sql", "queues.sql", "logs.sql"),
+    {"job": _PICTURE, "row": _ROW, "in_line": _IN_LINE, "abandoned": _ABANDONED},
+)
 
 
 class KnownSpec:
@@ -265,7 +257,7 @@ class QueueTable:
     def queue(self, name: str) -> QueueCounters:
         queue = self._queues.get(name)
         if queue is None:
-            found = self._connection.execute(_QUEUE, (name,)).fetchone()
+            found = self._connection.execute(SQL.queue, (name,)).fetchone()
             spec, paused_until, laned, turn, keys, *counts = found or (None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0)
             known = self.specs.of(name, spec)
             queue = self._queues[name] = QueueCounters(name, known, paused_until, laned, turn, keys, counts)
@@ -304,4 +296,4 @@ class QueueTable:
                 text, stamper = queue.known.text, queue.known.stamper
                 spec = (text, queue.paused_until, stamper.max_dead, stamper.paced)
                 row = (queue.name, *spec, queue.laned, queue.turn, queue.keys, *queue.counts)
-                self._connection.execute(_PUT_QUEUE, row)
+                self._connection.execute(SQL.put_queue, row)

@@ -6,9 +6,10 @@ Group commit: the calls of many threads share one transaction, and so one sync. 
 work, commits, and only then lets their threads return. A unit that raises is rolled back to its own savepoint and fails
 alone; when the commit fails, all units in it fail. While the leader waits for the disk, the next group gathers.
 
-Maintenance is part of the verbs: expire, promote, remove, all bounded. One statement, `pulse`, says whether there is
-anything to do; an idle store pays for nothing else. An expired job is never claimed, however many there are: `expire`
-returns whether all are dead. A dead job is in the queue for dead letters, which limits their number and their time.
+Maintenance is part of the verbs: expire, promote, remove, all bounded. One statement, `next_maintenance`, says whether
+there is anything to do; an idle store pays for nothing else. An expired job is never claimed, however many there are:
+`expire` returns whether all are dead. A dead job is in the queue for dead letters, which limits their number and their
+time.
 """
 
 import sqlite3
@@ -33,35 +34,15 @@ from forebay.store.group_commit import GroupCommit, PendingCall
 from forebay.store.sqlite.database import Database, Time
 from forebay.store.sqlite.gates import Gates, LaneTable
 from forebay.store.sqlite.lines import exposed_in_line, line_heads
-from forebay.store.sqlite.tables import JobRow, QueueTable, SpecCache, failed, id_list, rows_of, statement
+from forebay.store.sqlite.tables import SQL, JobRow, QueueTable, SpecCache, failed, id_list, rows_of
 from forebay.store.states import DEAD, READY, WAITING
 
 EXPIRE_LIMIT: Final = 4 * MAX_BATCH
 """How many expired jobs a verb removes: a claim waits for them, so they are more."""
 
 _MAX_GROUP: Final = 128
-_HEAD: Final = statement("head")
-_PUT_HEAD: Final = statement("put_head")
-_DIE: Final = statement("dead_letter")
-_OVER_DEAD_LIMIT: Final = statement("queues_over_dead_limit")
-_OLDEST_DEAD: Final = statement("oldest_dead")
-_PULSE: Final = statement("next_maintenance")
-_EXPIRED: Final = statement("expired")
-_KEPT: Final = statement("kept")
-_DROP_PAID: Final = statement("drop_paid")
-_DROP_IDLE: Final = statement("drop_idle")
-_SWEEP_KEYS: Final = statement("sweep_keys")
-_KEYS_BY_STATE: Final = statement("keys_by_state")
-_DROP_KEY: Final = statement("drop_key")
-_DELETE: Final = statement("delete")
-_STORE_SETTLES: Final = (statement("store_settles_0"), statement("store_settles_1"))
-_DROP_SETTLES: Final = (statement("drop_settles_0"), statement("drop_settles_1"))
-_FALL_DUE: Final = statement("make_ready")
-_EXPOSE: Final = statement("expose")
-_STEP_BACK: Final = statement("step_back")
-_KEEP_RECORD: Final = statement("keep_record")
-_RECORD_SIZES: Final = statement("record_sizes")
-_DROP_RECORDS: Final = statement("drop_records")
+_STORE_SETTLES: Final = (SQL.store_settles_0, SQL.store_settles_1)
+_DROP_SETTLES: Final = (SQL.drop_settles_0, SQL.drop_settles_1)
 
 
 class Head(Struct):
@@ -131,7 +112,7 @@ class UnitOfWork:
 
     def promote_due(self, limit: int) -> int:
         """Waiting jobs that are due become ready; how many."""
-        rows = self.connection.execute(_FALL_DUE, (self.now, limit)).fetchall()
+        rows = self.connection.execute(SQL.make_ready, (self.now, limit)).fetchall()
         for queue, lane, rank, job_id in rows:
             self._became_ready(queue, lane, rank, job_id)
         return len(rows)
@@ -144,13 +125,13 @@ class UnitOfWork:
             hidden += [] if hide is None else [hide]
             shown += [] if show is None else [show.id]
         if hidden:
-            self.connection.execute(_STEP_BACK, (id_list(job.id for job in hidden),))
+            self.connection.execute(SQL.step_back, (id_list(job.id for job in hidden),))
         for job in hidden:
             if job.state == READY:
                 self.queues.moved(job.queue, job.lane, READY, WAITING)
                 self.lanes.left(job.queue, job.lane)
         if shown:
-            rows = self.connection.execute(_EXPOSE, (id_list(shown), self.now)).fetchall()
+            rows = self.connection.execute(SQL.expose, (id_list(shown), self.now)).fetchall()
             for queue, lane, rank, job_id, state in rows:
                 if state == READY:
                     self._became_ready(queue, lane, rank, job_id)
@@ -174,7 +155,7 @@ class UnitOfWork:
         record = self.builder.record() if self.recording else None
         if record is not None:
             head, kept = self.head, encode_record(record)
-            self.connection.execute(_KEEP_RECORD, (head.ledger_next, self.now, kept))
+            self.connection.execute(SQL.keep_record, (head.ledger_next, self.now, kept))
             head.ledger_next += 1
             head.ledger_bytes += len(kept)
             if head.ledger_next % RECORDS_PER_TRIM == 0:
@@ -185,17 +166,17 @@ class UnitOfWork:
         head = self.head
         if head.ledger_first == head.ledger_next:
             return 0
-        oldest = self.connection.execute(_RECORD_SIZES, (head.ledger_first, limit))
+        oldest = self.connection.execute(SQL.record_sizes, (head.ledger_first, limit))
         dropped, freed = head.ledger_rule.dropped(oldest, head.ledger_bytes, self.now)
         if dropped:
             head.ledger_first += dropped
             head.ledger_bytes -= freed
-            self.connection.execute(_DROP_RECORDS, (head.ledger_first,))
+            self.connection.execute(SQL.drop_records, (head.ledger_first,))
         return dropped
 
     def remove(self, ids: Sequence[int], settled: Sequence[tuple[int, int, str]]) -> None:
         """Delete jobs; of those that were settled once, the last settle is kept."""
-        self.connection.execute(_DELETE, (id_list(ids),))
+        self.connection.execute(SQL.delete, (id_list(ids),))
         if settled:
             self.store_settles(settled)
 
@@ -214,17 +195,17 @@ def write_dead(unit: UnitOfWork, job_id: int, queue: str, errors: str | None, ma
     """The job is dead; the queue of its dead letter. The caller updates its gates, and counts it."""
     rule = unit.queue(queue).known.stamper.dead_letter(unit.now, lambda name: unit.queue(name).known.stamper)
     elsewhere, kept_until = (None, None) if rule is None else (rule.queue, rule.kept_until or None)
-    unit.connection.execute(_DIE, (job_id, unit.now, errors, *mark, elsewhere, kept_until))
+    unit.connection.execute(SQL.dead_letter, (job_id, unit.now, errors, *mark, elsewhere, kept_until))
     return elsewhere or queue
 
 
-def count_dead(unit: UnitOfWork, queue: str, lane: str, was: int, letter_queue: str, count: int = 1) -> None:
-    """Count dead jobs: they belong to a queue, and their dead letters may be in another one."""
+def count_dead(unit: UnitOfWork, queue: str, lane: str, was: int, letter_queue: str) -> None:
+    """Count a dead job: it belongs to a queue, and its dead letter may be in another one."""
     if letter_queue == queue:
-        unit.queues.moved(queue, lane, was, DEAD, count)
+        unit.queues.moved(queue, lane, was, DEAD)
     else:
-        unit.queues.moved(queue, lane, was, None, count)
-        unit.queues.moved(letter_queue, "", None, DEAD, count)
+        unit.queues.moved(queue, lane, was, None)
+        unit.queues.moved(letter_queue, "", None, DEAD)
 
 
 def dead_letter(unit: UnitOfWork, rows: Iterable[JobRow], failure: Failure, change: Change) -> None:
@@ -244,26 +225,26 @@ def dead_letter(unit: UnitOfWork, rows: Iterable[JobRow], failure: Failure, chan
 
 def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[JobRow]]:
     """The oldest dead jobs of queues that have more than they keep, for `remove_finished`; `limit` in all."""
-    found = unit.connection.execute(_OVER_DEAD_LIMIT).fetchall()
+    found = unit.connection.execute(SQL.queues_over_dead_limit).fetchall()
     for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(unit.queues.over_dead_limit())}:
         queue = unit.queue(name)
         excess = min(limit, queue.counts[DEAD] - (queue.known.stamper.max_dead or queue.counts[DEAD]))
         if excess > 0:
             limit -= excess
-            yield rows_of(unit.connection.execute(_OLDEST_DEAD, (name, excess)))
+            yield rows_of(unit.connection.execute(SQL.oldest_dead, (name, excess)))
 
 
 def maintain(unit: UnitOfWork, limit: int = MAINTAINED, expiring: int = EXPIRE_LIMIT) -> bool:
     """Whether every expired job is dead; at most `expiring` of them become dead in this call."""
     now = unit.now
-    due_at, expires_at, kept_until, wake_at, over_dead_limit = unit.connection.execute(_PULSE).fetchone()
+    due_at, expires_at, kept_until, wake_at, over_dead_limit = unit.connection.execute(SQL.next_maintenance).fetchone()
     through = expires_at is None or expires_at > now or expire(unit, expiring)
     if due_at is not None and due_at <= now:
         unit.promote_due(limit)
     if wake_at is not None and wake_at <= now:
         unit.lanes.open_rates(limit)
     if kept_until is not None and kept_until <= now:
-        remove_finished(unit, rows_of(unit.connection.execute(_KEPT, (now, limit))))
+        remove_finished(unit, rows_of(unit.connection.execute(SQL.kept, (now, limit))))
     if over_dead_limit or unit.queues.over_dead_limit():
         for oldest in excess_dead(unit, limit):
             remove_finished(unit, oldest)
@@ -274,7 +255,7 @@ def expire(unit: UnitOfWork, limit: int) -> bool:
     """Jobs that were not claimed in time become dead letters; False: there may be more than `limit`."""
     while limit > 0:
         some = min(limit, MAX_BATCH)
-        rows = rows_of(unit.connection.execute(_EXPIRED, (unit.now, some)))
+        rows = rows_of(unit.connection.execute(SQL.expired, (unit.now, some)))
         dead_letter(unit, rows, OUT_OF_TIME, Change.EXPIRED)
         if len(rows) < some:
             return True
@@ -298,8 +279,8 @@ def remove_finished(unit: UnitOfWork, finished: Sequence[JobRow]) -> None:
 
 def sweep_idle(unit: UnitOfWork, limit: int) -> None:
     """Drop rates whose theoretical arrival time has passed, and classes whose turns are not ahead."""
-    unit.connection.execute(_DROP_PAID, (unit.now, limit))
-    unit.connection.execute(_DROP_IDLE, (limit,))
+    unit.connection.execute(SQL.drop_paid, (unit.now, limit))
+    unit.connection.execute(SQL.drop_idle, (limit,))
 
 
 def _walk(unit: UnitOfWork, limit: int) -> list[tuple[str, str, int]]:
@@ -307,17 +288,17 @@ def _walk(unit: UnitOfWork, limit: int) -> list[tuple[str, str, int]]:
     walked: list[tuple[str, str, int]] = []
     for start in dict.fromkeys((unit.queues.specs.walked, ("", ""))):
         if len(walked) < limit:
-            walked += unit.connection.execute(_KEYS_BY_STATE, (MAX_INSTANT, *start, limit - len(walked))).fetchall()
+            walked += unit.connection.execute(SQL.keys_by_state, (MAX_INSTANT, *start, limit - len(walked))).fetchall()
     unit.queues.specs.walked = walked[-1][:2] if walked else ("", "")
     return walked
 
 
 def sweep_keys(unit: UnitOfWork, limit: int, *, by_state: bool = True) -> None:
     """Delete keys whose window has passed; `by_state`: and some of those whose job is gone."""
-    gone = unit.connection.execute(_SWEEP_KEYS, (unit.now, limit)).fetchall()
+    gone = unit.connection.execute(SQL.sweep_keys, (unit.now, limit)).fetchall()
     for queue, key, alive in _walk(unit, limit) if by_state else ():
         if not alive:
-            gone += unit.connection.execute(_DROP_KEY, (queue, key)).fetchall()
+            gone += unit.connection.execute(SQL.drop_key, (queue, key)).fetchall()
     for (queue,) in gone:
         counters = unit.queue(queue)
         counters.keys -= 1
@@ -403,7 +384,7 @@ class Writer:
     def _transact(self, group: Sequence[_Call]) -> None:
         connection = self._connection
         self._database.retry_while_locked(lambda: connection.execute("BEGIN IMMEDIATE"))
-        found = connection.execute(_HEAD).fetchone()
+        found = connection.execute(SQL.head).fetchone()
         head = Head(*found)
         alone = len(group) == 1
         for call in group:
@@ -419,7 +400,7 @@ class Writer:
                 head = before
         written = astuple(head)
         if written != found:
-            connection.execute(_PUT_HEAD, written)
+            connection.execute(SQL.put_head, written)
         connection.execute("COMMIT")
 
     def _work(self, call: _Call, head: Head, alone: bool) -> None:

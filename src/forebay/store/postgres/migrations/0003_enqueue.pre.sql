@@ -50,8 +50,9 @@ BEGIN
     ), recorded AS (
         INSERT INTO forebay.ledger (at, verb, ranges)
         SELECT v_now, 'enqueue', ('[' || string_agg(forebay.ledger_range(
-            'accepted', b.last_id - b.n + 1, b.n, b.queue, b.kind, 0, 0, b.max_attempts, v_now, b.due_at, 0, 0,
-            coalesce(',' || b.facts::text, '')
+            change => 'accepted', first => b.last_id - b.n + 1, n => b.n, queue => b.queue, kind => b.kind, delivery => 0,
+            attempt => 0, max_attempts => b.max_attempts, enqueued_at => v_now, due_at => b.due_at, claimed_at => 0,
+            until => 0, tail => coalesce(',' || b.facts::text, '')
         ), ',') || ']')::json
         FROM inserted AS b, forebay.ledger_rule AS l WHERE l.recording
         HAVING count(*) > 0
@@ -98,7 +99,9 @@ BEGIN
     ), recorded AS (
         INSERT INTO forebay.ledger (at, verb, ranges)
         SELECT v_now, 'enqueue', ('[' || forebay.ledger_range(
-            'accepted', c.first_id, v_n, v_queue, v_kind, 0, 0, v_max_attempts, v_now, v_due, 0, 0, coalesce(',' || v_facts::text, '')
+            change => 'accepted', first => c.first_id, n => v_n, queue => v_queue, kind => v_kind, delivery => 0,
+            attempt => 0, max_attempts => v_max_attempts, enqueued_at => v_now, due_at => v_due, claimed_at => 0, until => 0,
+            tail => coalesce(',' || v_facts::text, '')
         ) || ']')::json
         FROM call AS c, forebay.ledger_rule AS l WHERE l.recording
     )

@@ -367,9 +367,9 @@ BEGIN
             '[' || r.max_attempts || ',' || r.size || ',' || coalesce(r.expires_at::text, 'null')
                 || CASE WHEN r.cancel_requested THEN ',true]' ELSE ',false]' END AS extent,
             forebay.ledger_range(
-                'claimed', r.last_id, 1, r.queue, r.kind, r.delivery + 1, r.attempt + 1, 0, r.enqueued_at, r.due_at,
-                greatest(v_now, r.due_at), v_until,
-                forebay.kinds(r.facts, r.size - 1, 1)
+                change => 'claimed', first => r.last_id, n => 1, queue => r.queue, kind => r.kind, delivery => r.delivery + 1,
+                attempt => r.attempt + 1, max_attempts => 0, enqueued_at => r.enqueued_at, due_at => r.due_at,
+                claimed_at => greatest(v_now, r.due_at), until => v_until, tail => forebay.kinds(r.facts, r.size - 1, 1)
             ) AS job_range
     ), pack AS (
         INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, by_heartbeat, plain, queue, ids, cancel_requested, members)
@@ -567,9 +567,10 @@ BEGIN
             SELECT sum(m.n)::integer AS n, min(m.last_id - m.n + 1) AS first, max(m.last_id) AS last,
                 bool_and(m.lane = '' AND m.line IS NULL) AS plain, min(m.rank) FILTER (WHERE m.rank < 0) AS lead,
                 min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.ledger_range(
-                    'claimed', m.last_id - m.n + 1, m.n, names[u.want], m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
-                    greatest(v_now, m.due_at), v_until,
-                    forebay.kinds(m.facts, m.size - m.n, m.n)
+                    change => 'claimed', first => m.last_id - m.n + 1, n => m.n, queue => names[u.want], kind => m.kind,
+                    delivery => m.delivery, attempt => m.attempt, max_attempts => 0, enqueued_at => m.enqueued_at,
+                    due_at => m.due_at, claimed_at => greatest(v_now, m.due_at), until => v_until,
+                    tail => forebay.kinds(m.facts, m.size - m.n, m.n)
                 ), ',') AS ranges,
                 string_agg('[' || m.max_attempts || ',' || m.size || ',' || coalesce(m.expires_at::text, 'null')
                     || CASE WHEN m.cancel_requested THEN ',true]' ELSE ',false]' END, ',') AS extents,

@@ -90,8 +90,9 @@ BEGIN
         SELECT array_agg(ROW(m.queue, m.lane, m.line, m.gates, m.cost * m.n, m.last_id)::forebay.freed)
                 FILTER (WHERE exclusive_keys <> '{}' OR NOT m.plain) AS freed,
             string_agg(forebay.ledger_range(
-                'acked', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
-                greatest(m.claimed_at, m.due_at), 0, m.kinds
+                change => 'acked', first => m.last_id - m.n + 1, n => m.n, queue => m.queue, kind => m.kind,
+                delivery => m.delivery, attempt => m.attempt, max_attempts => 0, enqueued_at => m.enqueued_at,
+                due_at => m.due_at, claimed_at => greatest(m.claimed_at, m.due_at), until => 0, tail => m.kinds
             ), ',') FILTER (WHERE NOT m.listed) AS ranges,
             array_agg(m.touched) FILTER (WHERE m.listed) AS touched
         FROM member AS m
@@ -370,9 +371,9 @@ BEGIN
     ), recorded AS (
         INSERT INTO forebay.ledger (at, verb, ranges)
         SELECT v_now, 'release_lost', ('[' || string_agg(forebay.ledger_range(
-            'released', m.last_id - m.n + 1, m.n, m.queue, m.kind, m.delivery, m.attempt, 0, m.enqueued_at, m.due_at,
-            m.since, m.due_at,
-            forebay.kinds(m.facts, m.size - m.n, m.n)
+            change => 'released', first => m.last_id - m.n + 1, n => m.n, queue => m.queue, kind => m.kind,
+            delivery => m.delivery, attempt => m.attempt, max_attempts => 0, enqueued_at => m.enqueued_at, due_at => m.due_at,
+            claimed_at => m.since, until => m.due_at, tail => forebay.kinds(m.facts, m.size - m.n, m.n)
         ), ',' ORDER BY m.last_id) || ']')::json
         FROM member AS m, forebay.ledger_rule AS l WHERE l.recording
         HAVING count(*) > 0

@@ -11,9 +11,9 @@ BEGIN
     RETURN QUERY UPDATE forebay.pack AS p SET lease_until = v_now + lease_for, by_heartbeat = false WHERE p.id = ANY (packs) RETURNING p.id;
     INSERT INTO forebay.ledger (at, verb, ranges)
     SELECT v_now, 'extend', ('[' || string_agg(forebay.ledger_range(
-        'extended', r.last_id - r.n + 1 + j.skip, j.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
-        r.claimed_at, v_now + lease_for,
-        forebay.kinds(r.facts, r.size - r.n + j.skip, j.n)
+        change => 'extended', first => r.last_id - r.n + 1 + j.skip, n => j.n, queue => r.queue, kind => r.kind,
+        delivery => r.delivery, attempt => r.attempt, max_attempts => 0, enqueued_at => r.enqueued_at, due_at => r.due_at,
+        claimed_at => r.claimed_at, until => v_now + lease_for, tail => forebay.kinds(r.facts, r.size - r.n + j.skip, j.n)
     ), ',' ORDER BY r.last_id, j.skip) || ']')::json
     FROM forebay.ledger_rule AS l, forebay.running AS r, LATERAL (
         SELECT 0, r.n WHERE r.settled IS NULL

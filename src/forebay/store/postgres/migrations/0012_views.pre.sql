@@ -72,6 +72,48 @@ BEGIN
 END
 $$;
 
+-- Ready jobs of lanes that are parked, those of a queue or those at a gate; at most `max_jobs`.
+CREATE FUNCTION forebay.parked_jobs(v_now bigint, v_queue text, v_gate text, max_jobs integer) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        -- A lane may still be parked where there is room again: room for one opens one lane.
+        WITH parked AS MATERIALIZED (
+            (SELECT l.queue, l.lane, l.at FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT max_jobs)
+            UNION ALL
+            (SELECT l.queue, l.lane, l.at FROM forebay.lane AS l WHERE l.at = v_gate LIMIT max_jobs)
+        ), closed AS MATERIALIZED (
+            SELECT q.queue, g.name, g.room
+            FROM (SELECT p.queue, array_agg(DISTINCT p.at) AS names FROM parked AS p GROUP BY p.queue) AS q
+            CROSS JOIN LATERAL forebay.lane_gates(v_now, q.queue, q.names) AS g
+        )
+        SELECT least(max_jobs, coalesce(sum(f.n), 0)) FROM (
+            SELECT r.n FROM parked AS p JOIN closed AS c ON c.queue = p.queue AND c.name = p.at CROSS JOIN LATERAL (
+                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = p.queue AND r.lane = p.lane LIMIT max_jobs
+            ) AS r
+            WHERE c.room < (
+                SELECT r.cost FROM forebay.run AS r WHERE r.state = 1 AND r.queue = p.queue AND r.lane = p.lane
+                ORDER BY r.rank, r.last_id LIMIT 1
+            )
+            LIMIT max_jobs
+        ) AS f
+    );
+END
+$$;
+
+-- Ready jobs that are parked at each of these gates, of those that have any; at most `max_jobs` a gate.
+CREATE FUNCTION forebay.parked_at(v_now bigint, v_gates text[], max_jobs integer) RETURNS TABLE (name text, jobs bigint)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT g.name, forebay.parked_jobs(v_now, NULL, g.name, max_jobs) FROM unnest(v_gates) AS g (name)
+    WHERE (SELECT true FROM forebay.lane AS l WHERE l.at = g.name LIMIT 1);
+END
+$$;
+
 -- Ready jobs of a queue behind a closed gate, as far as claims have met it; at most `max_jobs`.
 CREATE FUNCTION forebay.held_jobs(v_now bigint, v_queue text, max_jobs integer) RETURNS bigint
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
@@ -85,24 +127,6 @@ BEGIN
             ) AS f
         );
     END IF;
-    RETURN (
-        -- A lane may still be parked where there is room again: room for one opens one lane.
-        WITH parked AS MATERIALIZED (
-            SELECT l.lane, l.at FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT max_jobs
-        ), closed AS MATERIALIZED (
-            SELECT g.name, g.room
-            FROM forebay.lane_gates(v_now, v_queue, (SELECT array_agg(DISTINCT p.at) FROM parked AS p)) AS g
-        )
-        SELECT least(max_jobs, coalesce(sum(f.n), 0)) FROM (
-            SELECT r.n FROM parked AS p JOIN closed AS c ON c.name = p.at CROSS JOIN LATERAL (
-                SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane LIMIT max_jobs
-            ) AS r
-            WHERE c.room < (
-                SELECT r.cost FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane
-                ORDER BY r.rank, r.last_id LIMIT 1
-            )
-            LIMIT max_jobs
-        ) AS f
-    );
+    RETURN forebay.parked_jobs(v_now, v_queue, NULL, max_jobs);
 END
 $$;

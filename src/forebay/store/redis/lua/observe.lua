@@ -8,6 +8,18 @@ local function page_of(key, after, limit, prefix)
   return call('ZRANGE', P .. key, first, last, 'BYLEX', 'LIMIT', 0, limit)
 end
 
+-- Jobs of the lanes that are parked at a gate; none, if it has room for the first of them again.
+local function parked_jobs(q, name, most)
+  local n = 0
+  for i, member in ipairs(call('ZRANGE', P .. 'parked:' .. q.name .. '|' .. name, 0, most - 1)) do
+    if i == 1 and is_open(gate_of(q, name), cost_of(fetch_one(sub(sub(member, AFTER_TURN, PARKED_END), SID_IN_PLACE)))) then
+      return 0
+    end
+    n = n + (n < most and call('ZCARD', P .. 'r:' .. q.name .. '|' .. sub(member, AFTER_PARKED)) or 0)
+  end
+  return n
+end
+
 -- verb: get (reads, needs queues)
 -- Get: ids. Those that exist.
 local sids = decode(ARGV[3])
@@ -206,25 +218,13 @@ local function taken_keys(q)
   return taken
 end
 
--- Jobs of the lanes that are parked at a gate; none, if it has room for the first of them again.
-local function held_at(q, name, most)
-  local n = 0
-  for i, member in ipairs(call('ZRANGE', P .. 'parked:' .. q.name .. '|' .. name, 0, most - 1)) do
-    if i == 1 and is_open(gate_of(q, name), cost_of(fetch_one(sub(sub(member, AFTER_TURN, PARKED_END), SID_IN_PLACE)))) then
-      return 0
-    end
-    n = n + (n < most and call('ZCARD', P .. 'r:' .. q.name .. '|' .. sub(member, AFTER_PARKED)) or 0)
-  end
-  return n
-end
-
 local function held(q)
   local n = 0
   if closed_of(q.rule.whole, 1) then
     return q[READY]
   end
   for _, name in ipairs(q.lanes > 0 and call('ZRANGE', P .. 'opens:' .. q.name, 0, most) or NOTHING) do
-    n = n < most and n + held_at(q, name, most - n) or n
+    n = n < most and n + parked_jobs(q, name, most - n) or n
   end
   return min(n, most)
 end
@@ -240,9 +240,9 @@ end
 return reply
 
 -- verb: gates (reads, needs gates)
--- Gates in use: the name to go on after, so many at most, how names begin. Name, slots, used of each, and the operator's
--- number where there is one.
-local reply, after, limit = {}, ARGV[3], tonumber(ARGV[4])
+-- Gates in use: the name to go on after, so many at most, how names begin, so many parked jobs to count. Name, slots,
+-- used and parked of each, and the operator's number where there is one.
+local reply, after, limit, most = {}, ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6])
 
 local function limit_in(q, name)
   for _, gate in ipairs(q.rule.whole or NOTHING) do
@@ -266,13 +266,21 @@ local function limit_of(name, state)
   return limit or 0
 end
 
+local function parked_at(name)
+  local n = 0
+  for _, queue in ipairs(call('SMEMBERS', P .. 'parks:' .. name)) do
+    n = n < most and n + parked_jobs(queue_of(queue), name, most - n) or n
+  end
+  return min(n, most)
+end
+
 while #reply < limit do
   local names = page_of('gates', after, limit, ARGV[5])
   for _, name in ipairs(names) do
     local state = state_of(name)
     local used = used_of(name)
     if #reply < limit and (used > 0 or state.tat > now or state.given) then
-      reply[#reply + 1] = { name, state.given or limit_of(name, state), used, state.given }
+      reply[#reply + 1] = { name, state.given or limit_of(name, state), used, parked_at(name), state.given }
     end
   end
   if #names < limit then
