@@ -64,10 +64,10 @@ def test_the_last_signal_says_what_the_result_says(signals: list[str], task: Any
     assert sent[-1].startswith(result.status.value)
 
 
-@PLAIN_AND_ASYNC
+@pytest.mark.parametrize("task", [tasks.hang, tasks.ahang], ids=["plain", "async"])
 def test_a_task_that_takes_too_long_has_failed(signals: list[str], task: Any) -> None:
     worker = started()
-    result = task.enqueue("hang")
+    result = task.enqueue()
     job = app().wait_for(int(result.id), 20)
     worker.drain(5)
     assert job is not None

@@ -91,7 +91,7 @@ def _ending(how: str) -> Any:
             return how
 
 
-@task(max_attempts=1, timeout=1.0, takes_context=True)
+@task(max_attempts=1, timeout=60.0, takes_context=True)
 def end(context: ForebayTaskContext, how: str) -> Any:
     begun.append(how)
     if how == "hang" and len(begun) == 1:
@@ -99,9 +99,19 @@ def end(context: ForebayTaskContext, how: str) -> Any:
     return None if context.forebay.cancelled else _ending(how)
 
 
-@task(max_attempts=1, timeout=1.0)
+@task(max_attempts=1, timeout=60.0)
 async def aend(how: str) -> Any:
     begun.append(how)
     if how == "hang" and len(begun) == 1:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
     return _ending(how)
+
+
+@task(max_attempts=1, timeout=0.5, takes_context=True)
+def hang(context: ForebayTaskContext) -> None:
+    eventually(lambda: context.forebay.cancelled)
+
+
+@task(max_attempts=1, timeout=0.5)
+async def ahang() -> None:
+    await asyncio.sleep(600)
