@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -31,7 +32,7 @@ from tests.docs.curves import CURVES, IMAGES, SCHEMES, ShownCurve, drawn
 from tests.docs.docstrings import with_lists
 from tests.docs.reference import BEGIN, TABLES, metrics, place_of, renewed, routes
 from tests.docs.reference import PAGES as REFERENCE
-from tests.docs.test_python_reference import entries
+from tests.docs.test_python_reference import described, entries
 from tests.docs.versions import write_menu
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +106,9 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "reference" / "python.html").read_text()
     members = [f"{entry.path}.{name}" for entry in entries() for name in entry.shown()]
     assert [member for member in members if f'id="{member}"' not in reference] == []
+    text = " ".join(unescape(re.sub(r"<[^>]+>", "", reference)).split())
+    begins = {path: " ".join(said.split()[:4]).replace("`", "") for path, said in described()}
+    assert [path for path, words in begins.items() if words not in text] == [], "the page leaves docstrings out"
     assert "<li><code>timeout</code>: seconds after" in reference, "the columns of a docstring run together"
     found, elsewhere = search(tmp_path / "site", "redrive")
     assert re.match(r"\d+ matching documents", found)

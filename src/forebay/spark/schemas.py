@@ -78,12 +78,14 @@ cell int
 seq long
 """)
 """
-offset, place   the record, and the job's place in it: together the identity of an event
+offset          the record
+place           the job's place in the record: with the offset the identity of an event
 event_at        the instant of the record
 verb            the call that wrote the record
 change          what happened to the job, a word of `Change`; null: the record moves no job
 job_id, queue, kind   the job
-delivery, attempt     the fence and the attempt of the lease
+delivery        the fence of the lease
+attempt         the attempt of the lease
 max_attempts, priority, tenant, subject, key   of the job, where the record has them
 owner           the worker
 enqueued_at, due_at, claimed_at   as in the lease (for accepted: of the new job); null where the record has none
@@ -91,10 +93,12 @@ lease_until     of claimed and extended
 next_at         of retried, released and redriven: when the job is due again
 kept_until      of ended jobs that are kept
 error_kind, error     of a failure
-name, tick      the schedule and its slot where the verb is `fire`; else the queue or gate that a verb is about
+name            the schedule where the verb is `fire`; else the queue or gate that a verb is about
+tick            the slot of the schedule that fired
 day             of the event
 places          how many events the record has; null in events from before this was recorded
-cell, seq       of several cells: the number of the cell, and the offset of the record in that cell's ledger; else null
+cell            the number of the cell; null in the lake of a single store
+seq             the offset of the record in the ledger of its cell; null in the lake of a single store
 """
 
 RECEIPTS: Final = schema_of("""
@@ -119,7 +123,8 @@ worker string
 """)
 """
 seq             the producer's number, from the payload
-job_id, delivery   the job and the fence of its lease
+job_id          the job
+delivery        the fence of its lease
 effect_at       when the handler did it
 worker          the worker
 """

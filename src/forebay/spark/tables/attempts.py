@@ -1,6 +1,7 @@
 """`attempts`: one row a delivery, from its claim to its end.
 
-    job_id, delivery     the job and its fence: together the identity of a delivery
+    job_id               the job
+    delivery             its fence: with the job the identity of a row
     attempt              the attempt of the job
     queue, kind          of the job
     owner                the worker

@@ -1,6 +1,6 @@
 """`fairness`: how evenly the tenants of a queue were served, as one row a minute and queue with a served job.
 
-    minute      the minute
+    minute      the beginning of the minute
     queue       the queue
     tenants     tenants that were served, or had a job waiting when the minute began
     starved     those of them without a claim

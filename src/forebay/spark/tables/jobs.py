@@ -11,7 +11,8 @@
     attempt              of the last claim or settle, since the last redrive
     outcome              acked, died, expired, shed, discarded or cancelled; open: none of them, or redriven since
     error_kind, error    of the last failure
-    schedule, tick       the schedule that fired it, and its slot
+    schedule             the schedule that fired it
+    tick                 the slot of the schedule
     last_offset, last_place   of the last event that is in this row
     day                  of acceptance; of the first event, where that is not known
 

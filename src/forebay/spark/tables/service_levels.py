@@ -1,14 +1,15 @@
 """`service_levels`: one row a minute and queue in which something happened.
 
-    minute, queue   the minute and the queue
+    minute       the beginning of the minute
+    queue        the queue
     accepted, claimed, acked, retried, released, died, discarded, cancelled, redriven   how many there were of each
     expired      how many expired, or were shed
     wait_*       from acceptance to the first claim
     late_*       from due to claimed, of every claim
     run_*        from claimed to the end of a delivery
     total_*      from acceptance to the end of the job
-    retry_rate   retried of all deliveries that ended, except releases
-    dead_rate    died, expired or shed of all jobs that ended
+    retry_rate   the share of retries in all deliveries that ended, except releases
+    dead_rate    the share of jobs that died, expired or were shed in all jobs that ended
     change       by how much the depth changed
     depth        jobs that had not ended at the end of the minute
     day          of the minute
