@@ -288,9 +288,7 @@ def test_the_session_of_flask_sqlalchemy(database: str) -> None:
     @fb.job(keep_result=True)
     def send_receipt(order: int) -> str:
         with app.app_context():
-            placed = db.session.get(Order, order)
-            assert placed is not None
-            return f"receipt for {placed.item}"
+            return f"receipt for {db.session.get_one(Order, order).item}"
 
     @app.post("/orders")
     def order() -> tuple[dict[str, int | None], int]:
