@@ -293,13 +293,13 @@ def _recovered(figures: list[dict[str, Any]]) -> str:
     for figure in figures:
         _, queue, key = figure["name"].split("/")
         seconds, unit = _written(figure["value"]), figure["unit"]
-        counted = f"not within {seconds} s" if unit == NEVER else f"after {seconds} s" if unit == "s" else seconds
+        counted = f", not within {seconds} s" if unit == NEVER else f", after {seconds} s" if unit == "s" else seconds
         queues.setdefault(queue, {})[key] = counted
     heading = (
         "| queue | jobs that ran, their next start | jobs that waited, their first start | ended once, twice, not |\n"
     )
     rows = [
-        f"| {queue} | {each['interrupted']}, {each['again']} | {each.get('waiting', 'none waited')} "
+        f"| {queue} | {each['interrupted']}{each['again']} | {each['waited']}{each.get('waiting', '')} "
         f"| {each['once']}, {each['repeated']}, {each['unfinished']} |\n"
         for queue, each in queues.items()
     ]

@@ -291,18 +291,18 @@ def test_figures_of_several_stores_are_columns_and_missed_goals_are_marked() -> 
         figure("recovery/q-1/again", 40.0) | {"unit": NEVER},
         *(
             figure(f"recovery/q-1/{key}", 2.0) | {"unit": "jobs"}
-            for key in ("interrupted", "once", "repeated", "unfinished")
+            for key in ("interrupted", "waited", "once", "repeated", "unfinished")
         ),
         *(
             figure(f"recovery/own/{key}", 3.0) | {"unit": "jobs"}
-            for key in ("interrupted", "once", "repeated", "unfinished")
+            for key in ("interrupted", "waited", "once", "repeated", "unfinished")
         ),
         *(figure(f"recovery/own/{key}", 1.5) | {"unit": "s"} for key in ("again", "waiting")),
     ]
     shown = figures.table_of("recovery", {"figures": killed}).splitlines()
     assert shown[2:] == [
-        "| q-1 | 2, not within 40 s | none waited | 2, 2, 2 |",
-        "| own | 3, after 1.5 s | after 1.5 s | 3, 3, 3 |",
+        "| q-1 | 2, not within 40 s | 2 | 2, 2, 2 |",
+        "| own | 3, after 1.5 s | 3, after 1.5 s | 3, 3, 3 |",
     ]
     shown = figures.table_of(
         "http", {"figures": [figure("slow", 30.0, "< 25"), figure("quick", 3.0, "≤ 25")]}

@@ -15,7 +15,8 @@ def test_an_interrupted_job_that_starts_again_and_one_that_waited() -> None:
         KILLED_AT,
         60,
     )
-    assert found == {"again": 5.0, "waiting": 3.0, "interrupted": 2, "once": 2, "repeated": 0, "unfinished": JOBS - 2}
+    ends = {"once": 2, "repeated": 0, "unfinished": JOBS - 2}
+    assert found == {"again": 5.0, "waiting": 3.0, "interrupted": 2, "waited": JOBS - 2, **ends}
 
 
 def test_what_comes_after_the_watch_does_not_count() -> None:
@@ -24,7 +25,10 @@ def test_what_comes_after_the_watch_does_not_count() -> None:
     assert "again" not in found
     assert found["unfinished"] == float(JOBS)
     shown = [(figure.name, figure.measure(), figure.unit) for figure in figures_of("q", found, 60, {})]
-    assert [each for each in shown if each[0].endswith(("again", "waiting"))] == [("recovery/q/again", 60.0, NEVER)]
+    never = [(f"recovery/q/{key}", 60.0, NEVER) for key in ("again", "waiting")]
+    assert [each for each in shown if each[0].endswith(("again", "waiting"))] == never
+    none_waited = found | {"waited": 0}
+    assert not [each.name for each in figures_of("q", none_waited, 60, {}) if each.name.endswith("waiting")]
     assert outcome(late, KILLED_AT, 70)["again"] == 61.0
 
 

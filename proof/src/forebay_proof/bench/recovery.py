@@ -5,9 +5,9 @@ forebay bench run recovery --quick    watched for 40 seconds instead of 150
 
 Eight jobs of three seconds. One second after the start of the first, all processes of the worker get SIGKILL, and the
 same command is started again at once. `again` and `waiting` are seconds from the kill to the next start of a job: of
-the first one that was interrupted, and of the first one that had not started. `interrupted` jobs ran at the kill.
-`once`, `repeated` and `unfinished` are jobs by how often they came to their end while they were watched. The queues are
-killed one after the other, and watched at the same time.
+the first one that was interrupted, and of the first one that had not started. `interrupted` jobs ran at the kill,
+`waited` jobs had not started. `once`, `repeated` and `unfinished` are jobs by how often they came to their end while
+they were watched. The queues are killed one after the other, and watched at the same time.
 """
 
 import os
@@ -205,14 +205,15 @@ def outcome(notes: Sequence[Note], killed_at: float, watched: float) -> dict[str
         if starts := [note.at for note in later if note.number in numbers]:
             found[key] = min(starts) - killed_at
     times = [ends[number] for number in range(JOBS)]
-    found |= {"interrupted": len(interrupted), "once": times.count(1), "unfinished": times.count(0)}
+    found |= {"interrupted": len(interrupted), "waited": JOBS - len(begun)}
+    found |= {"once": times.count(1), "unfinished": times.count(0)}
     return found | {"repeated": sum(each > 1 for each in times)}
 
 
 def figures_of(name: str, found: Mapping[str, float], watched: float, goals: Mapping[str, str]) -> Iterator[Figure]:
-    """Where no interrupted job started again, the figure is how long that was watched."""
-    for key in ("again", "waiting", "interrupted", "once", "repeated", "unfinished"):
-        if key in found or key == "again":
+    """Where no such job started, the figure is how long that was watched."""
+    for key in ("again", "waiting", "interrupted", "waited", "once", "repeated", "unfinished"):
+        if key != "waiting" or found["waited"]:
             unit = ("s" if key in found else NEVER) if key in ("again", "waiting") else "jobs"
             value = found.get(key, watched)
             yield Figure(f"recovery/{name}/{key}", unit, partial(float, value), goal=goals.get(key, ""))
