@@ -274,9 +274,9 @@ def test_what_was_noted_before_recordings_names_a_command_and_its_date() -> None
 
 
 def test_a_run_that_ends_badly_keeps_what_it_printed() -> None:
-    program = "import sys, time; print('{}'); time.sleep(float(sys.argv[1])); sys.exit(1)"
-    assert figures.printed([sys.executable, "-c", program, "0"], 60) == ("{}\n", "ended with code 1")
-    assert figures.printed([sys.executable, "-c", program, "600"], 3) == ("{}\n", "was stopped after 3 s")
+    program = "import sys; print('{}'); sys.exit(1)"
+    assert figures.printed([sys.executable, "-c", program], 60) == ("{}\n", "ended with code 1")
+    assert figures.printed(["sh", "-c", "echo {}; exec sleep 600"], 1) == ("{}\n", "was stopped after 1 s")
     assert figures.printed([sys.executable, "-c", "print(1)"], 60) == ("1\n", "")
 
 
