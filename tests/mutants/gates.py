@@ -28,6 +28,13 @@ GATE_MUTANTS = [
         _cases("rates"),
     ),
     Mutant(
+        "a gate that has room shows jobs that are parked there",
+        "src/forebay/store/memory/queue_state.py",
+        "if lane.at is not None and not lane.at.is_open(lane.at.numbers[queue], lane.cost, now):",
+        "if lane.at is not None:",
+        _cases("gate_pages"),
+    ),
+    Mutant(
         "a rate wakes the lanes of one queue only",
         _ENGINE,
         "min((at for at in opens if now < at < MAX_INSTANT), default=None)",

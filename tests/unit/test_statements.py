@@ -110,9 +110,9 @@ def test_a_call_without_names_is_found(text: str, found: list[str]) -> None:
     [("sqlite", vars(tables.SQL)), ("postgres", vars(queries.SQL) | vars(health.SQL))],
 )
 def test_every_statement_that_is_named_exists_and_is_used(store: str, known: dict[str, str]) -> None:
-    text = "".join(path.read_text("utf-8") for path in sorted((ROOT / "store" / store).glob("*.py")))
+    text = "".join(path.read_text("utf-8") for path in sorted(Path(ROOT, "store", store).glob("*.py")))
     named = set(re.findall(r"(?<!sql\.)\bSQL\.(\w+)", text))
-    of_logs = set(re.findall(r'"(\w+)"', (ROOT / "store" / "sql_logs.py").read_text("utf-8")))
+    of_logs = set(re.findall(r'"(\w+)"', Path(ROOT, "store", "sql_logs.py").read_text("utf-8")))
     assert named <= known.keys()
     assert known.keys() - named - of_logs == set()
 
