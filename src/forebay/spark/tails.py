@@ -33,7 +33,7 @@ LOG: Final = StructType(
 
 _MIN_SAMPLE: Final = 16
 _MAX_SAMPLE: Final = 1_000
-_SAMPLE_SHARE: Final = 16
+_SAMPLE_SHARE: Final = 64
 """A bound is estimated from this fraction of the rows within it."""
 
 _PROBES: Final = 4
