@@ -20,7 +20,7 @@ from forebay_proof.history import RunHistory
 from forebay_proof.model.lockstep import OpenedStore
 from forebay_proof.model.machine import StoreMachine
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(3_600)
 
 
 class _Memory:
