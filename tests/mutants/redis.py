@@ -42,7 +42,7 @@ REDIS_MUTANTS = [
     Mutant(
         "a schedule that is put again drops its pending tick, in Redis",
         f"{_LUA}/schedules.lua",
-        "    next_at = known[2]\n",
+        "    next_at = known[NEXT_AT]\n",
         "",
         (*_CONFORMANCE, "redis-schedules"),
     ),
@@ -196,7 +196,7 @@ REDIS_MUTANTS = [
     Mutant(
         "a cheap job passes a dear one at its gate, in Redis",
         f"{_LUA}/lanes.lua",
-        "(not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, 21))))",
+        "(not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, SID_IN_PLACE))))",
         "not is_open(gate, cost)",
         (*_CONFORMANCE, "redis-costs or redis-lanes"),
     ),

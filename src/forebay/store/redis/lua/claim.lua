@@ -5,6 +5,8 @@
 local claim, claimed_before
 
 (function()
+  local WANT_QUEUE, WANT_COUNT, WANT_CLASS = 1, 2, 3
+
   -- The record of a claimed job; equal records are computed once a call.
   local function running_record(known, blob, owner, till)
     local r = record(blob)
@@ -91,7 +93,7 @@ local claim, claimed_before
     end
     table.sort(places)
     for i = 1, #places do
-      places[i] = sub(places[i], 21)
+      places[i] = sub(places[i], SID_IN_PLACE)
     end
     return places
   end
@@ -138,8 +140,8 @@ local claim, claimed_before
     local sids, blobs, met, taken = {}, {}, 0, {}
     while #sids < most and met < LANES_MET do
       local lane = first(q, only)
-      local sid = lane and sub(lane.place, 21)
-      local blob = sid and call('HGET', P .. 'j:' .. sub(sid, 1, 14), sid)
+      local sid = lane and sub(lane.place, SID_IN_PLACE)
+      local blob = sid and call('HGET', P .. 'j:' .. sub(sid, 1, BUCKET_END), sid)
       local cost = blob and cost_of(record(blob))
       if not blob or closed_of(q.rule.whole, cost) then
         break
@@ -165,7 +167,7 @@ local claim, claimed_before
 
   -- The next jobs of a queue: a queue, how many, a class or false.
   local function claim_queue(want, owner, till)
-    local q, sids, blobs = queue_of(want[1]), NOTHING, NOTHING
+    local q, sids, blobs = queue_of(want[WANT_QUEUE]), NOTHING, NOTHING
     if q.paused > now or q[READY] == 0 then
       return sids, blobs
     end
@@ -173,9 +175,9 @@ local claim, claimed_before
       review(q)
     end
     if q.lanes > 0 then
-      sids, blobs = take(q, want[2], want[3] or nil, owner)
-    elseif not want[3] or want[3] == '' then
-      local n = admitted(q, want[2])
+      sids, blobs = take(q, want[WANT_COUNT], want[WANT_CLASS] or nil, owner)
+    elseif not want[WANT_CLASS] or want[WANT_CLASS] == '' then
+      local n = admitted(q, want[WANT_COUNT])
       if n > 0 then
         sids, blobs = pop_next(q, n, owner)
       end
@@ -191,7 +193,7 @@ local claim, claimed_before
   function claim(wants, owner, length)
     local total, all, records = 0, {}, {}
     for _, want in ipairs(wants) do
-      total = total + want[2]
+      total = total + want[WANT_COUNT]
     end
     local _, through = maintain(total + MAINTAIN_LIMIT)
     if not through then
@@ -211,11 +213,11 @@ local claim, claimed_before
 
   -- What a call with this token claimed before, as far as it is still held so: the instant of the claim, and ids.
   function claimed_before(kept)
-    local sids, blobs = {}, {}
+    local sids, blobs, claimed_at = {}, {}, kept[1]
     for i = 2, #kept do
       local r = fetch_one(kept[i])
-      if r and r[STATE] == RUNNING and r[CLAIMED] == kept[1] then
-        sids[#sids + 1], blobs[#blobs + 1] = kept[i], call('HGET', P .. 'j:' .. sub(kept[i], 1, 14), kept[i])
+      if r and r[STATE] == RUNNING and r[CLAIMED] == claimed_at then
+        sids[#sids + 1], blobs[#blobs + 1] = kept[i], call('HGET', P .. 'j:' .. sub(kept[i], 1, BUCKET_END), kept[i])
       end
     end
     return sids, blobs

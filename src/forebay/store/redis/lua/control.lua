@@ -43,7 +43,8 @@ for i, sid in ipairs(decode(ARGV[3])) do
   end
 end
 for _, each in ipairs(ends) do
-  add_held('cancel_requested', tonumber(each[1]), 1, each[2], 0)
+  local sid, r = unpack(each)
+  add_held('cancel_requested', tonumber(sid), 1, r, 0)
 end
 if #builder.ranges > 0 then
   set_verb('cancel')
@@ -135,7 +136,7 @@ end
 if q.version > 0 and (was.log and 1 or 0) ~= (rule.log and 1 or 0) then
   return { 'kind', was.log and 1 or 0 }
 end
-if rule.log and q.version == 0 and q[0] + q[1] + q[2] + q[3] + q[4] + q[5] > 0 then
+if rule.log and q.version == 0 and jobs_of(q) > 0 then
   return { 'kind', 0 }
 end
 if rule.log and partitions < tonumber(call('HGET', P .. 'log:' .. name, 'partitions') or 0) then
@@ -257,7 +258,7 @@ end
 local released, met = 0, 0
 while released < most and met < MET do
   local member = order.first(P .. 'lanes:' .. name)
-  local sid = member and sub(member, 21, 36)
+  local sid = member and sub(member, SID_IN_PLACE, PLACE_END)
   local r = sid and fetch_one(sid)
   if not r then
     break

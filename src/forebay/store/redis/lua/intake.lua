@@ -9,6 +9,7 @@
 -- needs: maintain
 
 local NEW, DUPLICATE, MERGED = 0, 1, 2
+local RECEIPT_FIRST, RECEIPT_SIZE, RECEIPT_ANSWER = 1, 2, 3
 local plan_intake, accept, accept_batch, receipts_of
 
 (function()
@@ -23,12 +24,12 @@ local plan_intake, accept, accept_batch, receipts_of
     return shape.quiet and max(due, quiet_until(shape, now)) or due
   end
 
-  local function add_receipt(plan, id, n, flag)
+  local function add_receipt(plan, first, n, answer)
     local last = plan.receipts[#plan.receipts]
-    if last and last[3] == flag and last[1] + last[2] == id and flag == NEW then
-      last[2] = last[2] + n
+    if answer == NEW and last and last[RECEIPT_ANSWER] == NEW and last[RECEIPT_FIRST] + last[RECEIPT_SIZE] == first then
+      last[RECEIPT_SIZE] = last[RECEIPT_SIZE] + n
     else
-      plan.receipts[#plan.receipts + 1] = { id, n, flag }
+      plan.receipts[#plan.receipts + 1] = { first, n, answer }
     end
   end
 
@@ -42,18 +43,18 @@ local plan_intake, accept, accept_batch, receipts_of
       if not fact then
         return nil
       end
-      if fact[3] >= MAX_INSTANT then
-        local r = fetch_one(fact[1])
+      if fact[KEY_UNTIL] >= MAX_INSTANT then
+        local r = fetch_one(fact[KEY_SID])
         local mask = queue_of(shape.queue).rule.unique or 7
         if not r or floor(mask / 2 ^ r[STATE]) % 2 == 0 then
-          plan.stale[#plan.stale + 1] = { shape.queue, shape.more.key, fact[1] }
+          plan.stale[#plan.stale + 1] = { shape.queue, shape.more.key, fact[KEY_SID] }
           return nil
         end
-      elseif fact[3] <= now then
+      elseif fact[KEY_UNTIL] <= now then
         return nil
       end
     end
-    return fact[1], fact[2] ~= shape.digest
+    return fact[KEY_SID], fact[KEY_DIGEST] ~= shape.digest
   end
 
   -- A job that has not run yet, and takes over newer work of its subject.
@@ -268,7 +269,7 @@ local plan_intake, accept, accept_batch, receipts_of
       m.keyed = keyed
     end
     move(sid, r, is)
-    call('HSET', P .. 'b:' .. sub(sid, 1, 14), sid, ARGV[body])
+    call('HSET', P .. 'b:' .. sub(sid, 1, BUCKET_END), sid, ARGV[body])
     local facts = { 'merged', tonumber(sid), 1, r[QUEUE], shape.kind, 0, 0, 0, 0, moved or 0, 0, 0 }
     add_job(facts, trait_of(shape.more))
   end
@@ -289,8 +290,8 @@ local plan_intake, accept, accept_batch, receipts_of
   end
 
   local function remember_keys(plan)
-    for _, old in ipairs(plan.stale) do
-      release_key(old[1], old[2], old[3])
+    for _, stale in ipairs(plan.stale) do
+      release_key(unpack(stale))
     end
     for _, fact in pairs(plan.keys) do
       local sid, digest, till, queue, key = unpack(fact)
@@ -305,13 +306,13 @@ local plan_intake, accept, accept_batch, receipts_of
   -- Plan every draft; the plan, or nil and why the batch is refused. Payloads are in ARGV from `body` on; `only`: of
   -- the drafts, which come one by one, those at these places.
   function plan_intake(batch, body, only)
-    local head = call('HMGET', P .. 'head', 'last', 'delivery')
-    streams.mode = head[2] or not head[1] and batch.delivery or 'sets'
+    local last, delivery = unpack(call('HMGET', P .. 'head', 'last', 'delivery'))
+    streams.mode = delivery or not last and batch.delivery or 'sets'
     if batch.delivery and batch.delivery ~= streams.mode then
       return nil, { 'delivery', streams.mode }
     end
     local plan = {
-      last = tonumber(head[1] or 0), inserts = {}, merged = {}, receipts = {}, arrivals = {},
+      last = tonumber(last or 0), inserts = {}, merged = {}, receipts = {}, arrivals = {},
       keys = {}, newest = {}, spared = {}, stale = {},
     }
     for queue, version in pairs(batch.versions) do
@@ -351,8 +352,8 @@ local plan_intake, accept, accept_batch, receipts_of
       dead_letter(sid, fetch_one(sid), GAVE_WAY, 'shed')
     end
     insert_all(plan.inserts)
-    for _, each in ipairs(plan.merged) do
-      merge(each[1], each[2], each[3])
+    for _, merged in ipairs(plan.merged) do
+      merge(unpack(merged))
     end
     remember_keys(plan)
     if #plan.inserts > 0 then

@@ -13,13 +13,14 @@ local WAITING, READY, RUNNING, DONE, DEAD, CANCELLED = 0, 1, 2, 3, 4, 5
 local NOTHING = {}
 
 local HALF, LEAD, ZERO, START = 10000000000, 9007199254740992, '09223372036854775808', '00000000000000000000'
+local ERROR_KIND, ERROR_MESSAGE, ERROR_TRACE = 1, 2, 3
 local ERRORS_KEPT = 5
 
 local decoded = {}
 
 -- The index of the last id in the bucket of the id at an index; ids mostly come in order, so a bucket is a run of them.
 local function end_of_bucket(sids, i)
-  local first = sub(sids[i], 1, 14)
+  local first = sub(sids[i], 1, BUCKET_END)
   local last, n = first .. ':', #sids
   while i < n and sids[i + 1] > first and sids[i + 1] < last do
     i = i + 1
@@ -137,7 +138,7 @@ local function fetch(sids, kind)
 end
 
 local function fetch_one(sid)
-  local blob = call('HGET', P .. 'j:' .. sub(sid, 1, 14), sid)
+  local blob = call('HGET', P .. 'j:' .. sub(sid, 1, BUCKET_END), sid)
   return blob and record(blob) or nil
 end
 
@@ -198,6 +199,6 @@ local function failures(r, error)
   for i = max(1, #all + 2 - ERRORS_KEPT), #all do
     errors[#errors + 1] = all[i]
   end
-  errors[#errors + 1] = { error[1], error[2], error[3], r[ATTEMPT], now }
+  errors[#errors + 1] = { error[ERROR_KIND], error[ERROR_MESSAGE], error[ERROR_TRACE], r[ATTEMPT], now }
   return errors
 end

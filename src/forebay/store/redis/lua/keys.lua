@@ -6,8 +6,10 @@
 -- Large libraries name what they export and are functions that are called at once: Lua allows 200 names in a function.
 --
 -- All keys begin with the prefix, whose hash tag keeps them in one slot of a cluster. In a key and in a member an id is
--- 16 digits (a `sid`), a rank 20, and a `place` is a rank and an id: places sort as (rank, id) do, as text. Instants are
--- microseconds. Where a set is empty Redis has no key, so an unused set leaves no key behind.
+-- 16 digits (a `sid`; the first 14 are its bucket), a rank 20, and a `place` is a rank and an id: places sort as (rank, id)
+-- do, as text. So do parked lanes, whose members are the turn of a class, 20 digits, a place, and the lane's key. Instants
+-- are microseconds. Where a set is empty Redis has no key, so an unused set leaves no key behind.
+-- Names in capitals are numbers or texts that scripts.py puts in their place: positions in a list or a text cost nothing.
 --
 --   head               hash    last: the id given last · specs: counts changes of specs · half, filled: see `gone0`
 --                              delivery: `streams`, if the store delivers by them
@@ -78,6 +80,11 @@ local sub, format, floor, min, max = string.sub, string.format, math.floor, math
 
 local MAX_INSTANT = 7258118400000000
 local BATCH = 1000
+local BUCKET_END = 14
+local SID_IN_PLACE, PLACE_END, AFTER_PLACE = 21, 36, 37
+local TURN_END, AFTER_TURN, PARKED_END, AFTER_PARKED = 20, 21, 56, 57
+local ENTRY_ID, ENTRY_FIELDS = 1, 2
+local KEY_SID, KEY_DIGEST, KEY_UNTIL = 1, 2, 3
 local ANSWER_KEPT = 60000
 
 local function clock()
@@ -132,6 +139,15 @@ local function call_all(command, key, list)
   for i = 1, #list, BATCH do
     call(command, key, unpack(list, i, min(i + BATCH - 1, #list)))
   end
+end
+
+-- Names and values that Redis returns one after the other, by name.
+local function by_name(flat)
+  local fields = {}
+  for i = 1, #flat, 2 do
+    fields[flat[i]] = flat[i + 1]
+  end
+  return fields
 end
 
 -- Set the fields of a hash that have a value, delete those that are false.

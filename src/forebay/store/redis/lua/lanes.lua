@@ -13,7 +13,7 @@ local first, closed_gate, park, start, wake, refresh, configure, review, workabl
 
 (function()
   local function cost_at(place)
-    return cost_of(fetch_one(sub(place, 21)))
+    return cost_of(fetch_one(sub(place, SID_IN_PLACE)))
   end
 
   -- A lane by its key; it has no place if it has no ready jobs. `open_at`: it is known to be open, with this head.
@@ -34,7 +34,7 @@ local first, closed_gate, park, start, wake, refresh, configure, review, workabl
     q.holds = q.holds == nil and call('EXISTS', P .. 'opens:' .. q.name) == 1 or q.holds
     local member = q.holds and order.first(P .. 'parked:' .. q.name .. '|' .. name)
     if member then
-      return sub(member, 1, 56), sub(member, 57)
+      return sub(member, 1, PARKED_END), sub(member, AFTER_PARKED)
     end
   end
 
@@ -76,7 +76,7 @@ local first, closed_gate, park, start, wake, refresh, configure, review, workabl
   function wake(q, name)
     q.holds, q.opening, q.changed = true, true, true
     local gate, place = gate_of(q, name), first_parked(q, name)
-    local cost = place and cost_at(sub(place, 21))
+    local cost = place and cost_at(sub(place, SID_IN_PLACE))
     local was = call('HGET', P .. 'front_places:' .. q.name, name)
     local is = place and (not gate or is_open(gate, cost)) and place or false
     if place then
@@ -103,7 +103,7 @@ local first, closed_gate, park, start, wake, refresh, configure, review, workabl
       local gate = gate_of(q, name)
       local place = gate and first_parked(q, name)
       local is_later = place and place < turn_of(q, lane.cls) .. lane.place
-      if gate and (not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, 21)))) then
+      if gate and (not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, SID_IN_PLACE)))) then
         return gate
       end
     end
@@ -121,8 +121,8 @@ local first, closed_gate, park, start, wake, refresh, configure, review, workabl
   -- The first lane that is parked at a gate of the front opens, if there is room for it still.
   local function open(q, name)
     local gate, place, key = gate_of(q, name), first_parked(q, name)
-    if place and (not gate or is_open(gate, cost_at(sub(place, 21)))) then
-      put(q, lane_in(q, key), sub(place, 21), nil)
+    if place and (not gate or is_open(gate, cost_at(sub(place, SID_IN_PLACE)))) then
+      put(q, lane_in(q, key), sub(place, SID_IN_PLACE), nil)
     end
     wake(q, name)
   end
@@ -136,11 +136,11 @@ local first, closed_gate, park, start, wake, refresh, configure, review, workabl
       if not front or head and not only and head < front then
         break
       end
-      open(q, sub(front, 57))
+      open(q, sub(front, AFTER_PARKED))
     end
-    local cls = only or head and sub(head, 57)
+    local cls = only or head and sub(head, AFTER_PARKED)
     head = cls and order.first(open_key(q, cls))
-    return head and lane_in(q, sub(head, 37), sub(head, 1, 36))
+    return head and lane_in(q, sub(head, AFTER_PLACE), sub(head, 1, PLACE_END))
   end
 
   -- The head of the lane, a job of this record, starts; `place`: of the next one.
@@ -227,7 +227,7 @@ local first, closed_gate, park, start, wake, refresh, configure, review, workabl
     local place = q[READY] > 0 and q.lanes == 0 and streams.head(q, '')
     if q.lanes > 0 then
       local head = order.first(P .. 'turns:' .. q.name) or order.first(P .. 'front:' .. q.name)
-      place = head and sub(head, 21, 56)
+      place = head and sub(head, AFTER_TURN, PARKED_END)
     end
     local cost = place and cost_at(place)
     if q.scan or cost and not closed_of(q.rule.whole, cost) then

@@ -4,10 +4,11 @@
 -- Extend: the new length, then pairs of a delivery and the ids that are held in it. The survivors, as they are now.
 local till, known, sids, blobs, records, seen = now + tonumber(ARGV[3]), {}, {}, {}, {}, {}
 for _, group in ipairs(decode(ARGV[4])) do
-  local found = fetch(group[2])
-  for i, sid in ipairs(group[2]) do
+  local delivery, held = unpack(group)
+  local found = fetch(held)
+  for i, sid in ipairs(held) do
     local r = found[i] and record(found[i])
-    if r and not seen[sid] and r[STATE] == RUNNING and r[DELIVERY] == group[1] then
+    if r and not seen[sid] and r[STATE] == RUNNING and r[DELIVERY] == delivery then
       local c = known[found[i]]
       if not c then
         local is = edited(r)
@@ -38,10 +39,11 @@ return jobs_reply(sids, fetch(sids))
 -- Report progress: an id, a delivery, a portion and a note each. For each 1: it was current, 0: it is stale.
 local replies = {}
 for i, each in ipairs(decode(ARGV[3])) do
-  local r = fetch_one(each[1])
-  local current = r and r[STATE] == RUNNING and r[DELIVERY] == each[2]
+  local sid, delivery, portion, note = unpack(each)
+  local r = fetch_one(sid)
+  local current = r and r[STATE] == RUNNING and r[DELIVERY] == delivery
   if current then
-    call('HSET', P .. 'progress', each[1], pack({ each[2], each[3], each[4], now }))
+    call('HSET', P .. 'progress', sid, pack({ delivery, portion, note, now }))
   end
   replies[i] = current and 1 or 0
 end

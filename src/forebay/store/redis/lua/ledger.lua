@@ -7,8 +7,8 @@
 
 local MAINTENANCE = 'maintain'
 local builder = { verb = MAINTENANCE, ranges = {} }
-local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, trait_of_error, read_rule, trim_ledger,
-  write_ledger, next_record
+local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, trait_of_error, read_rule, record_in,
+  trim_ledger, write_ledger, next_record
 
 (function()
   local range
@@ -16,6 +16,7 @@ local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, t
   local RANGE_CHANGE, RANGE_FIRST, RANGE_SIZE, RANGE_QUEUE, RANGE_KIND = 1, 2, 3, 4, 5
   local RANGE_DELIVERY, RANGE_UNTIL, RANGE_TRAITS = 6, 12, 13
 
+  local RECORD_AT = 1
   local RECORDS_PER_TRIM, TRIMMED_AT_ONCE, LOOKED_AT = 64, 256, 16
 
   -- Name the call. Without it the record is that of maintenance.
@@ -117,15 +118,21 @@ local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, t
   end
 
   function trait_of_error(error)
-    return { error_kind = error[1], error = error[2] }
+    return { error_kind = error[ERROR_KIND], error = error[ERROR_MESSAGE] }
   end
 
   function read_rule()
-    local f = call('HMGET', P .. 'book', 'off', 'keep', 'keep_bytes', 'first', 'next', 'bytes')
+    local fields = call('HMGET', P .. 'book', 'off', 'keep', 'keep_bytes', 'first', 'next', 'bytes')
+    local off, keep, keep_bytes, first, following, bytes = unpack(fields)
     return {
-      off = f[1] == '1', keep = tonumber(f[2] or 604800000000), keep_bytes = tonumber(f[3] or 1073741824),
-      first = tonumber(f[4] or 0), next = tonumber(f[5] or 0), bytes = tonumber(f[6] or 0),
+      off = off == '1', keep = tonumber(keep or 604800000000), keep_bytes = tonumber(keep_bytes or 1073741824),
+      first = tonumber(first or 0), next = tonumber(following or 0), bytes = tonumber(bytes or 0),
     }
+  end
+
+  -- A record is the only field of its entry.
+  function record_in(entry)
+    return entry[ENTRY_FIELDS][2]
   end
 
   -- Drop entries that the rule no longer keeps; how many.
@@ -134,8 +141,8 @@ local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, t
     while going and rule.first < rule.next and rule.first - first < limit do
       local left = min(LOOKED_AT, limit - (rule.first - first))
       for _, entry in ipairs(call('XRANGE', P .. 'ledger', text(rule.first + 1), '+', 'COUNT', left)) do
-        local kept = entry[2][2]
-        if decode(kept)[1] >= now - rule.keep and rule.bytes <= rule.keep_bytes then
+        local kept = record_in(entry)
+        if decode(kept)[RECORD_AT] >= now - rule.keep and rule.bytes <= rule.keep_bytes then
           going = false
           break
         end
@@ -179,7 +186,7 @@ local rule, after = read_rule(), tonumber(ARGV[3])
 local reply = { rule.first, rule.next }
 if after + 1 >= rule.first and after + 1 < rule.next then
   for _, entry in ipairs(call('XRANGE', P .. 'ledger', text(after + 2), '+', 'COUNT', ARGV[4])) do
-    reply[#reply + 1] = entry[2][2]
+    reply[#reply + 1] = record_in(entry)
   end
 end
 return reply

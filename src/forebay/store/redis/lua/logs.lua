@@ -40,11 +40,7 @@ local log_state, stream, appended, entry_at, first_since, group_key, drop_before
   function entry_at(name, number, offset)
     local id = text(offset + 1)
     local found = call('XRANGE', stream(name, number), id, id)[1]
-    local fields = {}
-    for i = 1, #found[2], 2 do
-      fields[found[2][i]] = found[2][i + 1]
-    end
-    return tonumber(fields.a)
+    return tonumber(by_name(found[ENTRY_FIELDS]).a)
   end
 
   -- The first offset that was appended at an instant or later: offsets are dense and instants never fall.
@@ -176,7 +172,7 @@ local part = parts[number]
 local reply = { 'ok', part.first, part.next }
 if after + 1 >= part.first and after + 1 < part.next then
   for i, entry in ipairs(call('XRANGE', stream(ARGV[3], number), text(after + 2), '+', 'COUNT', ARGV[6])) do
-    reply[i + 3] = entry[2]
+    reply[i + 3] = entry[ENTRY_FIELDS]
   end
 end
 return reply
@@ -193,11 +189,12 @@ elseif offset < -1 or offset >= parts[number].next then
   return { parts[number].next - 1, 'offset' }, REFUSED
 end
 local key = group_key(name, group)
-local f = call('HMGET', key, 'position:' .. number, 'member:' .. number, 'epoch:' .. number)
-if epoch and (not f[2] or tonumber(f[3]) ~= epoch) then
+local fields = call('HMGET', key, 'position:' .. number, 'member:' .. number, 'epoch:' .. number)
+local before, member, current = unpack(fields)
+if epoch and (not member or tonumber(current) ~= epoch) then
   return { 0, 'lost' }, REFUSED
 end
-local position = ARGV[7] == '1' and offset or max(tonumber(f[1] or -1), offset)
+local position = ARGV[7] == '1' and offset or max(tonumber(before or -1), offset)
 call('ZADD', P .. 'groups:' .. name, 0, group)
 call('HSET', key, 'position:' .. number, position, 'seen', now)
 return { position, '' }
@@ -279,8 +276,8 @@ local reply, busy = { 'ok', till }, {}
 for i = 0, n - 1 do
   busy[owners[i] or ''] = true
   if owners[i] == member then
-    local f = call('HMGET', key, 'epoch:' .. i, 'position:' .. i)
-    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = i, tonumber(f[1]), tonumber(f[2] or -1)
+    local epoch, position = unpack(call('HMGET', key, 'epoch:' .. i, 'position:' .. i))
+    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = i, tonumber(epoch), tonumber(position or -1)
   end
 end
 for other, ended in pairs(ends) do
@@ -320,14 +317,15 @@ for _, group in ipairs(call('ZRANGE', P .. 'groups:' .. name, from, '+', 'BYLEX'
   local key = group_key(name, group)
   for i = 0, n - 1 do
     local part = parts[i]
-    local f = call('HMGET', key, 'position:' .. i, 'lost:' .. i, 'seen', 'member:' .. i, 'epoch:' .. i)
-    local position = tonumber(f[1] or -1)
+    local fields = call('HMGET', key, 'position:' .. i, 'lost:' .. i, 'seen', 'member:' .. i, 'epoch:' .. i)
+    local committed, lost, seen, member, epoch = unpack(fields)
+    local position = tonumber(committed or -1)
     local following = max(part.first, position + 1)
     local loses = window and following < part.next and entry_at(name, i, following) + window or ''
-    local till = f[4] and tonumber(call('ZSCORE', P .. 'lm:' .. name .. '|' .. group, f[4])) or ''
+    local till = member and tonumber(call('ZSCORE', P .. 'lm:' .. name .. '|' .. group, member)) or ''
     reply[#reply + 1] = {
-      group, i, position, part.next - following, tonumber(f[2] or 0), loses, tonumber(f[3]), f[4] or '',
-      tonumber(f[5] or 0), till,
+      group, i, position, part.next - following, tonumber(lost or 0), loses, tonumber(seen), member or '',
+      tonumber(epoch or 0), till,
     }
   end
 end

@@ -120,7 +120,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
     local ready = due and due <= now and promote_due(limit) or 0
     local opens = first_score(P .. 'openings')
     if opens and opens <= now then
-      tick(limit)
+      open_rates(limit)
     end
     local kept = first_score(P .. 'kept')
     if kept and kept <= now then

@@ -21,7 +21,7 @@ local found, records, last, full = {}, {}, nil, false
 
 local function is_suspect(r)
   local errors = more(r).errors
-  return errors ~= nil and errors[#errors][1] == 'forebay.Abandoned'
+  return errors ~= nil and errors[#errors][ERROR_KIND] == 'forebay.Abandoned'
 end
 
 local function matches(r)
@@ -54,7 +54,7 @@ local function visit_all(sids)
 end
 
 local function walk()
-  local from = '[' .. sub(after, 1, 14)
+  local from = '[' .. sub(after, 1, BUCKET_END)
   while true do
     local buckets = call('ZRANGE', P .. 'buckets', from, '+', 'BYLEX', 'LIMIT', 0, 16)
     for _, bucket in ipairs(buckets) do
@@ -133,7 +133,7 @@ local function first_of_lane()
   local key = P .. 'r:' .. r[QUEUE] .. '|' .. lane_of(r)
   for from = 0, most, BATCH do
     for _, place in ipairs(call('ZRANGE', key, from, from + BATCH - 1)) do
-      local head = fetch_one(sub(place, 21))
+      local head = fetch_one(sub(place, SID_IN_PLACE))
       if (more(head).expires or MAX_INSTANT) > now then
         return head
       end
@@ -183,11 +183,11 @@ local function oldest(q)
   local due = q[READY] > 0 and first_score(P .. 'odd:' .. q.name) or now
   local entry = q.streamed > 0 and streams.unread(q, 1)[1]
   if entry then
-    due = min(due, tonumber(string.match(entry[1], '%d+')))
+    due = min(due, tonumber(string.match(entry[ENTRY_ID], '%d+')))
   end
   if q[READY] > 0 then
     for _, place in ipairs(call('ZRANGE', P .. 'r:' .. q.name .. '|', '[' .. ZERO, '+', 'BYLEX', 'LIMIT', 0, 64)) do
-      local r = fetch_one(sub(place, 21))
+      local r = fetch_one(sub(place, SID_IN_PLACE))
       if not is_odd(r) then
         return min(due, r[DUE])
       end
@@ -198,7 +198,7 @@ end
 
 local function taken_keys(q)
   local taken = call('ZCOUNT', P .. 'ku:' .. q.name, '(' .. text(now), '(' .. text(MAX_INSTANT))
-  for state = 0, 5 do
+  for state = WAITING, CANCELLED do
     if q.keyed and floor((q.rule.unique or 7) / 2 ^ state) % 2 == 1 then
       taken = taken + q.keyed[state + 1]
     end
@@ -210,10 +210,10 @@ end
 local function held_at(q, name, most)
   local n = 0
   for i, member in ipairs(call('ZRANGE', P .. 'parked:' .. q.name .. '|' .. name, 0, most - 1)) do
-    if i == 1 and is_open(gate_of(q, name), cost_of(fetch_one(sub(member, 41, 56)))) then
+    if i == 1 and is_open(gate_of(q, name), cost_of(fetch_one(sub(sub(member, AFTER_TURN, PARKED_END), SID_IN_PLACE)))) then
       return 0
     end
-    n = n + (n < most and call('ZCARD', P .. 'r:' .. q.name .. '|' .. sub(member, 57)) or 0)
+    n = n + (n < most and call('ZCARD', P .. 'r:' .. q.name .. '|' .. sub(member, AFTER_PARKED)) or 0)
   end
   return n
 end
@@ -231,8 +231,11 @@ end
 
 for _, name in ipairs(names) do
   local q = queue_of(name)
-  local blocked = call('SCARD', P .. 'blocked:' .. name)
-  reply[#reply + 1] = { name, q[0], q[1], q[2], q[3], q[4], q[5], oldest(q), q.paused, taken_keys(q), held(q), blocked }
+  local row = { name, unpack(q, WAITING, CANCELLED) }
+  for _, value in ipairs({ oldest(q), q.paused, taken_keys(q), held(q), call('SCARD', P .. 'blocked:' .. name) }) do
+    row[#row + 1] = value
+  end
+  reply[#reply + 1] = row
 end
 return reply
 

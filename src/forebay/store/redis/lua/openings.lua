@@ -1,7 +1,7 @@
 -- When gates open, which lanes and queues that wakes, and what a call leaves written of lanes.
 -- needs: lanes
 
-local wake_gates, tick, write_lanes
+local wake_gates, open_rates, write_lanes
 
 (function()
   -- Gates with more room, and rates that moved on: wake the lanes parked there, and queues that they hold as a whole.
@@ -22,7 +22,7 @@ local wake_gates, tick, write_lanes
   end
 
   -- Open the rates that are due.
-  function tick(limit)
+  function open_rates(limit)
     for _, queue in ipairs(call('ZRANGE', P .. 'openings', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
       local names = limit > 0 and call('ZRANGE', P .. 'opens:' .. queue, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit) or NOTHING
       for _, name in ipairs(names) do

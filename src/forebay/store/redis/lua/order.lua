@@ -13,7 +13,8 @@ local order = {}
     return known[key]
   end
 
-  local function place_in(list, member)
+  -- Where a member is in a list, or belongs.
+  local function index_in(list, member)
     return lower_bound(1, #list + 1, function(i) return list[i] < member end)
   end
 
@@ -51,7 +52,7 @@ local order = {}
     local list = o.list
     o.added[member], o.removed[member] = not o.removed[member] or nil, nil
     if list and (o.whole or #list > 0 and member < list[#list]) then
-      table.insert(list, place_in(list, member), member)
+      table.insert(list, index_in(list, member), member)
       if #list > 2 * PAGE then
         list[#list], o.whole = nil, false
       end
@@ -62,7 +63,7 @@ local order = {}
     local o = at(key)
     local list, i = o.list or NOTHING, 1
     o.removed[member], o.added[member] = not o.added[member] or nil, nil
-    i = list[1] == member and 1 or place_in(list, member)
+    i = list[1] == member and 1 or index_in(list, member)
     if list[i] == member then
       table.remove(list, i)
     end

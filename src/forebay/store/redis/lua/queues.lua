@@ -5,7 +5,7 @@
 -- needs: streams
 
 local queues, has_work, has_room, has_ended, touched_lanes, touched_lines = {}, {}, {}, {}, {}, {}
-local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclaimed, index_job, move, remember, drop_progress, publish, write_queues
+local queue_of, jobs_of, depth, running_cost, marks_shed, touch_lane, count, index_unclaimed, index_job, move, remember, drop_progress, publish, write_queues
 
 (function()
   local STATES = { 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled' }
@@ -29,6 +29,15 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
       queues[name], queues[#queues + 1] = q, q
     end
     return q
+  end
+
+  -- Its jobs in all states; `depth`: those that have not ended.
+  function jobs_of(q)
+    local jobs = 0
+    for state = WAITING, CANCELLED do
+      jobs = jobs + q[state]
+    end
+    return jobs
   end
 
   function depth(q)
@@ -175,7 +184,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
   local function drop_keyed(r, sid)
     for _, key in ipairs(more(r).keyed or NOTHING) do
       local known = call('HGET', P .. 'k:' .. r[QUEUE], key)
-      if known and decode(known)[1] == sid then
+      if known and decode(known)[KEY_SID] == sid then
         call('HDEL', P .. 'k:' .. r[QUEUE], key)
         call('ZREM', P .. 'ku:' .. r[QUEUE], key)
       end
@@ -231,7 +240,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
     if is then
       local blob = encoded(is)
       index_job(sid, is, true)
-      call('HSET', P .. 'j:' .. sub(sid, 1, 14), sid, blob)
+      call('HSET', P .. 'j:' .. sub(sid, 1, BUCKET_END), sid, blob)
     else
       drop_keyed(was, sid)
       erase({ sid }, was[STATE] == DONE)
@@ -268,15 +277,12 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
   end
 
   local function write_queue(q)
-    local key, jobs, values, max_dead = P .. 'q:' .. q.name, 0, {}, q.rule.dead and q.rule.dead.limit
-    for state = WAITING, CANCELLED do
-      jobs = jobs + q[state]
-    end
+    local key, values, max_dead = P .. 'q:' .. q.name, {}, q.rule.dead and q.rule.dead.limit
     if (q.rule.default or q.turn ~= START) and depth(q) == 0 then
       call('UNLINK', P .. 'turn:' .. q.name, P .. 'idle:' .. q.name)
       q.turn = START
     end
-    if jobs == 0 and q.version == 0 and q.paused == 0 then
+    if jobs_of(q) == 0 and q.version == 0 and q.paused == 0 then
       call('DEL', key)
       call('ZREM', P .. 'queues', q.name)
       return

@@ -1,4 +1,6 @@
--- Schedules, and taking a slot together with the job that it becomes.
+-- Schedules, and taking a slot together with the job that it becomes. What is kept of a schedule is a list.
+
+local BODY, NEXT_AT, PAUSED, LAST_JOB, RULE = 1, 2, 3, 4, 5
 
 -- verb: put_schedule (grows, needs maintain)
 -- Create or edit a schedule: name, body, its next slot, whether it is paused, its rule and zone. What it last became
@@ -7,10 +9,10 @@ local known = call('HGET', P .. 'schedules', ARGV[3])
 known = known and decode(known)
 local next_at, paused, last_job = tonumber(ARGV[5]), ARGV[6] == '1', false
 if known then
-  last_job = known[4]
-  local free = known[2] > tonumber(call('HGET', P .. 'ticks', ARGV[3]) or -1)
-  if known[5] == ARGV[7] and free and (paused or not known[3]) then
-    next_at = known[2]
+  last_job = known[LAST_JOB]
+  local free = known[NEXT_AT] > tonumber(call('HGET', P .. 'ticks', ARGV[3]) or -1)
+  if known[RULE] == ARGV[7] and free and (paused or not known[PAUSED]) then
+    next_at = known[NEXT_AT]
   end
 end
 local kept = { ARGV[4], next_at, paused, last_job, ARGV[7] }
@@ -34,8 +36,9 @@ return dropped
 -- Every schedule: body, next slot, last slot or empty, last job or empty.
 local reply, all = {}, call('HGETALL', P .. 'schedules')
 for i = 1, #all, 2 do
-  local body, next_at, _, job = unpack(decode(all[i + 1]))
-  reply[#reply + 1] = { body, next_at, call('HGET', P .. 'ticks', all[i]) or '', job or '' }
+  local known = decode(all[i + 1])
+  local last_tick = call('HGET', P .. 'ticks', all[i]) or ''
+  reply[#reply + 1] = { known[BODY], known[NEXT_AT], last_tick, known[LAST_JOB] or '' }
 end
 return reply
 
@@ -44,7 +47,8 @@ return reply
 local name, tick, next_at = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local known = call('HGET', P .. 'schedules', name)
 known = known and decode(known)
-if not known or known[3] or known[2] ~= tick or tick <= tonumber(call('HGET', P .. 'ticks', name) or -1) then
+local is_due = known and not known[PAUSED] and known[NEXT_AT] == tick
+if not is_due or tick <= tonumber(call('HGET', P .. 'ticks', name) or -1) then
   return { 'taken' }, REFUSED
 end
 if ARGV[6] ~= '' then
@@ -55,13 +59,14 @@ if ARGV[6] ~= '' then
   accept(plan)
   local became
   for _, receipt in ipairs(plan.receipts) do
-    if receipt[3] ~= DUPLICATE and (not became or became[3] == MERGED and receipt[3] == NEW) then
+    local given = receipt[RECEIPT_ANSWER]
+    if given ~= DUPLICATE and (not became or became[RECEIPT_ANSWER] == MERGED and given == NEW) then
       became = receipt
     end
   end
-  known[4] = became and became[1] or known[4]
+  known[LAST_JOB] = became and became[RECEIPT_FIRST] or known[LAST_JOB]
 end
-known[2] = next_at
+known[NEXT_AT] = next_at
 call('HSET', P .. 'schedules', name, pack(known))
 call('HSET', P .. 'ticks', name, tick)
 set_verb('fire', nil, name, tick)

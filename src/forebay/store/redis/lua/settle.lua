@@ -55,7 +55,7 @@ local settle
       marks_left[#marks_left + 1] = mark
       has_ended[sid] = group.code == 'c' or nil
     elseif is[STATE] == DONE and group.result then
-      call('HSET', P .. 'x:' .. sub(sid, 1, 14), sid, ARGV[group.result])
+      call('HSET', P .. 'x:' .. sub(sid, 1, BUCKET_END), sid, ARGV[group.result])
     end
     waits = waits or (is and is[STATE] == WAITING)
     ended[#ended + 1] = { sid, CHANGES[group.code], r, till, group.error and trait_of_error(group.error) or nil }
@@ -139,15 +139,19 @@ local settle
     end
   end
 
+  local function by_sid(one, other)
+    return one[1] < other[1]
+  end
+
   -- Ids and records in the order of the ids: jobs that were settled together are mostly neighbours.
   local function in_order(sids, records)
     local order = {}
     for i = 1, #sids do
       order[i] = { sids[i], records[i] }
     end
-    table.sort(order, function(one, other) return one[1] < other[1] end)
+    table.sort(order, by_sid)
     for i = 1, #order do
-      sids[i], records[i] = order[i][1], order[i][2]
+      sids[i], records[i] = unpack(order[i])
     end
   end
 
@@ -163,11 +167,12 @@ local settle
 
   local function record_ended()
     for _, each in ipairs(acked) do
-      record_acked(each[1], each[2])
+      record_acked(unpack(each))
     end
-    table.sort(ended, function(one, other) return one[1] < other[1] end)
+    table.sort(ended, by_sid)
     for _, each in ipairs(ended) do
-      add_held(each[2], tonumber(each[1]), 1, each[3], each[4], each[5])
+      local sid, change, r, till, trait = unpack(each)
+      add_held(change, tonumber(sid), 1, r, till, trait)
     end
     if #ended + #acked > 0 then
       set_verb('settle')

@@ -15,7 +15,7 @@ local open_key, turn_of, place_class, advance_class, restart_turns, write_classe
     local cls = q.classes[name]
     if not cls then
       local at = call('HGET', P .. 'turn:' .. q.name, name) or nil
-      cls = { turn = at and sub(at, 1, 20) or START, at = at }
+      cls = { turn = at and sub(at, 1, TURN_END) or START, at = at }
       q.classes[name] = cls
     end
     return cls
@@ -28,13 +28,13 @@ local open_key, turn_of, place_class, advance_class, restart_turns, write_classe
   end
 
   local function key_of(q, at)
-    return P .. (#at > 20 and 'turns:' or 'idle:') .. q.name
+    return P .. (#at > TURN_END and 'turns:' or 'idle:') .. q.name
   end
 
   -- The class is where its turn and its open lanes say.
   function place_class(q, name)
     local cls, head, turn = class_of(q, name), order.first(open_key(q, name)), turn_of(q, name)
-    local at = head and turn .. sub(head, 1, 36) or turn > q.turn and turn or nil
+    local at = head and turn .. sub(head, 1, PLACE_END) or turn > q.turn and turn or nil
     if at ~= cls.at then
       if cls.at then
         order.remove(key_of(q, cls.at), cls.at .. name)
@@ -58,7 +58,7 @@ local open_key, turn_of, place_class, advance_class, restart_turns, write_classe
   function restart_turns(q)
     for _, key in ipairs({ 'turns:', 'idle:' }) do
       local last = call('ZRANGE', P .. key .. q.name, 0, 0, 'REV')[1]
-      q.turn = last and sub(last, 1, 20) > q.turn and sub(last, 1, 20) or q.turn
+      q.turn = last and sub(last, 1, TURN_END) > q.turn and sub(last, 1, TURN_END) or q.turn
     end
   end
 
@@ -74,7 +74,7 @@ local open_key, turn_of, place_class, advance_class, restart_turns, write_classe
       order.write(key)
       local forgotten = call('ZPOPMIN', key, max(0, min(call('ZCARD', key) - IDLE_CLASSES, BATCH)))
       for i = 1, #forgotten, 2 do
-        values[sub(forgotten[i], 21)] = false
+        values[sub(forgotten[i], AFTER_TURN)] = false
       end
     end
     write_hash(P .. 'turn:' .. q.name, values)

@@ -21,7 +21,7 @@ local streams, entry_id, is_unread = {}, nil, nil
 
   -- The place of the job of an entry.
   function streams.place(entry)
-    local due, job = string.match(entry[1], '^(%d+)-(%d+)$')
+    local due, job = string.match(entry[ENTRY_ID], '^(%d+)-(%d+)$')
     return shifted(ZERO, tonumber(due)) .. sid_of(tonumber(job))
   end
 
@@ -76,12 +76,9 @@ local streams, entry_id, is_unread = {}, nil, nil
   -- Entries that were never read, so many at most; `till`: before this one.
   function streams.unread(q, most, till)
     local after, groups = '-', redis.pcall('XINFO', 'GROUPS', streams.key(q))
-    for _, group in ipairs(groups) do
-      for i = 1, #group, 2 do
-        if group[2] == GROUP and group[i] == 'last-delivered-id' then
-          after = '(' .. group[i + 1]
-        end
-      end
+    for _, flat in ipairs(groups) do
+      local group = by_name(flat)
+      after = group.name == GROUP and '(' .. group['last-delivered-id'] or after
     end
     return call('XRANGE', streams.key(q), after, till and '(' .. till or '+', 'COUNT', most)
   end
@@ -108,9 +105,10 @@ local streams, entry_id, is_unread = {}, nil, nil
   function streams.sweep(limit)
     for _, name in ipairs(call('ZRANGE', P .. 'streams', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
       local key = P .. 's:' .. name
-      for _, consumer in ipairs(redis.pcall('XINFO', 'CONSUMERS', key, GROUP)) do
-        if consumer[4] == 0 then
-          call('XGROUP', 'DELCONSUMER', key, GROUP, consumer[2])
+      for _, flat in ipairs(redis.pcall('XINFO', 'CONSUMERS', key, GROUP)) do
+        local consumer = by_name(flat)
+        if consumer.pending == 0 then
+          call('XGROUP', 'DELCONSUMER', key, GROUP, consumer.name)
         end
       end
       call('ZADD', P .. 'streams', now + CONSUMERS_KEPT, name)
@@ -132,7 +130,7 @@ local pop_ready, pop_ready_and_streamed, reclaim_entries
     if is_unread(r) then
       call('ZADD', P .. 'r:' .. r[QUEUE] .. '|', 0, r[RANK] .. sid)
     end
-    call('HSET', P .. 'j:' .. sub(sid, 1, 14), sid, encoded(is))
+    call('HSET', P .. 'j:' .. sub(sid, 1, BUCKET_END), sid, encoded(is))
   end
 
   -- All jobs of the queue leave its stream.
@@ -155,7 +153,7 @@ local pop_ready, pop_ready_and_streamed, reclaim_entries
   function pop_ready(q, most)
     local both, sids = call('ZPOPMIN', P .. 'r:' .. q.name .. '|', most), {}
     for i = 1, #both, 2 do
-      sids[#sids + 1] = sub(both[i], 21)
+      sids[#sids + 1] = sub(both[i], SID_IN_PLACE)
     end
     return sids
   end
@@ -175,12 +173,14 @@ local pop_ready, pop_ready_and_streamed, reclaim_entries
   -- Read so many entries for an owner: ids and records; nil: they differ from the records.
   local function read(q, most, owner)
     local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', most, 'STREAMS', streams.key(q), '>')
-    local entries, dues, sids = reply and not reply.err and reply[1][2] or NOTHING, {}, {}
+    local _, entries = unpack(reply and not reply.err and reply[1] or NOTHING)
+    local dues, sids = {}, {}
+    entries = entries or NOTHING
     if #entries ~= most then
       return nil
     end
     for i, entry in ipairs(entries) do
-      dues[i], sids[i] = parts_of(entry[1])
+      dues[i], sids[i] = parts_of(entry[ENTRY_ID])
     end
     local blobs = fetch(sids)
     for i = 1, most do

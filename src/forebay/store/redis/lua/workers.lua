@@ -1,5 +1,8 @@
--- Workers that announced themselves.
+-- Workers that announced themselves. What is kept of one is a list: its presence, since when it is known, when it was seen.
 -- needs: keys
+
+local SINCE = 2
+
 local function forget_worker(owner)
   call('HDEL', P .. 'workers', owner)
   call('ZREM', P .. 'workers_until', owner)
@@ -13,7 +16,7 @@ for _, late in ipairs(call('ZRANGE', P .. 'workers_until', '-inf', text(now), 'B
   forget_worker(late)
 end
 local known = call('HGET', P .. 'workers', owner)
-call('HSET', P .. 'workers', owner, pack({ ARGV[5], known and decode(known)[2] or now, now }))
+call('HSET', P .. 'workers', owner, pack({ ARGV[5], known and decode(known)[SINCE] or now, now }))
 call('ZADD', P .. 'workers_until', text(till), owner)
 call('ZADD', P .. 'workers_names', 0, owner)
 return 1
