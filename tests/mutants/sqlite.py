@@ -49,7 +49,7 @@ SQLITE_MUTANTS = [
     Mutant(
         "sqlite: a dear job takes one slot of the whole queue",
         f"{_SQLITE}/leases.py",
-        "start(states, queue.name, job[2], unit.now)",
+        "start(states, queue.name, cost, unit.now)",
         "start(states, queue.name, 1, unit.now)",
         _cases("costs"),
     ),

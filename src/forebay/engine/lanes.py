@@ -119,7 +119,8 @@ class Lane(Generic[J]):
         if first is None:
             self.head = self.job = None
         else:
-            self.head, self.job = first[:2], first[2]
+            rank, job_id, self.job = first
+            self.head = rank, job_id
 
     def place(self) -> Key:
         """The order of the lane in its queue."""

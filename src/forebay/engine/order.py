@@ -75,12 +75,12 @@ class Order(Generic[T]):
         heap, live = self._heap, self._live
         while heap:
             entry = heap[0]
-            thing = entry[2]
+            known_key, _, thing = entry
             if live.get(thing) is not entry:
                 heappop(heap)
                 continue
             key = self._key(thing)
-            if key == entry[0]:
+            if key == known_key:
                 return thing
             if key is None:
                 heappop(heap)

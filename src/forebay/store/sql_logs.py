@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from forebay.core.entries import LogEntry
 from forebay.core.errors import OffsetGone, WrongQueueKind
@@ -32,8 +32,14 @@ _MAX_OFFSET: Final = 2**63 - 2
 
 T = TypeVar("T")
 
-PartitionExtent = tuple[int, int, int, Instant]
-"""Place, first offset held, next offset, the instant of the newest entry."""
+
+class PartitionExtent(NamedTuple):
+    """A partition of a log as its statement gives it: what it holds, and the instant of its newest entry."""
+
+    place: int
+    first: int
+    following: int
+    newest_at: Instant
 
 
 class Cursor(Protocol):
@@ -45,6 +51,22 @@ class Cursor(Protocol):
     def fetchone(self) -> Any: ...
 
     def fetchall(self) -> Sequence[Any]: ...
+
+
+class _StandingRow(NamedTuple):
+    """Where a group is in a partition. `unread_at`: the instant of the first entry that it has not read."""
+
+    group: str
+    partition: int
+    position: int
+    first: int
+    following: int
+    lost: int
+    unread_at: Instant | None
+    seen_at: Instant
+    member: str | None
+    epoch: int
+    until: Instant | None
 
 
 class SqlLogs:
@@ -63,14 +85,14 @@ class SqlLogs:
     def append(self, log: str, entries: Sequence[tuple[bytes, str | None]], now: Instant) -> list[LogEntry]:
         """Entries of one key share a partition; others get the one with the fewest. Instants never decrease."""
         partitions = self._partitions("lock_partitions", log)
-        following = [partition[2] for partition in partitions]
-        instants = [max(now, partition[3]) for partition in partitions]
+        following = [partition.following for partition in partitions]
+        instants = [max(now, partition.newest_at) for partition in partitions]
         appended = place_entries(entries, following, instants)
-        rows = [(partitions[one.partition][0], one.offset, one.at, one.key, one.body) for one in appended]
+        rows = [(partitions[one.partition].place, one.offset, one.at, one.key, one.body) for one in appended]
         self._execute_many(self._statement("append"), rows)
-        for (place, _, was, _), new, at in zip(partitions, following, instants, strict=True):
-            if new != was:
-                self._run("appended", place, new, at)
+        for partition, new, at in zip(partitions, following, instants, strict=True):
+            if new != partition.following:
+                self._run("appended", partition.place, new, at)
         return appended
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
@@ -81,7 +103,7 @@ class SqlLogs:
         rows = self._run("entries", place, min(after, _MAX_OFFSET), limit).fetchall()
         if after + 1 < following and (not rows or rows[0][0] != after + 1):
             # Trimmed between the two statements: offsets are dense, so a gap at the front is seen.
-            raise OffsetGone(log, partition, after + 1, self._partition(log, partition)[1])
+            raise OffsetGone(log, partition, after + 1, self._partition(log, partition).first)
         return [LogEntry(partition, entry, at, body, key) for entry, at, body, key in rows]
 
     def commit(
@@ -99,14 +121,14 @@ class SqlLogs:
         return int(position)
 
     def position(self, log: str, group: str, partition: int) -> int:
-        found = self._run("reader", self._partition(log, partition)[0], group).fetchone()
+        found = self._run("reader", self._partition(log, partition).place, group).fetchone()
         return -1 if found is None else int(found[0])
 
     def extent(self, log: str) -> list[tuple[int, int]]:
         return [(first, following) for _, first, following, _ in self._partitions("partitions", log)]
 
     def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        return self._before(self._partition(log, partition)[0], instant)
+        return self._before(self._partition(log, partition).place, instant)
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
         return self._drop(log, before, {}, limit)
@@ -161,11 +183,11 @@ class SqlLogs:
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
         self._partitions("partitions", log)
         window, _ = self._rule_of(log)
-        rows = sorted(self._run("standings", log, after, limit).fetchall(), key=lambda row: (row[0], row[1]))
+        rows = [_StandingRow(*row) for row in self._run("standings", log, after, limit).fetchall()]
         seen: dict[str, Instant] = defaultdict(int)
-        for group, *_, seen_at, _, _, _ in rows:
-            seen[group] = max(seen[group], seen_at)
-        return [_standing(row, window, seen[row[0]]) for row in rows]
+        for row in rows:
+            seen[row.group] = max(seen[row.group], row.seen_at)
+        return [_standing(row, window, seen[row.group]) for row in sorted(rows)]
 
     def _hand_over(
         self, group: str, member: str, holding: Holding, row: Sequence[Any], wanted: bool
@@ -226,18 +248,18 @@ class SqlLogs:
         return _rule(found[0])
 
     def _partitions(self, statement: str, log: str) -> Sequence[PartitionExtent]:
-        partitions: Sequence[PartitionExtent] = self._run(statement, log).fetchall()
+        partitions = [PartitionExtent(*row) for row in self._run(statement, log).fetchall()]
         if not partitions:
             raise WrongQueueKind(log, is_log=False)
         return partitions
 
     def _partition(self, log: str, number: int) -> PartitionExtent:
-        partition: PartitionExtent | None = None
+        found = None
         if type(number) is int and 0 <= number <= _MAX_OFFSET:
-            partition = self._run("partition", log, number).fetchone()
-        if partition is None:
+            found = self._run("partition", log, number).fetchone()
+        if found is None:
             raise no_partition(log, number, len(self._partitions("partitions", log)))
-        return partition
+        return PartitionExtent(*found)
 
     def _run(self, statement: str, *parameters: Any) -> Cursor:
         return self._execute(self._statement(statement), parameters)
@@ -300,11 +322,12 @@ def due_logs(oldest: Sequence[Sequence[Any]], now: Callable[[], Instant]) -> lis
     return list(dict.fromkeys(log for log, end in windows if end <= instant))
 
 
-def _standing(row: Sequence[Any], window: Duration | None, seen_at: Instant) -> Standing:
-    group, number, position, first, following, lost, at, _, member, epoch, until = row
-    owner = (None, 0, None) if member is None else (member, epoch, until)
-    loses_at = None if at is None or window is None else at + window
-    return Standing(group, number, position, following - max(first, position + 1), lost, loses_at, seen_at, *owner)
+def _standing(row: _StandingRow, window: Duration | None, seen_at: Instant) -> Standing:
+    """`seen_at`: of the group in any of its partitions."""
+    owner = (None, 0, None) if row.member is None else (row.member, row.epoch, row.until)
+    lag = row.following - max(row.first, row.position + 1)
+    loses_at = None if row.unread_at is None or window is None else row.unread_at + window
+    return Standing(row.group, row.partition, row.position, lag, row.lost, loses_at, seen_at, *owner)
 
 
 @lru_cache(maxsize=256)

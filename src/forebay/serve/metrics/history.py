@@ -39,13 +39,15 @@ _SOON: Final = 0.2
 _OTHERS: Final = ""
 """Queues beyond a limit are added up under this name, which no queue has."""
 
+_ACCEPTED, _DONE, _RETRIED, _DEAD = range(4)
+
 _COLUMNS: Final[dict[str, int]] = {
-    Change.ACCEPTED: 0,
-    Change.ACKED: 1,
-    Change.RETRIED: 2,
-    Change.DIED: 3,
-    Change.EXPIRED: 3,
-    Change.SHED: 3,
+    Change.ACCEPTED: _ACCEPTED,
+    Change.ACKED: _DONE,
+    Change.RETRIED: _RETRIED,
+    Change.DIED: _DEAD,
+    Change.EXPIRED: _DEAD,
+    Change.SHED: _DEAD,
 }
 
 Counts = dict[str, list[int]]
@@ -71,9 +73,9 @@ def sum_counts(rows: Iterable[list[int]]) -> list[int]:
 def series_of(steps: Sequence[list[int] | None]) -> tuple[Series, Series, Series]:
     """Accepted, done and failed, of the sums of each step."""
     return (
-        tuple(None if row is None else row[0] for row in steps),
-        tuple(None if row is None else row[1] for row in steps),
-        tuple(None if row is None else row[2] + row[3] for row in steps),
+        tuple(None if row is None else row[_ACCEPTED] for row in steps),
+        tuple(None if row is None else row[_DONE] for row in steps),
+        tuple(None if row is None else row[_RETRIED] + row[_DEAD] for row in steps),
     )
 
 

@@ -65,11 +65,16 @@ class LazyHeap(Generic[T]):
         return None
 
     def peek(self) -> T | None:
-        head = self.head()
-        return None if head is None else head[2]
+        if (head := self.head()) is None:
+            return None
+        _, _, thing = head
+        return thing
 
     def pop(self) -> T | None:
-        return None if self.head() is None else heappop(self.items)[2]
+        if self.head() is None:
+            return None
+        _, _, thing = heappop(self.items)
+        return thing
 
     def walk(self) -> Iterator[tuple[int, int, T]]:
         """All that is alive, in order; nothing may change meanwhile."""
@@ -90,7 +95,8 @@ class LazyHeap(Generic[T]):
         while items and len(things) < count:
             item = heappop(items)
             if not self._dead or not self._uncount(item):
-                things.append(item[2])
+                _, _, thing = item
+                things.append(thing)
         return things
 
     def before(self, key: int, number: int, maximum: int, counts: Callable[[T], bool] = lambda _: True) -> int:
@@ -100,10 +106,11 @@ class LazyHeap(Generic[T]):
         places = [0]
         while places and len(found) < maximum + self._dead_count:
             place = places.pop()
-            if place < len(items) and items[place][:2] < mine:
+            if place < len(items) and (name := items[place][:2]) < mine:
                 places += (2 * place + 1, 2 * place + 2)
-                if counts(items[place][2]):
-                    found[items[place][:2]] = found.get(items[place][:2], 0) + 1
+                _, _, thing = items[place]
+                if counts(thing):
+                    found[name] = found.get(name, 0) + 1
         return min(maximum, sum(times > self._dead.get(name, 0) for name, times in found.items()))
 
     def forget(self, key: int, number: int) -> None:

@@ -215,9 +215,12 @@ class Index:
     def take_due(self, now: Instant, limit: int) -> list[JobRow]:
         """Rows that become ready now; `promoted` is called once they are."""
         rows: list[JobRow] = []
-        while len(rows) < limit and (head := self._due.head()) is not None and head[0] <= now:
+        while len(rows) < limit and (head := self._due.head()) is not None:
+            due_at, _, row = head
+            if due_at > now:
+                break
             heappop(self._due.items)
-            rows.append(head[2])
+            rows.append(row)
         return rows
 
     def promoted(self, rows: list[JobRow]) -> None:

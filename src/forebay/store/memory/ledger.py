@@ -181,7 +181,7 @@ class JournalLedgerReader:
 
     def ledger_rule(self) -> LedgerRule:
         with self._reading:
-            state = self._extent()[2]
+            _, _, state = self._extent()
             return self._files.rule or state.rule
 
     def close(self) -> None:

@@ -43,7 +43,8 @@ class Lines:
         line.jobs.push(row.entry.id, row.entry.id, row)
         if exposed:
             line.exposed = row
-        return line.jobs.items[0][2] is row
+        _, _, first = line.jobs.items[0]
+        return first is row
 
     def leave(self, name: str, row: JobRow) -> None:
         """The line does not have the row any more."""

@@ -122,14 +122,16 @@ class LaneRows(LazyHeap[JobRow]):
         """Whether the row may be the first one now."""
         items = self.items
         heappush(items, (row.rank, row.entry.id, row))
-        return items[0][2] is row
+        _, _, first = items[0]
+        return first is row
 
     def remove(self, row: JobRow) -> None:
         self.forget(row.rank, row.entry.id)
 
     def pop(self) -> JobRow:
         """The row that `head` has shown."""
-        return heappop(self.items)[2]
+        _, _, row = heappop(self.items)
+        return row
 
 
 class PlainRows(LaneRows):
@@ -296,16 +298,18 @@ class QueueState:
             return MAX_INSTANT
         if queue_lanes.lanes:
             return self._lanes.workable_at(queue_lanes, now)
-        head = self._single.head()
-        return now if head is None else starts_at(queue_lanes.whole, head[2].entry.cost, now)
+        if (head := self._single.head()) is None:
+            return now
+        _, _, first = head
+        return starts_at(queue_lanes.whole, first.entry.cost, now)
 
     def oldest(self, now: Instant) -> int:
         """How long the oldest ready row has been due."""
         ages = self._ages
         while ages and not _is_ready(ages[0]):
             heappop(ages)
-        heads = (ages[0] if ages else None, self._single.oldest())
-        return max((now - head[2].due_at for head in heads if head is not None and head[2].due_at < now), default=0)
+        heads = [head for head in (ages[0] if ages else None, self._single.oldest()) if head is not None]
+        return max((now - row.due_at for _, _, row in heads if row.due_at < now), default=0)
 
     def ahead(self, row: JobRow, maximum: int) -> int:
         """How many ready rows of its lane are ahead of this one, up to `maximum`."""
@@ -318,7 +322,7 @@ class QueueState:
     def hold(self, row: JobRow, now: Instant) -> Hold | None:
         """The gate that holds a ready row's lane, by its first job that has not expired."""
         lane = self.queue_lanes.lanes.get((row.entry.cls, row.entry.gates))
-        alive = (item[2] for item in self._ready(row).walk() if not item[2].is_expired(now))
+        alive = (each for _, _, each in self._ready(row).walk() if not each.is_expired(now))
         gates = (*self.queue_lanes.whole, *(() if lane is None else lane.gates))
         return gate_hold(gates, next(alive, row).entry.cost, now, lambda: self.ahead(row, MAX_AHEAD))
 
@@ -351,8 +355,7 @@ class QueueState:
         """Where some are past their expiry, or cost more than one."""
         rows: list[JobRow] = []
         late: list[JobRow] = []
-        while len(rows) < count and (head := self._single.head()) is not None:
-            row = head[2]
+        while len(rows) < count and (row := self._single.peek()) is not None:
             if row.is_expired(now):
                 late.append(row)
             elif start(self.queue_lanes.whole, self.queue_lanes.queue, row.entry.cost, now):
@@ -394,4 +397,5 @@ def _ready_of(lane: Lane[JobRow]) -> LaneRows:
 
 
 def _is_ready(item: RankedRow) -> bool:
-    return item[2].state is _READY and item[2].due_at == item[0]
+    due_at, _, row = item
+    return row.state is _READY and row.due_at == due_at

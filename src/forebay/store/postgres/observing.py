@@ -160,7 +160,8 @@ class Observing:
         rows = self._session.server.query(_GATE_STATES, ([gate.name for gate in gates],))
         states = {name: GateState(name, *rest) for name, *rest in rows}
         numbered = [(gate, states[gate.name]) for gate in gates]
-        return gate_hold(numbered, head[0][0], now, lambda: self.ahead(job_id) or 0)
+        ((cost, *_),) = head
+        return gate_hold(numbered, cost, now, lambda: self.ahead(job_id) or 0)
 
     def _held_in_line(self, job_id: int, line: str) -> Hold | None:
         query = self._session.server.query

@@ -8,7 +8,6 @@ from typing import Any, Final
 from zlib import crc32
 
 import msgspec
-from msgspec.structs import replace
 
 from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, OffsetGone, WrongQueueKind
@@ -149,11 +148,9 @@ def _record(kept: bytes) -> Record:
 
 
 def _job_range(reply: Sequence[Any]) -> JobRange:
-    facts: Any = reply[:12]
-    job_range = JobRange(*facts)
-    return (
-        replace(job_range, traits=[Trait(**each) if each else None for each in reply[12]]) if reply[12] else job_range
-    )
+    """The fields of `JobRange` in their order; of traits each is a map, or false."""
+    *facts, traits = reply
+    return JobRange(*facts, [Trait(**each) if each else None for each in traits] if traits else None)
 
 
 def _tick(reply: int | bool) -> int | None:

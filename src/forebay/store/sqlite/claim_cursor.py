@@ -187,7 +187,7 @@ class LaneCursor:
                     empty.append(name)
                     continue
                 turn = lane.cls.turn if lane.at is not None else 0
-                row = LaneRow(lane.head[0], lane.head[1], turn, None if lane.at is None else lane.at.name)
+                row = LaneRow(*lane.head, turn, None if lane.at is None else lane.at.name)
                 if row != self._rows[name]:
                     lanes.append((queue.name, name, *row))
         self._connection.executemany(_PUT_LANE, lanes)
@@ -199,11 +199,11 @@ class LaneCursor:
     def _write_classes(self) -> None:
         rows = []
         for name, of in self._queue_lanes.classes.items():
-            stored = self._classes.get(name)
-            if stored is None or stored[1] or stored[0] != of.turn or of in self._queue_lanes.order:
-                row = (of.turn, of.open.first() is not None)
-                if row != stored:
-                    rows.append((self._queue.name, name, *row))
+            turn, was_open = self._classes.get(name, (None, False))
+            if was_open or turn != of.turn or of in self._queue_lanes.order:
+                is_open = of.open.first() is not None
+                if (of.turn, is_open) != (turn, was_open):
+                    rows.append((self._queue.name, name, of.turn, is_open))
         self._connection.executemany(_PUT_CLASS, rows)
         if self._queue.turn != self._queue_lanes.turn:
             self._queue.turn, self._queue.changed = self._queue_lanes.turn, True

@@ -258,11 +258,12 @@ class LaneTable:
         closed = closed_of([(gate, self._gates.state(gate.name)) for gate in gates], cost, self._now)
         if closed is None:
             return
-        name, at = closed[0].name, opening(*closed, cost)
-        turn = self._connection.execute(_CLASS, (queue.name, cls)).fetchone() or (0, 0)
-        self._connection.execute(_PUT_LANE, (queue.name, lane, *head, turn[0], name))
+        gate, state = closed
+        at = opening(gate, state, cost)
+        turn, _ = self._connection.execute(_CLASS, (queue.name, cls)).fetchone() or (0, 0)
+        self._connection.execute(_PUT_LANE, (queue.name, lane, *head, turn, gate.name))
         if at < MAX_INSTANT:
-            self._gates.wake_at[name] = min(at, self._gates.wake_at[name] or at)
+            self._gates.wake_at[gate.name] = min(at, self._gates.wake_at[gate.name] or at)
 
     def _update_heads(self, lanes: list[tuple[str, str]]) -> None:
         """Lanes that lost jobs have other heads, or are empty: gates may have free slots for these, or for others."""
@@ -275,9 +276,9 @@ class LaneTable:
                     self._connection.execute(_SLEEP_UNUSED, (queue, gate))
                     self.wake(gate, 1)
             else:
-                at = self._connection.execute(_LEAD, (queue, lane, rank, job_id)).fetchone()
-                if at is not None and at[0] is not None:
-                    self.wake(at[0], 1)
+                (gate,) = self._connection.execute(_LEAD, (queue, lane, rank, job_id)).fetchone() or (None,)
+                if gate is not None:
+                    self.wake(gate, 1)
         self._update_classes(lanes)
 
     def _update_classes(self, lanes: Iterable[tuple[str, str]]) -> None:

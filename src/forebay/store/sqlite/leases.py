@@ -210,7 +210,8 @@ class _Claim:
         unit.gates.load(gate.name for gate in whole)
         states = [(gate, unit.gates.state(gate.name)) for gate in whole]
         found = unit.connection.execute(_NEXT_OF_LANE, (queue.name, "", MIN_INTEGER, 0, count)).fetchall()
-        return sum(1 for _ in takewhile(lambda job: start(states, queue.name, job[2], unit.now), found))
+        costs = (cost for _, _, cost, *_ in found)
+        return sum(1 for _ in takewhile(lambda cost: start(states, queue.name, cost, unit.now), costs))
 
 
 def _settle(unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Settled]:
