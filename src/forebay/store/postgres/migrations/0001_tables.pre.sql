@@ -13,16 +13,22 @@ CREATE TABLE forebay.migration (
 -- A call of enqueue takes one value: its jobs have this id and the following ones; a call has at most a thousand.
 CREATE SEQUENCE forebay.job_id INCREMENT 1000;
 
--- Queues with a spec, a pause or a bound. `version` changes with the spec; a call with an older one is refused.
--- `max_depth`: an upper bound of the jobs of a bounded queue; they are counted only when it would be exceeded.
--- For the SQL function: `plain`: its jobs need no stamps but the time; `max_attempts`, `key_window`: NULL means the default.
--- `unique_states`: a key whose `until` is beyond all instants (7258118400000000) is taken while its job is in one of these
--- states; bits in the order waiting, ready, running, done, dead, cancelled.
--- From the spec, for gates, lanes and lines (core/gate.py): `laned`: its jobs have classes that share or gates of their
--- own; `whole`: gates of the whole queue, objects with name, slots, step, shared; `terms`: rules of the gates that jobs are stamped
--- with, objects with prefix, exact, slots, step; `weights` and `weight`: NULL if classes do not share.
--- `max_dead`: how many dead letters it keeps. `dead_counted`: how many died at `dead_counted_to` or before; NULL: count again. Only for
--- queues with `max_dead`, so that a million dead letters are not counted each time that a few are added.
+-- Queues with a spec, a pause or a bound.
+--   version        changes with the spec; a call with an older one is refused
+--   max_depth      an upper bound of the jobs of a bounded queue; they are counted only when it would be exceeded
+--   unique_states  a key whose `until` is beyond all instants (7258118400000000) is taken while its job is in one of these
+--                  states; bits in the order waiting, ready, running, done, dead, cancelled
+-- From the spec, for the SQL function:
+--   plain          its jobs need no stamps but the time
+--   max_attempts, key_window  NULL: the default
+-- From the spec, for gates, lanes and lines (core/gate.py):
+--   laned          its jobs have classes that share, or gates of their own
+--   whole          gates of the whole queue: objects with name, slots, step, shared
+--   terms          rules of the gates that jobs are stamped with: objects with prefix, exact, slots, step
+--   weights, weight  NULL: classes do not share
+-- Of dead letters, so that a million of them are not counted each time that a few are added:
+--   max_dead       how many it keeps; the other two are for queues that have this
+--   dead_counted, dead_counted_to  how many died up to that instant; NULL: count again
 CREATE TABLE forebay.queue (
     name text COLLATE "C" PRIMARY KEY,
     version integer NOT NULL DEFAULT 0,
@@ -252,9 +258,12 @@ CREATE TABLE forebay.gate (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX gate_tat ON forebay.gate (tat) WHERE tat > 0;
 
--- Lanes with ready jobs, of queues that have lanes. `rank`, `id`: no job is before it; of a parked lane, its first. `cls`: '' if classes do not share.
--- `at`: the gate where it is parked; `opens_at`: of a rate, when the first lane parked there may start.
--- `untils`: those of its gates that are conditions, NULL where it has none.
+-- Lanes with ready jobs, of queues that have lanes.
+--   cls       '' if classes do not share
+--   rank, id  no job of an open lane goes before this place; a job of a parked lane has it
+--   at        the gate where it is parked; NULL: it is open
+--   opens_at  of a rate, when the first lane that is parked there may start
+--   untils    those of its gates that are conditions; NULL: none
 CREATE TABLE forebay.lane (
     queue text COLLATE "C" NOT NULL,
     lane text COLLATE "C" NOT NULL,
@@ -299,7 +308,17 @@ CREATE TABLE forebay.inbox (id bigint PRIMARY KEY, draft json NOT NULL);
 -- `last_at` is kept when a schedule is dropped (`body` is then NULL), so that a tick never fires twice.
 CREATE TABLE forebay.schedule (name text PRIMARY KEY, body text, last_at bigint);
 
--- Retained logs. `last_at`: the instant of the newest entry; instants of a partition never decrease.
+-- Checkpoints of sources that repeat themselves (store/protocol.py); `at`: of the last change.
+CREATE TABLE forebay.source (
+    source text PRIMARY KEY,
+    batch bigint NOT NULL,
+    taken bigint NOT NULL,
+    digest bytea NOT NULL,
+    at bigint NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Partitions of retained logs. `place`: its number in the whole store, `number`: in its log. `first`, `next`: the offsets of the
+-- first entry that is kept, and of the next one. `last_at`: the instant of the newest entry; instants never decrease.
 CREATE TABLE forebay.log_partition (
     place integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     log text NOT NULL,
@@ -310,6 +329,7 @@ CREATE TABLE forebay.log_partition (
     UNIQUE (log, number)
 ) WITH (fillfactor = 50);
 
+-- `entry`: the offset in the partition.
 CREATE TABLE forebay.log_entry (
     place integer NOT NULL,
     entry bigint NOT NULL,
@@ -319,7 +339,8 @@ CREATE TABLE forebay.log_entry (
     PRIMARY KEY (place, entry)
 );
 
--- The offset of a group of readers in a partition, its owner and epoch, and how many entries the group lost.
+-- A group of readers (`reader`) in a partition: the offset that it has committed (`entry`), how many entries it lost, and the
+-- member that owns the partition, with the epoch of that.
 CREATE TABLE forebay.log_reader (
     place integer NOT NULL,
     reader text NOT NULL,
@@ -331,6 +352,23 @@ CREATE TABLE forebay.log_reader (
     PRIMARY KEY (place, reader)
 ) WITH (fillfactor = 50);
 
+-- Groups of readers, and when one of their members was last seen.
+CREATE TABLE forebay.log_group (
+    log text NOT NULL,
+    reader text NOT NULL,
+    seen_at bigint NOT NULL,
+    PRIMARY KEY (log, reader)
+) WITH (fillfactor = 50);
+
+-- Members of groups, each until its lease ends.
+CREATE TABLE forebay.log_member (
+    log text NOT NULL,
+    reader text NOT NULL,
+    member text NOT NULL,
+    until bigint NOT NULL,
+    PRIMARY KEY (log, reader, member)
+) WITH (fillfactor = 50);
+
 -- Workers (core.presence), each until its announcement expires; `body` is JSON.
 CREATE TABLE forebay.worker (
     owner text COLLATE "C" PRIMARY KEY,
@@ -339,6 +377,9 @@ CREATE TABLE forebay.worker (
     until bigint NOT NULL,
     body text NOT NULL
 ) WITH (fillfactor = 50);
+
+-- The timeline of the server on which ids were last assigned, one row (0013_timeline.pre.sql).
+CREATE TABLE forebay.timeline (number integer NOT NULL);
 
 -- Records of the ledger. `ranges`: arrays as in core. In a record of `settle`, `until` of a range is a duration from `at` on.
 -- Records get their offsets, without gaps and for good, once none can come to precede them (`number_ledger`): `seq` is taken in
@@ -395,27 +436,3 @@ EXCEPTION WHEN feature_not_supported THEN
     RAISE NOTICE 'this server was built without lz4: payloads and records are compressed by pglz';
 END
 $$;
-
--- Checkpoints of sources that repeat themselves (store/protocol.py); `at`: of the last change.
-CREATE TABLE forebay.source (
-    source text PRIMARY KEY,
-    batch bigint NOT NULL,
-    taken bigint NOT NULL,
-    digest bytea NOT NULL,
-    at bigint NOT NULL
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-
-CREATE TABLE forebay.log_group (
-    log text NOT NULL,
-    reader text NOT NULL,
-    seen_at bigint NOT NULL,
-    PRIMARY KEY (log, reader)
-) WITH (fillfactor = 50);
-
-CREATE TABLE forebay.log_member (
-    log text NOT NULL,
-    reader text NOT NULL,
-    member text NOT NULL,
-    until bigint NOT NULL,
-    PRIMARY KEY (log, reader, member)
-) WITH (fillfactor = 50);

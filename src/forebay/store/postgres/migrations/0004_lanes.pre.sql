@@ -111,9 +111,9 @@ AS $$
     WHERE (c.open, c.idle) <> (excluded.open, excluded.idle)
 $$;
 
--- Jobs came to these lanes or left them. A lane without jobs is gone; no job goes before the place of an open one, and with
--- `exact` one stands there, as in a parked one. Where a parked lane has another head, or one is gone, the room at its gates
--- is for others. Queues of which lanes were opened.
+-- Update the rows of lanes that jobs came to or left. A lane without ready jobs has no row. The place of an open lane may be
+-- before its first job; with `exact`, and in a parked lane, it is that of its first job. If a parked lane has another head or a
+-- lane is gone, lanes that waited at its gates may pass. Returns the queues of which lanes were opened.
 CREATE FUNCTION forebay.refresh(v_now bigint, v_queue text, v_lanes text[], exact boolean DEFAULT false) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -190,7 +190,7 @@ END
 $$;
 
 -- These gates may have room: lanes that are parked there are opened, of each queue as many as fit, until a head does not.
--- Queues of which lanes were opened.
+-- Returns the queues of which lanes were opened.
 CREATE FUNCTION forebay.wake(v_now bigint, v_gates text[]) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$

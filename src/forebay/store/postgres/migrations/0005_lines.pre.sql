@@ -1,4 +1,4 @@
--- Lines, and the end of a delivery: slots, lines and lanes.
+-- Lines; what the end of a delivery gives back to gates, lines and lanes; when a queue with gates or lanes has work.
 
 -- Of each line: the smallest id behind its head, that of the exposed head, and that of a dead head that blocks it.
 CREATE FUNCTION forebay.line_heads(v_lines text[]) RETURNS TABLE (line text, behind bigint, exposed bigint, dead bigint)

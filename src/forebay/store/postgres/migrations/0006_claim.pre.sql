@@ -1,31 +1,39 @@
--- Claim: what becomes ready, what is handed out, and when there will be work. One round trip and one commit; `at` is NULL
--- in production: the server's clock alone decides.
+-- Claim: jobs that may start now get a lease, in one round trip and one commit.
 --
--- Here and in the next files rows are named by two arrays, and joined to them. The conditions `= ANY (…)` beside the join
--- look superfluous: they restrict the look-up in the primary key to these rows, whatever the statistics say of a table
--- that is full one minute and empty the next. Without them a plan may scan the whole index, dead entries included. A
--- function that is called from such a function runs under its settings, unless it sets its own.
+-- `claim`, the last function, is the verb. For each queue it takes the next jobs: by `claim_one` if one job of a plain queue is
+-- wanted, by `take_plain` if the queue has no lanes, else by `take`, which reads lanes by `candidates`.
+-- `at` is NULL in production, where the server's clock alone decides.
+--
+-- Settings of plans: here and in the next files rows are named by two arrays and joined to them. The conditions `= ANY (…)`
+-- beside the join look superfluous. They restrict the look-up in the primary key to these rows, whatever the statistics say of
+-- a table that is full one minute and empty the next; without them a plan may scan the whole index, dead entries included.
+-- A function that is called from such a function runs under its settings, unless it sets its own.
 
--- A pack as its holder reads it, in lists of JSON whose brackets are left out, an element a member: `ranges` as the ledger has
--- them; `extents` with the attempts that are allowed, the size, the expiry and whether a cancellation was requested; `bodies`.
--- `traits`: of the few members that have any, the number, facts and errors; NULL: there are none. `lead`, `floor`: the smallest
--- ranks below zero and above; `positions`: those of the jobs in the claim, where lanes gave them, else NULL: they are in order.
+-- A pack as its holder reads it. Texts are lists of JSON without their brackets, with an element for each member:
+--   ranges, bodies  as the ledger and the jobs have them
+--   extents         the attempts that are allowed, the size, the expiry, whether a cancellation was requested
+--   traits          only of members that have facts or errors: the number of the member, its facts, its errors
+--   positions       of its jobs among all of the claim, where lanes gave them; NULL: they are in order
+-- `lead`, `floor`: the smallest ranks below zero and from zero on.
 CREATE TYPE forebay.claimed AS (
     flag integer, stamp bigint, want integer, pack bigint, n integer, by_heartbeat boolean, lead bigint, floor bigint, ranges text,
     extents text, traits text, bodies text, positions text
 );
 
--- A lane that a claim may take from: the turn of its class and what a start costs it, how many jobs of the class and how many
--- runs of the lane are read. `many`: its class has others. Behind the turn `upto`, classes that were not read may come before;
--- behind (`upto_rank`, `upto_id`), lanes of the class that were not.
+-- A lane that a claim may take from.
+--   turn, step                the turn of its class, and how far a start moves it
+--   upto                      behind this turn, classes that were not read may come first
+--   upto_rank, upto_id        behind this place, lanes of the class that were not read may come first; NULL: all were read
+--   give, per                 how many jobs of the class, and how many runs of the lane, are read
+--   many                      whether the class has other lanes
 CREATE TYPE forebay.candidate AS (
     lane text, cls text, gates text[], turn bigint, step bigint, upto bigint, upto_rank bigint, upto_id bigint,
     give integer, per integer, many boolean
 );
 
--- The open lanes that the next jobs of a queue come from. A class has few: all of them. It has many: the first, one more than
--- jobs are needed and `wide` times as many where heads meet closed gates; these have to stand in their exact places. Of the
--- lanes in `deep` all runs are read that may be needed.
+-- The open lanes that the next jobs of a queue come from. Of a class with few lanes these are all; of one with many, the first
+-- `wide` times as many as jobs are needed, and one more: those have to stand in their exact places. A lane in `deep` is read as
+-- far as the call could need it.
 CREATE FUNCTION forebay.candidates(q forebay.queue, v_cls text, v_need integer, wide integer, deep text[])
 RETURNS forebay.candidate[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
@@ -71,15 +79,16 @@ BEGIN
 END
 $$;
 
--- Hand out jobs of a queue with lanes, in the order of the engine's `take`: round by round, each as far as what was read is
--- surely next. The lock of the queue is held alone. Returns what it took, and the places of the jobs among those handed out.
+-- Take the next jobs of a queue with lanes, in the order of `take` in `forebay.engine.lanes`; the lock of the queue is held
+-- exclusively. Returns what it took, and the places of these jobs in the claim.
 --
--- `c` has the candidates of a round. The variables of a prefix are columns of one list, an element a gate, lane or run:
---   w_  gates of the whole queue; `w_used`: what this round started costs
+-- It works in rounds. A round reads candidates (`c`), goes through their jobs by turn and place, and stops where something that
+-- was not read could come first; then it writes what it took and parked. The variables of a prefix are columns of one list:
+--   w_  gates of the whole queue; `w_used`: the cost of what this round started
 --   g_  gates of the candidates, numbered by `v_gate`
 --   p_  the lane that is parked first at each of these gates
---   s_  lanes that met a closed gate in this round and are parked there after it
---   t_  what was taken in this round: runs, an element a job; lanes to look at again; classes, and how far their turns move
+--   s_  lanes that met a closed gate in this round, and are parked there at its end
+--   t_  what this round took: runs, one element for each job; lanes whose heads changed; classes, and how far their turns move
 CREATE FUNCTION forebay.take(
     v_now bigint, v_queue text, v_cls text, v_need integer, OUT members forebay.member[], OUT places text[]
 )
@@ -98,19 +107,10 @@ DECLARE
     v_shut boolean[]; s_lanes text[]; s_classes text[]; s_gates integer[]; s_costs integer[];
     s_ranks bigint[]; s_ids bigint[];
     t_runs tid[]; t_lanes text[]; t_classes text[]; t_steps bigint[];
-    v_held boolean;
-    v_exact boolean;
-    v_wide integer := 1;
-    v_deep text[] := '{}';
-    v_turn bigint;
-    v_gate integer;
-    v_done integer := 0;
-    v_split boolean;
-    v_met integer := 0;
-    v_again boolean;
-    v_beyond boolean;
-    v_full boolean := false;
-    v_names text[];
+    v_wide integer := 1; v_deep text[] := '{}'; v_exact boolean;     -- how candidates are read
+    v_held boolean; v_gate integer; v_turn bigint; v_names text[];   -- whether lanes are parked; the gate and the turn at hand
+    v_done integer := 0; v_met integer := 0; v_split boolean;        -- jobs taken, lanes met; whether a run is taken in part
+    v_again boolean; v_beyond boolean; v_full boolean := false;      -- why a round ends: see where they are set
 BEGIN
     SELECT * INTO q FROM forebay.queue AS k WHERE k.name = v_queue;
     SELECT array_agg(g.name), array_agg(g.stamped), array_agg(g.slots), array_agg(g.step), array_agg(g.room)
@@ -331,8 +331,8 @@ END
 $$;
 
 -- Claim the next job of a plain queue, if that is all there is to do: the version is current, nothing needs maintenance, and
--- the next job is a run by itself. Else the row has no pack: the long way finds out. One statement, since for a single job
--- starting statements costs most of the time; the settings are the caller's.
+-- the next job is a run by itself. Otherwise the row has no pack, and `claim` goes the long way. It is one statement, since
+-- starting statements is most of the time that a single job takes. The settings are the caller's.
 CREATE FUNCTION forebay.claim_one(
     v_now bigint, v_until bigint, v_holder integer, v_queue text, v_version integer, v_lead bigint, v_floor bigint
 ) RETURNS forebay.claimed
@@ -392,10 +392,10 @@ BEGIN
 END
 $$;
 
--- Take the next jobs of a queue without lanes, as many as its gates let through. `v_rows`: how many runs the caller expects to
--- need, so that no more are locked than are taken. `v_lead`, `v_floor`: where to begin among jobs that lead (ranks below zero)
--- and among the others; NULL: at the start. An old snapshot keeps dead entries in the index, and a scan of all of them would
--- take longer and longer. The settings are the caller's.
+-- Take the next jobs of a queue without lanes, as many as its gates admit. The settings are the caller's.
+--   v_rows           how many runs the caller expects to need, so that no more are locked than are taken
+--   v_lead, v_floor  where to begin among jobs that lead (ranks below zero), and among the others; NULL: at the start. An old
+--                    snapshot keeps dead entries in the index, and reading all of them would take longer and longer
 CREATE FUNCTION forebay.take_plain(
     v_now bigint, v_queue text, v_gated boolean, v_need integer, v_rows integer, v_lead bigint, v_floor bigint
 ) RETURNS forebay.member[]
@@ -476,10 +476,9 @@ BEGIN
 END
 $$;
 
--- Hand out. `flag` of the only row may say why nothing was handed out: 1, maintenance comes first; 2, a spec has changed; 3, a
--- queue has lanes of an older spec, so that its lock is needed exclusively.
--- `serial`: by want, whether the lock of its queue is held exclusively. `rows`, `leads`, `floors`: as in `take_plain`. What is
--- taken for a want becomes a pack.
+-- Claim. What is taken for a want becomes a pack, a row of the result. If nothing was handed out, there may be one row with a
+-- flag: 1, maintenance comes first; 2, a spec has changed; 3, a queue has lanes of an older spec, so its lock is needed exclusively.
+-- `serial`: by want, whether the lock of its queue is held exclusively. `rows`, `leads`, `floors`: as in `take_plain`.
 CREATE FUNCTION forebay.claim(
     at bigint, maintained boolean, holder_id integer, lease_for bigint, exclusive_keys integer[], shared_keys integer[], serial boolean[],
     names text[], versions integer[], classes text[], counts integer[], rows integer[], leads bigint[], floors bigint[]
@@ -496,12 +495,9 @@ DECLARE
     v_queues record;
     v_members forebay.member[];
     v_places text[];
-    -- All that was taken, the wants, and the places of the jobs of each; `t_firsts`: the numbers of its first
-    -- member and of that of the next.
+    -- What was taken: all members; then, by want, its number, its first member and that of the next, the places of its jobs.
     t_members forebay.member[];
-    t_wants integer[] := '{}';
-    t_firsts integer[] := '{1}';
-    t_places text[] := '{}';
+    t_wants integer[] := '{}'; t_firsts integer[] := '{1}'; t_places text[] := '{}';
 BEGIN
     IF counts = '{1}' AND NOT maintained AND NOT serial[1] AND classes[1] IS NULL THEN
         v_one := forebay.claim_one(v_now, v_until, holder_id, names[1], versions[1], leads[1], floors[1]);
@@ -555,8 +551,8 @@ BEGIN
     IF t_members IS NULL THEN
         RETURN;
     END IF;
-    -- A heartbeat that reaches beyond the new leases must not make them last longer than they say. What fell due and was made
-    -- ready by others after this call began is taken no earlier than it was due.
+    -- A heartbeat that reaches beyond the new leases must not prolong them. Jobs that fell due after this call began, and that
+    -- another call promoted, are claimed no earlier than they were due.
     RETURN QUERY
     WITH taken AS MATERIALIZED (
         SELECT u.want, u.places, u.members, names[u.want] AS queue, nextval('forebay.pack_id_seq') AS pack, h.owner,

@@ -1,6 +1,7 @@
--- Settle: verdicts, and rows of jobs that leave their packs and runs.
+-- Settle: the commit point, and the rows of jobs that leave their packs and runs. `settle` is the verb; it calls `freed_by`
+-- and `break_out`. The functions below these find jobs in runs and packs, and take some out of them, for all verbs.
 
--- Take the first `count` jobs of a ready run; the rest stays in its row.
+-- For claims: take the first `count` jobs of a ready run; the rest stays in its row.
 CREATE FUNCTION forebay.split(v_run tid, count integer) RETURNS forebay.member
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$

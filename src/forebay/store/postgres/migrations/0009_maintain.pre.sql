@@ -1,4 +1,4 @@
--- Maintenance: promotion of due jobs, and limits of dead letters.
+-- Maintenance: promotion of due jobs, when there will be work, and limits of dead letters.
 
 -- Whether a claim has to wait for maintenance: expired jobs, jobs in the inbox.
 CREATE FUNCTION forebay.needs_maintenance(v_now bigint) RETURNS boolean
@@ -83,6 +83,93 @@ BEGIN
 END
 $$;
 
+-- Make due runs of a queue with lanes ready.
+CREATE FUNCTION forebay.promote_due(v_now bigint, v_queue text, max_jobs integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_lanes text[];
+    v_jobs integer;
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT r.single, r.last_id FROM forebay.run AS r
+        WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.due_at, r.last_id LIMIT max_jobs FOR UPDATE SKIP LOCKED
+    ), ready AS (
+        UPDATE forebay.run AS r SET state = 1 FROM due WHERE r.single = due.single AND r.last_id = due.last_id
+        RETURNING r.lane, r.n
+    )
+    SELECT array_agg(DISTINCT lane), sum(n) INTO v_lanes, v_jobs FROM ready;
+    IF v_lanes <> ARRAY[''] OR (SELECT q.laned FROM forebay.queue AS q WHERE q.name = v_queue) THEN
+        PERFORM forebay.refresh(v_now, v_queue, v_lanes);
+    END IF;
+    RETURN coalesce(v_jobs, 0);
+END
+$$;
+
+-- When there is work in these queues (0: now; later if they are paused), when a job becomes due, when a lease ends; and
+-- whether there is something in the inbox. `leads`, `floors`: as in `claim`.
+CREATE FUNCTION forebay.work_at(
+    at bigint, queues text[], leads bigint[], floors bigint[], silent integer[], silent_floors bigint[], fixed_floor bigint
+)
+RETURNS TABLE (ready_at bigint, due_at bigint, lease_until bigint, needs_maintenance boolean)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+-- Otherwise it is planned in every call, which takes longer than its execution.
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT
+        (
+            SELECT min(greatest(coalesce(q.paused_until, 0), w.at)) FROM unnest(queues, leads, floors) AS u (name, lead, floor)
+            LEFT JOIN forebay.queue AS q ON q.name = u.name CROSS JOIN LATERAL (
+                -- Not EXISTS, for which the planner may hash all rows.
+                SELECT CASE
+                    WHEN q.laned OR q.whole <> '[]' OR (
+                        SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1
+                    ) THEN forebay.workable_at(coalesce(work_at.at, forebay.clock()), u.name)
+                    WHEN u.floor IS NULL
+                    THEN (SELECT 0 FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name LIMIT 1)
+                    ELSE coalesce(
+                        (
+                            SELECT 0 FROM forebay.run AS r
+                            WHERE r.state = 1 AND r.queue = u.name AND r.lane = '' AND r.rank >= u.floor LIMIT 1
+                        ), (
+                            SELECT 0 FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name AND r.lane = ''
+                                AND r.rank >= coalesce(u.lead, -9223372036854775808) AND r.rank < 0 LIMIT 1
+                        )
+                    )
+                END AS at
+            ) AS w
+            WHERE w.at IS NOT NULL
+        ),
+        (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
+        least(
+            (
+                -- The leases of a holder cannot end before its heartbeat does.
+                SELECT min(greatest(h.until, l.first)) FROM forebay.holder AS h, LATERAL (
+                    SELECT h.until AS first WHERE h.until > forebay.clock()
+                    UNION ALL
+                    SELECT (
+                        SELECT p.lease_until FROM forebay.pack AS p
+                        WHERE p.holder = h.id AND p.lease_until > coalesce((
+                            SELECT f.floor FROM unnest(silent, silent_floors) AS f (id, floor) WHERE f.id = h.id
+                        ), -9223372036854775808)
+                        ORDER BY p.lease_until LIMIT 1
+                    )
+                    WHERE h.until <= forebay.clock()
+                ) AS l
+                WHERE l.first IS NOT NULL
+            ),
+            (
+                SELECT min(p.lease_until) FROM forebay.pack AS p WHERE NOT p.by_heartbeat AND p.lease_until > fixed_floor
+            )
+        ),
+        EXISTS (SELECT FROM forebay.inbox);
+END
+$$;
+
 -- Whether any queue limits its dead letters.
 CREATE FUNCTION forebay.has_dead_limits() RETURNS boolean
 LANGUAGE sql STABLE SET enable_seqscan = off
@@ -163,30 +250,5 @@ BEGIN
         UPDATE forebay.queue AS q SET dead_counted_to = CASE WHEN q.dead_counted >= v_gone THEN q.dead_counted_to END,
             dead_counted = greatest(0, q.dead_counted - v_gone) WHERE q.name = v_queue;
     END LOOP;
-END
-$$;
-
--- Make due runs of a queue with lanes ready.
-CREATE FUNCTION forebay.promote_due(v_now bigint, v_queue text, max_jobs integer) RETURNS integer
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
-AS $$
-#variable_conflict use_column
-DECLARE
-    v_lanes text[];
-    v_jobs integer;
-BEGIN
-    WITH due AS MATERIALIZED (
-        SELECT r.single, r.last_id FROM forebay.run AS r
-        WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
-        ORDER BY r.due_at, r.last_id LIMIT max_jobs FOR UPDATE SKIP LOCKED
-    ), ready AS (
-        UPDATE forebay.run AS r SET state = 1 FROM due WHERE r.single = due.single AND r.last_id = due.last_id
-        RETURNING r.lane, r.n
-    )
-    SELECT array_agg(DISTINCT lane), sum(n) INTO v_lanes, v_jobs FROM ready;
-    IF v_lanes <> ARRAY[''] OR (SELECT q.laned FROM forebay.queue AS q WHERE q.name = v_queue) THEN
-        PERFORM forebay.refresh(v_now, v_queue, v_lanes);
-    END IF;
-    RETURN coalesce(v_jobs, 0);
 END
 $$;

@@ -1,9 +1,6 @@
 -- After a fail-over to an asynchronous standby, ids that the old primary had assigned could be assigned again: a worker
 -- that still holds a lost job would settle another one. So ids are skipped when the server is on another timeline.
 
--- The timeline on which ids were last assigned.
-CREATE TABLE forebay.timeline (number integer NOT NULL);
-
 -- Called once by every new connection to a URL with several hosts, before it writes. Returns the timeline of the server;
 -- NULL where the server does not report it. The lock is taken only after a change. With its owner's rights, as for `free_key`.
 CREATE FUNCTION forebay.enter_timeline() RETURNS integer
@@ -29,4 +26,5 @@ BEGIN
 END
 $$;
 
+-- The timeline on which the schema was made; 0 where the server does not report it.
 INSERT INTO forebay.timeline (number) SELECT coalesce(forebay.enter_timeline(), 0);
