@@ -153,7 +153,7 @@ CELL_MUTANTS = [
     Mutant(
         "a new version loses jobs from sight",
         f"{_HOME}/agreement.py",
-        "        if _same(before, after) or not (queue in logs or _holds_jobs(log.backend, queue)):\n",
+        "        if _lives_alike(before, after) or not (queue in logs or _holds_jobs(log.backend, queue)):\n",
         "        if True:\n",
         (*_TESTS, "-k", "lost_from_sight or holds_jobs"),
     ),

@@ -238,7 +238,9 @@ def test_merges_go_on_in_the_cell_that_still_has_the_waiting_job(cells_fixture: 
     (third,) = store.enqueue([Draft("work", 3, queue="mail", subject="s")])
     assert (lease.job.payload, cell_of(third.id)) == (2, 1)
     assert store.claim([Want("mail", 2)], "w", minutes(1)) == []
-    assert [cell.name for cell in store.backend.group.of_queues(["mail"], claimed=True)] == ["a"], "no worker is woken"
+    assert [cell.name for cell in store.backend.group.of_queues(["mail"], claimable=True)] == ["a"], (
+        "no worker is woken"
+    )
     store.settle([(lease, Ack())])
     assert finish(cells_fixture, store) == [3]
 

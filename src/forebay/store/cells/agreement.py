@@ -62,11 +62,12 @@ class MapLog:
         self.backend: Final = backend
 
     def end(self) -> int:
-        return self.backend.extent(MAP_LOG)[0][1]
+        ((_, following),) = self.backend.extent(MAP_LOG)
+        return following
 
     def read(self) -> MapHistory:
         try:
-            first, following = self.backend.extent(MAP_LOG)[0]
+            ((first, following),) = self.backend.extent(MAP_LOG)
         except WrongQueueKind:
             return MapHistory({}, None, {})
         versions: dict[int, CellMap] = {}
@@ -109,7 +110,7 @@ class Agreement:
         self._versions = {cells.version: cells}
         self._logs = sorted(logs.values(), key=lambda log: cells.cells[log.cell])
         self._read_to: dict[str, int] = {}
-        self._guard = Lock()
+        self._lock = Lock()
 
     @property
     def map(self) -> CellMap:
@@ -183,7 +184,7 @@ class Agreement:
 
     def _adopt(self, cells: CellMap) -> None:
         self._check_addresses(cells)
-        with self._guard:
+        with self._lock:
             self._versions = self._versions | {cells.version: cells}
             if cells.version >= self._map.version:
                 self._map = cells
@@ -240,12 +241,12 @@ def _check_next(log: MapLog, old: CellMap | None, new: CellMap) -> None:
     for spec in specs:
         check_promises(spec, new, specs)
     logs = {spec.name for spec in specs if spec.is_log}
-    for queue in _names(log.backend):
+    for queue in _queue_names(log.backend):
         before = old.placement(queue) if old else Placement((log.cell,))
         after = new.placement(queue)
-        if _same(before, after) or not (queue in logs or _holds_jobs(log.backend, queue)):
+        if _lives_alike(before, after) or not (queue in logs or _holds_jobs(log.backend, queue)):
             continue
-        reason = f"queue {queue!r} holds jobs, and {_words(before)} became {_words(after)} without a move"
+        reason = f"queue {queue!r} holds jobs, and {_described(before)} became {_described(after)} without a move"
         divided_anew = (before.by, len(before.cells)) != (after.by, len(after.cells)) and (
             before.is_divided or after.is_divided
         )
@@ -253,11 +254,11 @@ def _check_next(log: MapLog, old: CellMap | None, new: CellMap) -> None:
         raise Invalid(f"cell {log.cell}", reason, remedy)
 
 
-def _same(before: Placement, after: Placement) -> bool:
+def _lives_alike(before: Placement, after: Placement) -> bool:
     return before == after or (not before.is_divided and not after.is_divided and before.distinct == after.distinct)
 
 
-def _words(placement: Placement) -> str:
+def _described(placement: Placement) -> str:
     cells = ", ".join(placement.distinct)
     return (
         f"{len(placement.cells)} partitions by {placement.by} in {cells}" if placement.is_divided else f"cell {cells}"
@@ -278,7 +279,7 @@ def _differences(theirs: CellMap, ours: CellMap) -> Iterator[str]:
             yield f"queues.{name}"
 
 
-def _names(backend: Backend) -> Iterator[str]:
+def _queue_names(backend: Backend) -> Iterator[str]:
     after = ""
     while page := backend.queues(after, MAX_BATCH, ""):
         yield from (name for name in page if name != MAP_LOG)

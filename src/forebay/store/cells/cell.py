@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Cell:
-    """A store among others."""
+    """A store among others. Verbs run `_within` its deadline, or as a `_call` that takes as long as the store does."""
 
     def __init__(self, name: str, number: int, backend: Backend, guard: Guard) -> None:
         self.name: Final = name
@@ -138,7 +138,7 @@ class Cell:
     def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
         local = {(self._local(job_id), delivery): progress for (job_id, delivery), progress in newest.items()}
         current = self._within(lambda: self.backend.report_progress(local))
-        return {fence: current[self._local(fence[0]), fence[1]] for fence in newest}
+        return {(job_id, delivery): current[self._local(job_id), delivery] for job_id, delivery in newest}
 
     # -- reading
 

@@ -59,15 +59,15 @@ class CellGroup:
     def of_queue(self, queue: str) -> list[Cell]:
         return [self._by_name[name] for name in self.map.homes(queue)]
 
-    def claimed(self, queue: str) -> list[Cell]:
+    def claimable(self, queue: str) -> list[Cell]:
         """The cells in which jobs of the queue may start."""
-        return [self._by_name[name] for name in self.map.claimed(queue)]
+        return [self._by_name[name] for name in self.map.claimable(queue)]
 
-    def of_queues(self, queues: Iterable[str], *, claimed: bool = False) -> dict[Cell, list[str]]:
-        """The cells of some queues, each with its own of them; `claimed`: only those in which their jobs may start."""
+    def of_queues(self, queues: Iterable[str], *, claimable: bool = False) -> dict[Cell, list[str]]:
+        """The cells of some queues, each with its own of them; `claimable`: only where their jobs may start."""
         found: dict[Cell, list[str]] = {}
         for queue in queues:
-            for cell in self.claimed(queue) if claimed else self.of_queue(queue):
+            for cell in self.claimable(queue) if claimable else self.of_queue(queue):
                 found.setdefault(cell, []).append(queue)
         return found
 
@@ -75,9 +75,8 @@ class CellGroup:
         """The same cells, from another one on at each call; those that a queue leaves are first."""
         start = next(self._turn) % max(1, len(cells))
         turned = [*cells[start:], *cells[:start]]
-        moves = self.map.moves
-        left = {move.source for queue in moves if (move := self.map.move(queue)) is not None}
-        return sorted(turned, key=lambda cell: cell.name not in left) if left else turned
+        sources = {move.source for queue in self.map.moves if (move := self.map.move(queue)) is not None}
+        return sorted(turned, key=lambda cell: cell.name not in sources) if sources else turned
 
     def each(self, call: Callable[[Cell], T], cells: Sequence[Cell] | None = None) -> list[T]:
         """The answers of the cells that answer; `StoreFailed` where none does."""

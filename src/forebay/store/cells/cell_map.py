@@ -111,11 +111,13 @@ class CellMap(Struct, frozen=True, forbid_unknown_fields=True):
         homes = self.placement(queue).distinct
         return homes if move is None else (move.source, *(name for name in homes if name != move.source))
 
-    def claimed(self, queue: str) -> tuple[str, ...]:
+    def claimable(self, queue: str) -> tuple[str, ...]:
         """The cells in which its jobs may start; first the one that it leaves."""
         move = self.move(queue)
-        waits = move is not None and move.held and move.step in (Step.CLOSING, Step.DRAINING)
-        return tuple(name for name in self.homes(queue) if not (waits and move and name == move.target))
+        waiting = None
+        if move is not None and move.held and move.step in (Step.CLOSING, Step.DRAINING):
+            waiting = move.target
+        return tuple(name for name in self.homes(queue) if name != waiting)
 
     def move(self, queue: str) -> Move | None:
         """The move that is under way."""
@@ -152,12 +154,12 @@ class Router:
             partition = _partition(placement, draft, turn)
             move = cells.move(draft.queue) if moving and cells.moves else None
             offered = move is not None and (move.step is Step.CLOSING or draft.key is not None or move.merges)
-            here = move.source if move and offered and partition in move.partitions else placement.cells[partition]
-            homes.append(here)
+            leaves = move is not None and offered and partition in move.partitions
+            homes.append(move.source if move is not None and leaves else placement.cells[partition])
         return homes
 
 
-def sourced(
+def homes_of_source(
     cells: CellMap, source: str, drafts: Sequence[Draft], *, closed: bool = False
 ) -> Iterator[tuple[str, list[Move]]]:
     """The cell of each draft of a source, and the moves by which its queue has left others.

@@ -1,9 +1,8 @@
 """What keeps a cell from holding up the others: a deadline for its calls, and a breaker.
 
 A call with a deadline runs in a thread of its cell, and its caller goes on when the time is up; where a late answer has
-to be undone, `late` does it. A missed deadline or a failed store opens the breaker: further calls are
-refused at once. Meanwhile a thread of the cell probes the store, and closes the breaker when it answers. Callers never
-probe.
+to be undone, `late` does it. A missed deadline or a failed store opens the breaker: further calls are refused at once.
+Meanwhile a thread of the cell probes the store, and closes the breaker when it answers. Callers never probe.
 """
 
 import logging
@@ -49,13 +48,13 @@ class CallThreads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._guard = Lock()
+        self._lock = Lock()
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._threads = 0
         self._busy = 0
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        with self._guard:
+        with self._lock:
             if self._busy == MAX_CALLS:
                 raise StoreFailed(f"cell {self._name}", f"{MAX_CALLS} calls are under way", _REMEDY)
             self._busy += 1
@@ -72,7 +71,7 @@ class CallThreads:
             try:
                 future, call = self._tasks.get(timeout=_IDLE_SECONDS)
             except Empty:
-                with self._guard:
+                with self._lock:
                     if self._busy < self._threads:
                         self._threads -= 1
                         return
@@ -87,7 +86,7 @@ class CallThreads:
                 future.set_result(answer)
 
     def _done(self) -> None:
-        with self._guard:
+        with self._lock:
             self._busy -= 1
 
 
@@ -109,7 +108,7 @@ class Guard:
         self._clock = clock
         self._down: str | None = None
         self._back_at = -_RENEWED_WITHIN
-        self._rest = _CHECK_SECONDS
+        self._seconds_to_probe = _CHECK_SECONDS
         self._wake = Event()
         self._closing = False
         self.threads: Final[Calls] = CallThreads(name) if threads is None else threads
@@ -176,12 +175,12 @@ class Guard:
             _log.warning("cell %s is left out: %s", self.name, reason)
 
     def _keep_watch(self) -> None:
-        rest = _CHECK_SECONDS
+        seconds = _CHECK_SECONDS
         while not self._closing:
-            self._wake.wait(rest)
+            self._wake.wait(seconds)
             self._wake.clear()
             try:
-                rest = self.check()
+                seconds = self.check()
             except Closed:
                 return  # closed meanwhile
 
@@ -193,10 +192,11 @@ class Guard:
             raise
         except Exception as error:
             self._open(str(error))
-            self._rest = min(_MAX_PROBE, self._rest * 2 if self._rest < _CHECK_SECONDS else _FIRST_PROBE)
-            return self._rest
+            before = self._seconds_to_probe
+            self._seconds_to_probe = min(_MAX_PROBE, before * 2) if before < _CHECK_SECONDS else _FIRST_PROBE
+            return self._seconds_to_probe
         if self._down is not None:
             self._down, self._back_at = None, self._clock()
             _log.warning("cell %s is back", self.name)
-        self._rest = _CHECK_SECONDS
-        return self._rest
+        self._seconds_to_probe = _CHECK_SECONDS
+        return self._seconds_to_probe

@@ -123,9 +123,9 @@ class Jobs:
     def claim(self, wants: Sequence[Want], owner: str, lease_for: Duration) -> list[Lease]:
         """Cells in turn, each for all that is still wanted; one that is down is left out."""
         self._group.check_open()
-        cells = list(self._group.of_queues((want.queue for want in wants), claimed=True))
+        cells = list(self._group.of_queues((want.queue for want in wants), claimable=True))
         left = [want.count for want in wants]
-        homes = [self._group.claimed(want.queue) for want in wants]
+        homes = [self._group.claimable(want.queue) for want in wants]
         found: list[list[Lease]] = [[] for _ in wants]
         for cell in self._group.in_turn(cells):
             wanted = [place for place, count in enumerate(left) if count and cell in homes[place]]
@@ -160,10 +160,13 @@ class Jobs:
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """`PartlyDone` also where nothing is done while other cells are up: a worker goes on with their verdicts."""
+
+        def job_id(settlement: Settlement) -> int:
+            lease, _ = settlement
+            return lease.job.id
+
         try:
-            return self._group.by_id(
-                settlements, lambda each: each[0].job.id, lambda cell, part: cell.settle(part), Settled.STALE
-            )
+            return self._group.by_id(settlements, job_id, lambda cell, part: cell.settle(part), Settled.STALE)
         except CellDown as error:
             if self._group.all_down():
                 raise
@@ -178,8 +181,12 @@ class Jobs:
             current = cell.report_progress({fence: newest[fence] for fence in fences})
             return [current[fence] for fence in fences]
 
+        def job_id(fence: Fence) -> int:
+            of_job, _ = fence
+            return of_job
+
         fences = list(newest)
-        return dict(zip(fences, self._group.by_id(fences, lambda fence: fence[0], report, False), strict=True))
+        return dict(zip(fences, self._group.by_id(fences, job_id, report, False), strict=True))
 
     # -- by id
 

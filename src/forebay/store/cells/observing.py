@@ -18,7 +18,8 @@ from forebay.store.cells.cell_group import CellGroup
 from forebay.store.cells.ids import LOCAL_BITS, cell_of
 from forebay.store.protocol import Backlog, Capabilities, GateUse, Hold, Page, Query, Totals
 
-_COUNTS: Final = ("waiting", "ready", "running", "done", "dead", "cancelled", "keys", "held", "blocked")
+_STATES: Final = ("waiting", "ready", "running", "done", "dead", "cancelled")
+_COUNTS: Final = (*_STATES, "keys", "held", "blocked")
 
 
 class Observing:
@@ -60,8 +61,8 @@ class Observing:
         page = Page([], None)
         for cell in ordered:
             found = cell.browse(query, after, limit - len(page.jobs))
-            goes_on = found.next if found.next is not None or cell is ordered[-1] else (cell.number + 1) << LOCAL_BITS
-            page = Page([*page.jobs, *found.jobs], goes_on)
+            last = found.next is not None or cell is ordered[-1]
+            page = Page([*page.jobs, *found.jobs], found.next if last else (cell.number + 1) << LOCAL_BITS)
             if found.next is not None or len(page.jobs) == limit:
                 break
         return page
@@ -88,7 +89,7 @@ class Observing:
         twice = sum(map(len, known)) - len(several)
         deepest = self.backlog(sorted(several.union(each.queue for total in found for each in total.deepest)))
         deepest.sort(key=lambda each: (-each.depth, -each.dead, each.queue))
-        sums = {name: sum(getattr(total, name) for total in found) for name in _COUNTS[:6]}
+        sums = {name: sum(getattr(total, name) for total in found) for name in _STATES}
         return Totals(deepest[:limit], sum(total.queues for total in found) - twice, **sums)
 
     def specs(self) -> list[QueueSpec]:

@@ -77,7 +77,7 @@ class CellsStore(Shell[CellsBackend]):
     def held_by(self, job: Job) -> str | None:
         """The cell that the job's queue leaves, if no job of its own cell starts before that one is empty."""
         cell, move = self.backend.group.home(job.id), self.backend.group.map.move(job.queue)
-        may_start = move is None or cell is None or cell.name in self.backend.group.map.claimed(job.queue)
+        may_start = move is None or cell is None or cell.name in self.backend.group.map.claimable(job.queue)
         return None if may_start or move is None else move.source
 
     @cached_property

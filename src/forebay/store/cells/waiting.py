@@ -25,35 +25,40 @@ class Waiting:
 
     def __init__(self, group: CellGroup) -> None:
         self._group: Final = group
-        self._guard = Lock()
+        self._lock = Lock()
         self._under_way: dict[tuple[object, ...], Future[Any]] = {}
 
     def wait(self, queues: Sequence[str], duration: Duration) -> bool:
-        of = self._group.of_queues(queues, claimed=True)
-        return bool(
-            self._first(("wait", *queues), list(of), lambda cell, some: cell.wait(of.get(cell, []), some), duration)
-        )
+        queues_in = self._group.of_queues(queues, claimable=True)
+
+        def has_work(cell: Cell, at_most: Duration) -> bool:
+            return cell.wait(queues_in.get(cell, []), at_most)
+
+        return bool(self._first(("wait", *queues), list(queues_in), has_work, duration))
 
     def wait_ended(self, ids: Sequence[int], duration: Duration) -> list[int]:
         self._group.check_open()
-        of: dict[Cell, list[int]] = {}
+        ids_in: dict[Cell, list[int]] = {}
         gone: set[int] = set()
         for job_id in ids:
             cell = self._group.home(job_id)
             if cell is None:
                 gone.add(job_id)
             else:
-                of.setdefault(cell, []).append(job_id)
-        if gone or not of:
-            ended = [job_id for cell, part in of.items() for job_id in cell.wait_ended(part, 0)]
+                ids_in.setdefault(cell, []).append(job_id)
+
+        def ended_in(cell: Cell, at_most: Duration) -> list[int]:
+            return cell.wait_ended(ids_in[cell], at_most)
+
+        if gone or not ids_in:
+            ended = [job_id for cell in ids_in for job_id in ended_in(cell, 0)]
         else:
-            watch = self._first(("ended", *ids), list(of), lambda cell, some: cell.wait_ended(of[cell], some), duration)
-            ended = watch or []
+            ended = self._first(("ended", *ids), list(ids_in), ended_in, duration) or []
         return [job_id for job_id in ids if job_id in gone or job_id in ended]
 
     def wait_cancel_requests(self, owner: str, duration: Duration, known: Collection[Fence]) -> list[Fence]:
-        def requests(cell: Cell, some: Duration) -> list[Fence]:
-            return cell.wait_cancel_requests(owner, some, known)
+        def requests(cell: Cell, at_most: Duration) -> list[Fence]:
+            return cell.wait_cancel_requests(owner, at_most, known)
 
         found = self._first(("cancel", owner), self._group.cells, requests, duration)
         return [fence for fence in found or () if fence not in known]
@@ -108,13 +113,13 @@ class Waiting:
     def _wait_in(
         self, key: tuple[object, ...], cell: Cell, call: Callable[[Cell, Duration], T], duration: Duration
     ) -> Future[T]:
-        with self._guard:
+        with self._lock:
             joined = self._under_way.pop(key, None) if duration == _MAX_WAIT else None
         return joined or cell.guard.threads.submit(lambda: call(cell, duration))
 
     def _keep(self, waits: dict[tuple[object, ...], Future[Any]]) -> None:
         """For the next call that waits for the same; those that have ended meanwhile are dropped."""
-        with self._guard:
+        with self._lock:
             self._under_way = {key: each for key, each in self._under_way.items() if not each.done()} | waits
 
     def _now(self) -> Instant:
