@@ -160,6 +160,20 @@ LAB_MUTANTS = [
         ("tests/lab/test_experiments.py", "-k", "tally"),
     ),
     Mutant(
+        "evidence names sources that were not imported",
+        "proof/src/forebay_proof/evidence.py",
+        "if not found.is_relative_to(expected):",
+        "if False:",
+        ("tests/unit/test_evidence.py", "-k", "another_tree"),
+    ),
+    Mutant(
+        "evidence names sources that changed while it was made",
+        "proof/src/forebay_proof/evidence.py",
+        "if (now := sources(self._root)) != self._sources:",
+        "if (now := self._sources) != self._sources:",
+        ("tests/unit/test_evidence.py", "-k", "the_sources_changed"),
+    ),
+    Mutant(
         "evidence of other sources counts",
         "proof/src/forebay_proof/evidence.py",
         "rounds=[each for each in self.rounds if each.sources == identity])",
