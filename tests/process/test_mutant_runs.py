@@ -6,6 +6,7 @@ from queue import SimpleQueue
 import pytest
 
 from tests.mutants import run
+from tests.mutants.catalogue import ALL
 from tests.mutants.guards import Mutant
 from tests.mutants.layers import READ_TEXT, ROOMS, with_a_comment
 from tests.mutants.run import Outcome
@@ -59,7 +60,7 @@ def test_a_change_without_effect_survives_a_layer(trees: SimpleQueue[Path], name
 
 def test_a_layer_that_reads_the_text_would_not_pass(trees: SimpleQueue[Path]) -> None:
     """The list of mutants itself, on a change without effect in the file of one."""
-    (listed,) = [each for each in run.ALL if each.name == "pages escape nothing"]
+    (listed,) = [each for each in ALL if each.name == "pages escape nothing"]
     change = with_a_comment(listed, (run.ROOT / listed.file).read_text())
     reads = tuple(file for file in READ_TEXT if file.endswith("test_mutants.py"))
     assert run.try_mutant(change, reads, trees, 300).outcome is Outcome.FAILED

@@ -150,7 +150,8 @@ def _record(kept: bytes) -> Record:
 def _job_range(reply: Sequence[Any]) -> JobRange:
     """The fields of `JobRange` in their order; of traits each is a map, or false."""
     *facts, traits = reply
-    return JobRange(*facts, [Trait(**each) if each else None for each in traits] if traits else None)
+    fields: Any = (*facts, [Trait(**each) if each else None for each in traits] if traits else None)
+    return JobRange(*fields)
 
 
 def _tick(reply: int | bool) -> int | None:

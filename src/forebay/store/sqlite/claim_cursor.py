@@ -187,7 +187,8 @@ class LaneCursor:
                     empty.append(name)
                     continue
                 turn = lane.cls.turn if lane.at is not None else 0
-                row = LaneRow(*lane.head, turn, None if lane.at is None else lane.at.name)
+                rank, job_id = lane.head
+                row = LaneRow(rank, job_id, turn, None if lane.at is None else lane.at.name)
                 if row != self._rows[name]:
                     lanes.append((queue.name, name, *row))
         self._connection.executemany(_PUT_LANE, lanes)

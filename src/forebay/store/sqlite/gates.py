@@ -276,9 +276,10 @@ class LaneTable:
                     self._connection.execute(_SLEEP_UNUSED, (queue, gate))
                     self.wake(gate, 1)
             else:
-                (gate,) = self._connection.execute(_LEAD, (queue, lane, rank, job_id)).fetchone() or (None,)
-                if gate is not None:
-                    self.wake(gate, 1)
+                updated = self._connection.execute(_LEAD, (queue, lane, rank, job_id))
+                for (parked_at,) in updated.fetchall():
+                    if parked_at is not None:
+                        self.wake(parked_at, 1)
         self._update_classes(lanes)
 
     def _update_classes(self, lanes: Iterable[tuple[str, str]]) -> None:
