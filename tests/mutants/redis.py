@@ -226,7 +226,7 @@ REDIS_MUTANTS = [
         f"{_LUA}/control.lua",
         "local BUCKETS_MARKED = 20",
         "local BUCKETS_MARKED = 1000000",
-        (*_REDIS, "-k", "shedding"),
+        (*_REDIS, "-k", "marks_every_job"),
     ),
     Mutant(
         "queues that share a cap no more keep each other's slots, in Redis",

@@ -5,11 +5,14 @@ The runner would find that after an hour: a test that was renamed, a word that s
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from forebay_proof.conformance import cases
 from tests.mutants.catalogue import ALL
@@ -71,6 +74,25 @@ def test_a_mutant_breaks_one_place_and_names_its_tests(mutant: Mutant) -> None:
 )
 def test_what_names_no_test_is_found(tests: tuple[str, ...], complaint: str) -> None:
     assert list(missing(tests)) == [complaint]
+
+
+@pytest.mark.nightly
+def test_every_mutant_selects_a_test() -> None:
+    """By what pytest collects, where a word of `-k` may stand in a file and in the name of no test."""
+    files = sorted({test.partition("::")[0] for mutant in ALL for test in mutant.tests if test.startswith("tests/")})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "not nightly"]
+    collected = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    ids = [line for line in collected.splitlines() if "::" in line]
+    sets = {mutant.tests: mutant.name for mutant in ALL}
+    assert [name for tests, name in sets.items() if not any(_is_selected(each, tests) for each in ids)] == []
+
+
+def _is_selected(node: str, tests: tuple[str, ...]) -> bool:
+    words = Expression.compile(tests[tests.index("-k") + 1]) if "-k" in tests else None
+    named = [test for test in tests if test.startswith("tests/")]
+    return any(
+        node == test or node.startswith((f"{test}::", f"{test}[", f"{test.rstrip('/')}/")) for test in named
+    ) and (words is None or words.evaluate(lambda word, **_: word.lower() in node.lower()))
 
 
 def test_every_mutant_has_a_name_of_its_own() -> None:
