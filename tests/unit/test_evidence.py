@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 import forebay
-import forebay_proof
 from forebay.cli import main
 from forebay.core.errors import Invalid
 from forebay_proof import evidence, evidence_parts
@@ -22,10 +21,10 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for package, folder in ((forebay, "src"), (forebay_proof, "proof/src")):
+    for module, folder in ((forebay, "src"), (evidence, "proof/src")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.py").write_text("1\n")
-        monkeypatch.setattr(package, "__file__", str(tmp_path / folder / package.__name__ / "__init__.py"))
+        monkeypatch.setattr(module, "__file__", str(tmp_path / folder / "a.py"))
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
     return tmp_path
@@ -156,12 +155,12 @@ def test_results_of_other_sources_stay_and_count_for_nothing(root: Path) -> None
     assert len(mixed.commits) == 2
 
 
-@pytest.mark.parametrize("package", [forebay, forebay_proof], ids=["product", "proof"])
+@pytest.mark.parametrize(("module", "package"), [(forebay, "forebay"), (evidence, "forebay_proof")])
 def test_sources_of_another_tree_are_no_evidence_for_this_one(
-    root: Path, monkeypatch: pytest.MonkeyPatch, package: ModuleType
+    root: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, package: str
 ) -> None:
-    monkeypatch.setattr(package, "__file__", str(root.parent / "other" / "src" / "__init__.py"))
-    with pytest.raises(Invalid, match=rf"{package.__name__} is imported from .*other.*make setup"):
+    monkeypatch.setattr(module, "__file__", str(root.parent / "other" / "src" / "a.py"))
+    with pytest.raises(Invalid, match=rf"{package} is imported from .*other.*make setup"):
         EvidenceRun(root, root / "results", [part(things(1))], "full")
 
 

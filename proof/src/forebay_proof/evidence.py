@@ -33,7 +33,6 @@ import msgspec
 from msgspec import Struct
 
 import forebay
-import forebay_proof
 from forebay.core.errors import Invalid
 
 SIDE_BY_SIDE: Final = 2
@@ -157,15 +156,13 @@ def sources(root: Path) -> str:
 
 def _check_imports(root: Path) -> None:
     """Raises Invalid if this interpreter, which runs the commands, imports other sources than those of `root`."""
-    for package, tree in ((forebay, "src"), (forebay_proof, "proof/src")):
-        found, expected = Path(package.__file__ or "").resolve(), (root / tree).resolve()
+    for package, file, tree in (("forebay", forebay.__file__, "src"), ("forebay_proof", __file__, "proof/src")):
+        found, expected = Path(file).resolve(), (root / tree).resolve()
         if not found.is_relative_to(expected):
             remedy = (
                 "run it with the environment of this checkout: make setup, then .venv/bin/python -m forebay evidence"
             )
-            raise Invalid(
-                "evidence", f"{package.__name__} is imported from {found.parent}, not from {expected}", remedy
-            )
+            raise Invalid("evidence", f"{package} is imported from {found.parent}, not from {expected}", remedy)
 
 
 def _git(root: Path, *words: str) -> str:
