@@ -23,7 +23,7 @@ from forebay.core.instant import Instant, days, micros
 from forebay.core.job import Draft
 from forebay.store.cells.cell import Cell
 from forebay.store.cells.cell_group import CellGroup
-from forebay.store.cells.cell_map import CellMap, Step, homes_of_source
+from forebay.store.cells.cell_map import CellMap, Step, sourced
 from forebay.store.protocol import Checkpoint, Tally
 
 _SUFFIX: Final = "\x1fpart"
@@ -53,10 +53,10 @@ class _Mark(Struct, frozen=True, array_like=True):
 
 
 class _Part(Struct, frozen=True):
-    """What a batch means for one cell, by places in the batch.
+    """Places of the drafts of one cell.
 
-    lives  drafts that live there
-    lived  drafts that would have lived there before their queue moved
+    lives  those that live there
+    lived  those that lived there before their queue moved
     known  those of `lived` whose key or subject the cell may still have
     """
 
@@ -79,9 +79,8 @@ class _Batch:
         self.drafts: Final = drafts
         self.accepted: set[int] = set()
 
-    def places_in(self, cells: CellMap, closed: bool, name: str) -> list[int]:
-        """Of the drafts that live in the cell of this name."""
-        homes = homes_of_source(cells, self.source, self.drafts, closed=closed)
+    def lives(self, cells: CellMap, closed: bool, name: str) -> list[int]:
+        homes = sourced(cells, self.source, self.drafts, closed=closed)
         return [place for place, (home, _) in enumerate(homes) if home == name]
 
     def left(self, places: Iterable[int]) -> list[Draft]:
@@ -163,7 +162,7 @@ class Sources:
         parts: dict[Cell, _Part] = {}
         reached = {cell.name for cell in self._group.cells}
         now: Instant | None = None
-        for place, (name, moves) in enumerate(homes_of_source(cells, batch.source, batch.drafts, closed=closed)):
+        for place, (name, moves) in enumerate(sourced(cells, batch.source, batch.drafts, closed=closed)):
             parts.setdefault(self._group.named(name), _Part()).lives.append(place)
             for move in moves:
                 if move.step is Step.LEFT:
@@ -205,7 +204,7 @@ class Sources:
         places = set[int]()
         for each in chosen:
             if not each.nothing:
-                places.update(batch.places_in(self._group.agreement.version(each.version), each.closed, cell.name))
+                places.update(batch.lives(self._group.agreement.version(each.version), each.closed, cell.name))
         return places
 
     def _accept(

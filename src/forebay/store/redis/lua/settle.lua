@@ -101,6 +101,10 @@ local settle
     acked[#acked + 1] = { sids, records }
   end
 
+  local function by_sid(one, other)
+    return one[1] < other[1]
+  end
+
   local function last_mark(sid)
     return call('HGET', P .. 'gone0', sid) or call('HGET', P .. 'gone1', sid)
   end
@@ -137,10 +141,6 @@ local settle
     if #gone > 0 then
       acknowledge(gone, records, mark)
     end
-  end
-
-  local function by_sid(one, other)
-    return one[1] < other[1]
   end
 
   -- Ids and records in the order of the ids: jobs that were settled together are mostly neighbours.
