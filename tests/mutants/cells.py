@@ -193,7 +193,7 @@ CELL_MUTANTS = [
         (*_TESTS, "-k", "settler"),
     ),
     Mutant(
-        "what lived through an outage is reaped at its end",
+        "what survived an outage is reaped at its end",
         f"{_HOME}/cell.py",
         "        if self.guard.recovering:\n",
         "        if False:\n",
@@ -249,7 +249,7 @@ CELL_MUTANTS = [
         (*_MOVES, "-k", "stays_away"),
     ),
     Mutant(
-        "the metrics know nothing of cells",
+        "the metrics leave out cells",
         "src/forebay/serve/metrics/server_metrics.py",
         "            families.cells(self.poller),\n",
         "",
@@ -270,7 +270,7 @@ CELL_MUTANTS = [
         (*_EVENTS, "-k", "from_any"),
     ),
     Mutant(
-        "a cell that is down at the start is forgotten in the id of an event",
+        "a cell that is down at the start is missing in the id of an event",
         "src/forebay/events.py",
         "        before = {name: _since_text(since) for name, since in self._waiting.items()}\n",
         "        before: dict[str, str] = {}\n",
@@ -327,7 +327,7 @@ CELL_MUTANTS = [
         (*_MOVES, "-k", "merges_go_on or rate_begins"),
     ),
     Mutant(
-        "the keys of the cell that a queue leaves are forgotten",
+        "the keys of the cell that a queue leaves are not read",
         f"{_HOME}/cell_map.py",
         "(move.step is Step.CLOSING or draft.key is not None or move.merges)",
         "(move.step is Step.CLOSING or move.merges)",

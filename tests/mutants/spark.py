@@ -272,7 +272,7 @@ SPARK_MUTANTS = [
         ("tests/spark/test_audit_incremental.py", "-k", "command"),
     ),
     Mutant(
-        "spark: open jobs are forgotten by an audit without Spark",
+        "spark: open jobs are dropped by an audit without Spark",
         f"{SPARK}/audit/small.py",
         "pc.invert(pc.is_in(last",
         "(pc.is_in(last",
