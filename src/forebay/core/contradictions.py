@@ -69,7 +69,7 @@ def _leads_to_itself(spec: "QueueSpec") -> bool:
     return spec.name in targets or (spec.routing.dead is not None and spec.routing.dead.queue == spec.name)
 
 
-def _forgets_the_dead(spec: "QueueSpec") -> bool:
+def _drops_dead_letters(spec: "QueueSpec") -> bool:
     dead = spec.routing.dead
     return dead is not None and (dead.keep is not None or dead.limit is not None)
 
@@ -99,7 +99,7 @@ CONTRADICTIONS: Final = (
         "choose one of the two",
     ),
     Contradiction(
-        lambda spec: _blocks(spec) and _forgets_the_dead(spec),
+        lambda spec: _blocks(spec) and _drops_dead_letters(spec),
         "a dead head blocks its line until it is redriven or purged, but DeadLetters would delete it before",
         'use dead_head="skip", or keep dead letters until they are purged',
     ),

@@ -112,7 +112,7 @@ class RecordBuilder:
         for (queue, max_attempts, due_at), group in groupby(entries, _BIRTH):
             alike = list(group)
             facts = (queue, 0, 0, max_attempts, self._at, due_at)
-            self._group(Change.ACCEPTED, alike, list(map(_OWN, alike)), _born, *facts)
+            self._group(Change.ACCEPTED, alike, list(map(_OWN, alike)), _accepted_trait, *facts)
 
     def _group(
         self,
@@ -200,7 +200,7 @@ def _kinds(kind: str, own: str) -> Trait | None:
     return None if own == kind else _of_kind(own)
 
 
-def _born(kind: str, own: tuple[Any, ...]) -> Trait | None:
+def _accepted_trait(kind: str, own: tuple[Any, ...]) -> Trait | None:
     if own[1:] == _PLAIN:
         return _kinds(kind, own[0])
     return Trait(None if own[0] == kind else own[0], *own[1:])

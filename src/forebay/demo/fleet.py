@@ -76,7 +76,7 @@ def audit(fb: Forebay, accepted: dict[int, str], evidence: Path, killed: int) ->
     left = fb.backlog("mix")[0].depth
     lost = set(accepted) - effects - set(dead)
     both = effects & set(dead)
-    wrong = [seq for seq, job in dead.items() if not used_exactly_its_lives(job, starts.get(seq, 0))]
+    wrong = [seq for seq, job in dead.items() if not used_exactly_its_attempts(job, starts.get(seq, 0))]
     innocent = [seq for seq in dead if accepted[seq] != "poison"]
     runs = sum(starts.values())
     for fact, value in {
@@ -97,7 +97,7 @@ def audit(fb: Forebay, accepted: dict[int, str], evidence: Path, killed: int) ->
     return not (lost or both or left or twice or wrong or innocent) and killed > 0
 
 
-def used_exactly_its_lives(job: Job, starts: int) -> bool:
+def used_exactly_its_attempts(job: Job, starts: int) -> bool:
     """A life is charged just before the handler's first line: a kill in between leaves one start less to be seen."""
     unseen = sum(error.abandoned for error in job.errors)
     return job.attempt == job.max_attempts and starts <= job.attempt <= starts + unseen

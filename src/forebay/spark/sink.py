@@ -151,7 +151,7 @@ class _PartitionWriter:
             begin(self._store, self._attempt, self._writing.patience)
             self._begun = True
         after = self._attempt.checkpoint(self._seen, self._digest.digest())
-        tally = self._patiently(after, drafts)
+        tally = self._with_retries(after, drafts)
         if tally is None:
             self._follow()
             return
@@ -168,7 +168,7 @@ class _PartitionWriter:
         if self._passed == self._seen:
             self._compare()
 
-    def _patiently(self, after: Checkpoint, drafts: list[Draft]) -> Tally | None:
+    def _with_retries(self, after: Checkpoint, drafts: list[Draft]) -> Tally | None:
         """Wait for a full queue."""
         give_up_at = monotonic() + self._writing.patience
         while True:

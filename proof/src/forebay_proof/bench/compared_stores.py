@@ -53,7 +53,7 @@ class ComparedStore(ABC):
         """Enqueue this many jobs and kill the process that keeps them."""
 
     @abstractmethod
-    def come_back(self) -> None:
+    def reopen(self) -> None:
         """Start again what was killed, and wait until it responds."""
 
 
@@ -80,7 +80,7 @@ class Embedded(ComparedStore):
         if line != b"full\n":
             raise RuntimeError("the process that fills the store failed")
 
-    def come_back(self) -> None:
+    def reopen(self) -> None:
         """Opening it is all there is to do."""
 
 
@@ -118,7 +118,7 @@ class Postgres(ComparedStore):
         fill(site.url, jobs)
         self._server.stop(StopMode.KILL)
 
-    def come_back(self) -> None:
+    def reopen(self) -> None:
         self._server.start()
 
 
@@ -144,7 +144,7 @@ class Redis(ComparedStore):
         fill(site.url, jobs)
         self._server.kill()
 
-    def come_back(self) -> None:
+    def reopen(self) -> None:
         self._server.start()
 
 

@@ -131,7 +131,7 @@ def recovery(compared: ComparedStore, jobs: int) -> float:
     with compared.fresh() as site:
         compared.crash(site, jobs)
         began = time.perf_counter()
-        compared.come_back()
+        compared.reopen()
         with closing(open_store(site.url)) as store:
             claimed = first_claim(store)
             took = time.perf_counter() - began

@@ -44,7 +44,7 @@ def _repeated(h: Harness, verdict: Verdict) -> Lease:
     return lease
 
 
-def _lives(h: Harness, outcome: Callable[[Lease], Outcome], most: int = 20) -> int:
+def _attempts(h: Harness, outcome: Callable[[Lease], Outcome], most: int = 20) -> int:
     """How often a job is handed out when every run ends like this."""
     for count in range(most):
         leases = h.claim()
@@ -273,7 +273,7 @@ def a_lost_reply_is_remembered_when_the_job_was_cancelled_or_purged_since(h: Har
 @case
 def a_job_that_always_fails_is_run_exactly_max_attempts_times(h: Harness) -> None:
     job_id = h.one(max_attempts=4)
-    assert _lives(h, lambda _: Failed(ERROR)) == 4
+    assert _attempts(h, lambda _: Failed(ERROR)) == 4
     job = h.get(job_id)
     assert (job.state, job.attempt) == (State.DEAD, 4)
     assert [error.attempt for error in job.errors] == [1, 2, 3, 4]
@@ -283,14 +283,14 @@ def a_job_that_always_fails_is_run_exactly_max_attempts_times(h: Harness) -> Non
 @case
 def a_job_with_one_attempt_dies_of_its_first_failure(h: Harness) -> None:
     job_id = h.one(max_attempts=1)
-    assert _lives(h, lambda _: Failed(ERROR)) == 1
+    assert _attempts(h, lambda _: Failed(ERROR)) == 1
     assert h.state(job_id) is State.DEAD
 
 
 @case
 def a_job_whose_workers_all_die_is_run_exactly_max_attempts_times(h: Harness) -> None:
     job_id = h.one(max_attempts=3)
-    assert _lives(h, lambda _: Abandoned()) == 3
+    assert _attempts(h, lambda _: Abandoned()) == 3
     assert h.state(job_id) is State.DEAD
     assert h.get(job_id).suspect
 
@@ -300,7 +300,7 @@ def interruptions_and_snoozes_use_up_no_attempts(h: Harness) -> None:
     job_id = h.one(max_attempts=2)
     for number in range(10):
         h.conclude(h.take(), Interrupted() if number % 2 else Snoozed(0))
-    assert _lives(h, lambda _: Failed(ERROR)) == 2
+    assert _attempts(h, lambda _: Failed(ERROR)) == 2
     assert h.get(job_id).delivery == 12
 
 
@@ -324,7 +324,7 @@ def a_kind_that_a_worker_cannot_run_goes_back_uncharged_and_later_each_time(h: H
 @case
 def a_dropped_job_dies_at_once(h: Harness) -> None:
     job_id = h.one(max_attempts=9)
-    assert _lives(h, lambda _: Dropped(ERROR)) == 1
+    assert _attempts(h, lambda _: Dropped(ERROR)) == 1
     assert h.state(job_id) is State.DEAD
 
 

@@ -199,7 +199,7 @@ def _nameless(batch: list[tuple[int, Draft]], answer: bytes) -> bytes:
     return b"".join(b'{"seq":%d,"job_id":null,"answer":"%s"}\n' % (seq, answer) for seq, _ in batch)
 
 
-def open_patiently(url: str) -> Store:
+def open_with_retries(url: str) -> Store:
     """The store, once its server answers."""
     deadline = time.monotonic() + _OPEN_SECONDS
     while True:
@@ -216,7 +216,7 @@ def open_patiently(url: str) -> Store:
 def main() -> None:
     with open(0, "rb", buffering=0, closefd=False) as orders:
         order = msgspec.json.decode(orders.readline(), type=LoadShare)
-        with closing(open_patiently(order.url)) as store:
+        with closing(open_with_retries(order.url)) as store:
             producer = LoadProducer(order, store)
             producer.ready()
             if first := orders.readline():

@@ -189,14 +189,14 @@ class StoreProcess:
         self.world.record(f"store falls, power={power}")
         duration = self.world.between(SECOND // 20, 3 * SECOND)
         self.trouble.append((self.world.now, self.world.now + duration))
-        self.world.after(duration, self._come_back)
+        self.world.after(duration, self._restart)
 
     def recover_now(self) -> None:
         """The end of all faults: whatever was armed is disarmed, and the store is up."""
         self._disk.dies_in = -1
         self.out_until = 0
         if not self.up:
-            self._come_back(safely=True)
+            self._restart(safely=True)
 
     def compact(self) -> None:
         if self.reachable:
@@ -226,7 +226,7 @@ class StoreProcess:
             self.trouble.append((self.world.now, self.world.now + duration))
             self.world.now += duration
 
-    def _come_back(self, *, safely: bool = False) -> None:
+    def _restart(self, *, safely: bool = False) -> None:
         if self.up:
             return
         if not safely and self.world.chance(0.2):
@@ -240,7 +240,7 @@ class StoreProcess:
             self.world.record("store falls again during recovery")
             draw = self.world.random.randrange
             self._disk = PowerDisk(self._disk.memory.crash(draw), self._on_sync)
-            self.world.after(self.world.between(SECOND // 20, SECOND), self._come_back)
+            self.world.after(self.world.between(SECOND // 20, SECOND), self._restart)
             return
         except ForebayError as error:
             self.world.violation("I1 no loss", f"the store cannot be recovered: {error}")

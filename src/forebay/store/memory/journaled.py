@@ -107,7 +107,7 @@ class CompactingJournal:
 
         What fails leaves the log as it was, and nothing behind on the disk.
         """
-        self._check_room(0)
+        self._check_free_space(0)
         upto = self._journal.rotate()
         if upto <= self._snapshot_lsn:
             return
@@ -116,7 +116,7 @@ class CompactingJournal:
         try:
             with failing_as_store(self._directory):
                 self._keep_ledger(facts, writer, upto)
-            self._journal.snapshot(upto, self._in_the_room(self._unhurried(image(facts), 1)))
+            self._journal.snapshot(upto, self._within_free_space(self._unhurried(image(facts), 1)))
         except BaseException:
             writer.give_up()
             raise
@@ -136,19 +136,19 @@ class CompactingJournal:
         """Bring the facts up to date, and the ledger's records into a file that will outlive the segments."""
 
         def keep(each: StoredRecord) -> None:
-            self._check_room(len(each.record))
+            self._check_free_space(len(each.record))
             writer.add(each)
 
         frames = _ended_frames(self._disk, self._journal.sealed_segments(upto), self._snapshot_lsn)
         _replay(facts, self._unhurried(frames, _RECORDS_PER_BREATH), self._directory, keep)
         writer.finish()
 
-    def _in_the_room(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    def _within_free_space(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
-            self._check_room(len(chunk))
+            self._check_free_space(len(chunk))
             yield chunk
 
-    def _check_room(self, size: int) -> None:
+    def _check_free_space(self, size: int) -> None:
         with failing_as_store(self._directory):
             free = self._disk.free(self._directory)
         if free - size < RESERVE_BYTES:
@@ -159,10 +159,10 @@ class CompactingJournal:
         with self._starting:
             if self._closing or (self._thread is not None and self._thread.is_alive()):
                 return
-            self._thread = Thread(target=self._compact_quietly, name="forebay-compaction", daemon=True)
+            self._thread = Thread(target=self._compact_in_background, name="forebay-compaction", daemon=True)
             self._thread.start()
 
-    def _compact_quietly(self) -> None:
+    def _compact_in_background(self) -> None:
         try:
             self.compact()
             self._failures = 0

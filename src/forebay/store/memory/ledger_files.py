@@ -161,13 +161,13 @@ class LedgerFiles:
             self._refresh(upto)
             return list(self._read(after, count, upto))
 
-        return self._patiently(read)
+        return self._with_retries(read)
 
     def scan(self, upto: int) -> None:
         """Read what is new."""
-        self._patiently(lambda: self._refresh(upto))
+        self._with_retries(lambda: self._refresh(upto))
 
-    def _patiently(self, action: Callable[[], T]) -> T:
+    def _with_retries(self, action: Callable[[], T]) -> T:
         """Compaction may take a file away while it is read; what was in it is in another one then."""
         for again in range(_TRIES, -1, -1):
             try:

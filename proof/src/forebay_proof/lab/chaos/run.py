@@ -201,12 +201,12 @@ class Runner:
         self._restarts = recovered(scene.strikes, starts, effects, scene.steady)
         (scene.directory / LOG).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in scene.strikes))
         entries = _entries(scene.store)
-        self._judge_lives(entries)
+        self._judge_histories(entries)
         self._judge_acks(entries)
         self._judge_restarts(entries, starts)
         self._judge_deploys(entries, starts)
         if kind := scene.memo.get("innocent"):
-            self._judge_innocent(kind)
+            self._judge_uncharged(kind)
         min_jobs = plan.acks(scene.scale)
         verdict = audit_quickly(scene.receipts, scene.effects, scene.store, queue=QUEUE, min_jobs=min_jobs)
         if self._proof == "spark":
@@ -226,7 +226,7 @@ class Runner:
         if proof.max_unstarted is not None and self._unstarted > proof.max_unstarted:
             output = f"job {job} was handed out {self._unstarted} times without a start"
             scene.report_failure(f"{output}, {proof.max_unstarted} are allowed")
-            self._keep_lives(entries, {job})
+            self._keep_histories(entries, {job})
         if not restarts:
             return
         times = {50: proof.restart_p50, 99: proof.restart_p99}
@@ -260,16 +260,16 @@ class Runner:
             wrong = deploys.miscounted(entries, starts)
             for job, attempts, began in wrong[:_NAMED]:
                 scene.report_failure(f"job {job} has {attempts} attempts and began {began} times")
-            self._keep_lives(entries, {job for job, _, _ in wrong[:_NAMED]})
+            self._keep_histories(entries, {job for job, _, _ in wrong[:_NAMED]})
 
-    def _judge_lives(self, entries: list[LedgerEntry]) -> None:
+    def _judge_histories(self, entries: list[LedgerEntry]) -> None:
         """The whole ledger: fences grow by one, one holder at a time, one end, attempts counted. Ticks go on."""
         scene = self.scene
         violations = ledger(entries, drained=not self._plan.fleet.ticks)
         for violation in violations[:_NAMED]:
             scene.report_failure(f"the ledger: {violation}")
         if violations:
-            self._keep_lives(entries, {violation.job for violation in violations[:_NAMED]})
+            self._keep_histories(entries, {violation.job for violation in violations[:_NAMED]})
         if scene.memo.get("ticks"):
             ticks = [e.record.tick for e in entries if e.record.verb == "fire" and e.record.tick is not None]
             if len(ticks) != len(set(ticks)):
@@ -284,7 +284,7 @@ class Runner:
                 f"job {job} was acknowledged as delivery {delivery}, of which no handler returned"
             )
 
-    def _keep_lives(self, entries: list[LedgerEntry], jobs: set[int | None]) -> None:
+    def _keep_histories(self, entries: list[LedgerEntry], jobs: set[int | None]) -> None:
         """The ledger's entries of these jobs, for the investigation."""
         with (self.scene.directory / "ledger.ndjson").open("wb") as out:
             for entry in entries:
@@ -301,7 +301,7 @@ class Runner:
                             ]
                             out.write(msgspec.json.encode(line) + b"\n")
 
-    def _judge_innocent(self, kind: str) -> None:
+    def _judge_uncharged(self, kind: str) -> None:
         dead = self.scene.store.browse(Query(queue=QUEUE, kind=kind), 0, MAX_BATCH).jobs
         gone = [job.id for job in dead if job.state.value == "dead"]
         if gone:

@@ -59,10 +59,10 @@ class FleetWindow:
         record("workers' share", 100 * workers / max(1e-9, busy + idle), "%")
         record("machine", 100 * busy / max(1e-9, busy + idle), "%")
         record("evenness", evenness([claims.jobs for claims in own]), "")
-        self._testify(jobs, took)
+        self._record_window(jobs, took)
         return claimed / took
 
-    def _testify(self, jobs: int, took: float) -> None:
+    def _record_window(self, jobs: int, took: float) -> None:
         """Counts a second, bytes and time a job, and the commonest waits of active sessions."""
         evidence, record = self._evidence, self._stage.record
         evidence.__exit__(None, None, None)

@@ -110,10 +110,10 @@ def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tu
 def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
     """The timeline of a removed job; None when the ledger has no record of it."""
     store = ledger_of(store, job_id)
-    born = _birth(store, job_id)
-    if born is None:
+    accepted = _acceptance(store, job_id)
+    if accepted is None:
         return None
-    entry, job_range = born
+    entry, job_range = accepted
     found, until = [], monotonic() + READ_SECONDS
     for later in read_range(store, entry.offset, MAX_READ):
         found += _of_job([later], job_id)
@@ -161,7 +161,7 @@ def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, 
     return [found[key] for key in sorted(found)]
 
 
-def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
+def _acceptance(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
     """The record that accepted the job.
 
     Ids grow with the ledger, so the record is found by bisection over the ids that are accepted around an offset. Where
@@ -174,10 +174,10 @@ def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
         low, high = sides.pop()
         while high - low > MAX_AROUND:
             middle = (low + high) // 2
-            born, mentioned = _ids_from(store, middle)
-            if born is not None and born < job_id:
+            accepted, mentioned = _ids_from(store, middle)
+            if accepted is not None and accepted < job_id:
                 low = middle
-            elif born is not None or mentioned >= job_id:
+            elif accepted is not None or mentioned >= job_id:
                 high = middle
             else:
                 sides.append((low, middle))
