@@ -37,15 +37,15 @@ EXPERIMENT_MUTANTS = [
     Mutant(
         "the least of all cases is judged",
         f"{LAB}/experiments/base.py",
-        "max((cell.most for cell in self.of(metric).values()), default=None)",
-        "min((cell.least for cell in self.of(metric).values()), default=None)",
+        "max((cell.maximum for cell in self.of(metric).values()), default=None)",
+        "min((cell.minimum for cell in self.of(metric).values()), default=None)",
         TESTS,
     ),
     Mutant(
         "a slow recovery is good enough",
         f"{LAB}/experiments/e04_loss.py",
-        "cell.most <= bound",
-        "cell.most > 0",
+        "cell.maximum <= bound",
+        "cell.maximum > 0",
         TESTS,
     ),
     Mutant(

@@ -28,9 +28,9 @@ def test_the_headline_is_that_of_the_results(spark: "SparkSession") -> None:
     measured = read_headline(spark, _RESULTS / HEADLINE)
     assert measured is not None
     found = measured.found[HEADLINE]
-    accepted = [case for case, cell in found.of("accepted, by Spark").items() if cell.least == 12_000_000]
+    accepted = [case for case, cell in found.of("accepted, by Spark").items() if cell.minimum == 12_000_000]
     assert accepted
     for name in ("lost, by Spark", "doubled, by Spark", "unfinished, by Spark"):
-        assert {found.of(name)[case].most for case in accepted} == {0}
+        assert {found.of(name)[case].maximum for case in accepted} == {0}
     assert "| 12,000,000;" in (_DOCS / "internals" / "findings.md").read_text()
     assert HEADLINE.title() in page(read(spark, _RESULTS / "full"), measured, "forebay lab report")

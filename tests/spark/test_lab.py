@@ -60,10 +60,10 @@ def evidence(folder: Path, url: str, *, planted: bool) -> tuple[Path, Path]:
 def test_both_proofs_come_to_one_verdict(run: Run, tmp_path: Path, planted: bool) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     receipts, effects = evidence(tmp_path, url, planted=planted)
-    words = audit_command(receipts, effects, url, tmp_path / "lake", drained=True, least=10)
+    words = audit_command(receipts, effects, url, tmp_path / "lake", drained=True, min_jobs=10)
     slowly = read_spark_result(run(*words).out, receipts, url)
     store = open_store(url)
-    quickly = audit_quickly(receipts, effects, store, least=10)
+    quickly = audit_quickly(receipts, effects, store, min_jobs=10)
     store.close()
     for count in ("answer", "accepted", "effects", "dead", "lost", "unfinished", "doubled", "redelivered", "unknown"):
         assert getattr(slowly, count) == getattr(quickly, count), count

@@ -24,7 +24,7 @@ def test_every_guarantee_has_a_price() -> None:
     found = list(prices(store, GUARANTEES.values(), LOAD))
     assert [price.guarantee for price in found] == list(GUARANTEES)
     for price in found:
-        assert 0 < price.least <= price.ratio <= price.most
+        assert 0 < price.minimum <= price.ratio <= price.maximum
     assert {backlog.depth for backlog in store.backlog()} == {0}
 
 

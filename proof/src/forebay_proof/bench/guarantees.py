@@ -107,7 +107,7 @@ class Cost(NamedTuple):
 
 
 class Price(Struct, frozen=True):
-    """How much longer the same jobs take with the guarantee than without: the median of the pairs, least and most.
+    """How much longer the same jobs take with the guarantee than without: the median of the pairs, minimum and maximum.
 
     `base`: over which jobs, `plain` ones that are all alike or `unlike` ones. `cpu`: microseconds of CPU time a job
     without and with the guarantee; None where it was not measured.
@@ -117,8 +117,8 @@ class Price(Struct, frozen=True):
     guarantee: str
     base: str
     ratio: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     plain_rate: float
     rate: float
     cpu: tuple[float, float] | None = None
@@ -135,7 +135,7 @@ class Price(Struct, frozen=True):
     def figure(self) -> dict[str, Any]:
         """As every benchmark prints its figures."""
         baseline = f"{self.store}/{self.base}"
-        spread = [self.least, self.most]
+        spread = [self.minimum, self.maximum]
         return {
             "name": self.name,
             "value": self.ratio,

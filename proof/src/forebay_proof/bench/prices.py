@@ -80,7 +80,7 @@ def show(price: Price, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**price.figure(), "goal": GOALS.get(price.name.split("/")[1], 2.0)}))
     else:
-        ratio = f"{price.ratio:6.2f} × {price.base} [{price.least:.2f} … {price.most:.2f}]"
+        ratio = f"{price.ratio:6.2f} × {price.base} [{price.minimum:.2f} … {price.maximum:.2f}]"
         cpu = (
             "" if price.cpu is None else f"   CPU {price.cpu_ratio:.2f} × ({price.cpu[1]:.1f} by {price.cpu[0]:.1f} µs)"
         )

@@ -35,7 +35,7 @@ BENCHMARKS: Final = {
 }
 """The module of each, by its name."""
 
-_HEADINGS: Final = ("store", "with", "costs", "least", "most", "jobs/s", "plain jobs/s")
+_HEADINGS: Final = ("store", "with", "costs", "min", "max", "jobs/s", "plain jobs/s")
 
 
 def _names(text: str) -> list[str]:
@@ -84,7 +84,7 @@ def _guarantees(call: Invocation) -> int:
             finally:
                 store.close()
     if not call.screen.as_json:
-        call.screen.table(_HEADINGS, [_row(price) for price in found], "costs least most jobs/s plain")
+        call.screen.table(_HEADINGS, [_row(price) for price in found], "costs min max jobs/s plain")
     return OK
 
 
@@ -95,7 +95,7 @@ def _all(store: Store, wanted: list[str], parked: int | None, rounds: Rounds) ->
 
 
 def _row(price: Price) -> tuple[object, ...]:
-    ratios = (f"{ratio:.2f}×" for ratio in (price.ratio, price.least, price.most))
+    ratios = (f"{ratio:.2f}×" for ratio in (price.ratio, price.minimum, price.maximum))
     return price.store, price.guarantee, *ratios, f"{price.rate:,.0f}", f"{price.plain_rate:,.0f}"
 
 

@@ -54,8 +54,8 @@ def read(spark: "SparkSession", folder: Path) -> LabResults:
     rows = _frame(spark, folder / ROWS)
     by_case = rows.groupBy("experiment", "case", "metric").agg(
         F.median("value").alias("median"),
-        F.min("value").alias("least"),
-        F.max("value").alias("most"),
+        F.min("value").alias("minimum"),
+        F.max("value").alias("maximum"),
         F.count("value").alias("rounds"),
         F.first("unit").alias("unit"),
         F.first("facts").alias("facts"),
@@ -63,7 +63,7 @@ def read(spark: "SparkSession", folder: Path) -> LabResults:
     cells: dict[str, dict[tuple[str, str], Statistic]] = {}
     cases: dict[str, dict[str, Any]] = {}
     for row in by_case.orderBy("experiment", "case", "metric").collect():
-        cell = Statistic(row["median"], row["least"], row["most"], row["rounds"], row["unit"])
+        cell = Statistic(row["median"], row["minimum"], row["maximum"], row["rounds"], row["unit"])
         cells.setdefault(row["experiment"], {})[row["case"], row["metric"]] = cell
         cases.setdefault(row["experiment"], {})[row["case"]] = msgspec.json.decode(row["facts"])
     found = {name: ExperimentResults(cells[name], cases[name]) for name in cells}
@@ -164,7 +164,7 @@ def _chart(chart: Chart, found: ExperimentResults) -> str:
         (
             name,
             [
-                SweepPoint(str(settings[chart.over]), cells[case].median, cells[case].least, cells[case].most)
+                SweepPoint(str(settings[chart.over]), cells[case].median, cells[case].minimum, cells[case].maximum)
                 for case, settings in sorted(used.items(), key=lambda pair: _order(pair[1][chart.over]))
                 if str(settings[chart.line]) == name
             ],
@@ -196,7 +196,7 @@ def _figures(found: ExperimentResults) -> str:
         for (case, metric), cell in found.cells.items()
         if not metric.startswith(_EVIDENCE)
     ]
-    return _details("All figures: the median, and the least and the most of the rounds", rows)
+    return _details("All figures: the median, the minimum and the maximum of the rounds", rows)
 
 
 def _evidence(found: ExperimentResults) -> str:
@@ -214,7 +214,7 @@ def _details(title: str, rows: Sequence[Sequence[str]]) -> str:
 
 
 def _spread(cell: Statistic) -> str:
-    return number_of(SweepPoint("", cell.median, cell.least, cell.most))
+    return number_of(SweepPoint("", cell.median, cell.minimum, cell.maximum))
 
 
 def _foot(machine: Mapping[str, Any], output: str) -> str:

@@ -52,8 +52,8 @@ class Statistic(Struct, frozen=True):
     """One metric of one case over its rounds."""
 
     median: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     rounds: int
     unit: str
 
@@ -81,7 +81,7 @@ class ExperimentResults(Struct, frozen=True):
 
     def worst(self, metric: str) -> float | None:
         """The highest of all rounds and cases."""
-        return max((cell.most for cell in self.of(metric).values()), default=None)
+        return max((cell.maximum for cell in self.of(metric).values()), default=None)
 
 
 class Conclusion(Struct, frozen=True):

@@ -168,7 +168,7 @@ def _judge(found: ExperimentResults) -> list[Conclusion]:
 
 
 def _of_rates(found: ExperimentResults) -> list[Conclusion]:
-    flat = [case for case, cell in found.of("flat").items() if cell.least == 1]
+    flat = [case for case, cell in found.of("flat").items() if cell.minimum == 1]
     if not flat:
         return [missing("a rate with flat depth")]
     rates = {found.cases[case]["rate"]: case for case in flat}

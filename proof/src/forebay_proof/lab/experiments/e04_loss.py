@@ -193,9 +193,9 @@ def _judge(found: ExperimentResults) -> list[Conclusion]:
     ]
     for case, cell in found.of("recovery p99").items():
         bound = found.cases[case]["recovery"]
-        sentence = f"{case}: what a killed process held ran again within {cell.most:.2f} s (p99), goal {bound:g}"
-        sentences.append(Conclusion(sentence, cell.most <= bound))
-    passed = [cell.least for name in ("passed", "passed on Spark") for cell in found.of(name).values()]
+        sentence = f"{case}: what a killed process held ran again within {cell.maximum:.2f} s (p99), goal {bound:g}"
+        sentences.append(Conclusion(sentence, cell.maximum <= bound))
+    passed = [cell.minimum for name in ("passed", "passed on Spark") for cell in found.of(name).values()]
     return [*sentences, Conclusion(f"{sum(passed):.0f} of {len(passed)} audits passed", all(passed))]
 
 

@@ -121,7 +121,7 @@ def _judge(found: ExperimentResults) -> list[Conclusion]:
         jobs = found.cases[f"{store}-cold"]["jobs"]
         steady = found.value(f"{store}-steady", "drained")
         beside = f", {rate / steady:.1f} × what it does beside a producer" if steady else ""
-        left = found.of("left", store=store)[f"{store}-cold"].most
+        left = found.of("left", store=store)[f"{store}-cold"].maximum
         sentences.append(
             Conclusion(
                 f"{store}: {jobs:,} jobs in {seconds:.1f} s, {rate:,.0f} a second{beside}; {left:,.0f} left", not left

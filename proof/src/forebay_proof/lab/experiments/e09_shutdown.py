@@ -80,7 +80,7 @@ def _count(stage: Stage, in_flight: set[int], jobs: int, signalled: float) -> No
 def _judge(found: ExperimentResults) -> list[Conclusion]:
     if not found.of("in flight"):
         return [missing("a shutdown")]
-    least = min(cell.least for cell in found.of("in flight").values())
+    least = min(cell.minimum for cell in found.of("in flight").values())
     sentences = [
         Conclusion(f"{least:,.0f} jobs or more were in flight at the signal", least >= IN_FLIGHT),
         zero(found, "lost", "jobs without an effect"),
@@ -92,7 +92,7 @@ def _judge(found: ExperimentResults) -> list[Conclusion]:
         name = "finished by the first" if drain == "enough" else "handed back"
         cells = found.of(name, drain=drain)
         if cells:
-            fewest = min(cell.least for cell in cells.values())
+            fewest = min(cell.minimum for cell in cells.values())
             sentences.append(Conclusion(f"{fewest:,.0f} of {IN_FLIGHT} were {claim}", fewest >= IN_FLIGHT))
     return sentences
 

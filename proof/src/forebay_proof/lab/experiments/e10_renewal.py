@@ -89,7 +89,7 @@ def _judge(found: ExperimentResults) -> list[Conclusion]:
     jobs = sum(found.cases[case]["jobs"] for case in without)
     again = sum(cell.median for cell in without.values())
     at_once = sum(cell.median for cell in found.of("at once", renewing=False).values())
-    good = max(cell.most for cell in with_it.values())
+    good = max(cell.maximum for cell in with_it.values())
     sentence = f"without renewal {again:,.0f} of {jobs:,} jobs ran more than once, {at_once:,.0f} in two places at once"
     return [Conclusion(sentence, again > 0), Conclusion(f"with renewal {good:,.0f} did", good == 0)]
 
