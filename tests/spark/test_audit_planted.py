@@ -74,7 +74,7 @@ def test_a_thousand_lies_in_one_part_or_two_hundred(spark: SparkSession) -> None
 def test_both_give_the_same_answer_where_no_promise_is_broken(
     spark: SparkSession, plants: tuple[str, ...], answer: str
 ) -> None:
-    planted_story = clean(len(plants), lives=300, id_step=1_000 * len(plants))
+    planted_story = clean(len(plants), jobs=300, id_step=1_000 * len(plants))
     for plant in (lawful, *(kind for kind in KINDS if kind.__name__ in plants)):
         plant(planted_story)
     each = played(spark, planted_story, 4, len(plants))

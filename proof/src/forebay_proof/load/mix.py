@@ -60,7 +60,7 @@ class Mix(Struct, frozen=True):
             if kind not in KINDS:
                 raise Invalid("mix", f"{kind!r} is no kind of the lab", f"use {', '.join(KINDS)}")
             if type(share) is not int or not 0 < share <= 100:
-                raise Invalid("mix", f"{share!r} is no share of {kind}", "give whole numbers that add up to 100")
+                raise Invalid("mix", f"{share!r} is not a share of {kind}", "give whole numbers that add up to 100")
         if sum(share for _, share in self.shares) != 100:
             raise Invalid("mix", "its shares do not add up to 100", "write it like fast=95,poison=5")
         if not 0 <= self.scale <= 1_000:
