@@ -10,9 +10,11 @@
     processes = 2
     lease = 2.0
 
-    [[fault]]                                         any number of them; other settings of the kind are given with
-    these kind = "kill_worker" at = 1.0                                          seconds after the warm-up every = 1.0
-    and again, on average times = {quick = 4, nightly = 50, release = 1000} or one number for all scales
+    [[fault]]                                         any number of them, with other settings of the kind
+    kind = "kill_worker"
+    at = 1.0                                          seconds after the warm-up
+    every = 1.0                                       and again, on average
+    times = {quick = 4, nightly = 50, release = 1000} or one number for all scales
 
     [proof]                                           less than this proves nothing: INVALID
     acks = {quick = 100, nightly = 2_000, release = 50_000}
