@@ -62,7 +62,7 @@ CELL_MUTANTS = [
     Mutant(
         "a cell that a queue has left accepts drafts of writers with an older map",
         f"{_HOME}/sources.py",
-        "            if part.lived and _position",
+        "            if part.moved and _position",
         "            if False and _position",
         (*_SOURCES, "-k", "partition_has_left"),
     ),

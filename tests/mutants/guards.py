@@ -340,7 +340,7 @@ MUTANTS = [
     Mutant(
         "dead letters are not counted",
         f"{MEMORY}/session.py",
-        "        while index.crowded and limit > 0:\n",
+        "        while index.over_dead_limit and limit > 0:\n",
         "        while False:\n",
         DEAD_LETTER_QUEUES,
     ),

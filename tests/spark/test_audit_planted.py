@@ -9,7 +9,7 @@ import random
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import CHECKS, AuditOptions, AuditVerdict, Tier, audit, examine
+from forebay.spark.audit import CHECKS, AuditOptions, AuditVerdict, Tier, audit, suspects
 from tests.spark.lie_rounds import PARTITIONS, Round, faults, grown, played, rounds
 from tests.spark.lies import KINDS, lawful
 from tests.spark.planted import Found, PlantedStory, clean
@@ -46,7 +46,7 @@ def test_every_anomaly_is_found_and_nothing_else(round_of_all: Round) -> None:
 def test_suspects_that_are_too_many_for_the_driver_are_judged_by_tasks(
     spark: SparkSession, round_of_all: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examine, "MAX_DRIVER_ROWS", SUSPECTS)
+    monkeypatch.setattr(suspects, "MAX_DRIVER_ROWS", SUSPECTS)
     again = played(spark, grown(11, KINDS), 5, 2 * len(KINDS))
     assert again.verdict == round_of_all.verdict
 

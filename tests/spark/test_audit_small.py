@@ -8,7 +8,7 @@ import pytest
 
 from forebay.spark.audit import AuditOptions
 from forebay.spark.audit.proven import Proven, ProvenTotals, Slot
-from forebay.spark.audit.small import EvidenceRows, SmallCase, _extent, _slots
+from forebay.spark.audit.small_case import EvidenceRows, SmallCase, _extent, _slots
 from forebay.spark.audit.survey import LedgerExtent
 from tests.spark.story import SECOND, START, Life, Story
 
@@ -85,8 +85,8 @@ def test_the_events_of_jobs_without_an_end_are_carried_over() -> None:
     rows = story.table().sort_by([("offset", "ascending"), ("place", "ascending")])
     before = LedgerExtent(1, 1, 0, 0, 0, 0, 0, 0, None, None)
     proven = Proven(1, "then", 1, before, ProvenTotals(1, 0, 1, 1, 1, 0), {}, {}, held_back=False)
-    past = EvidenceRows(rows.slice(0, 1), receipts.slice(0, 1), effects.slice(0, 0))
-    case = SmallCase.of(proven, EvidenceRows(rows.slice(1), receipts.slice(1), effects), past, AuditOptions())
+    related = EvidenceRows(rows.slice(0, 1), receipts.slice(0, 1), effects.slice(0, 0))
+    case = SmallCase.of(proven, EvidenceRows(rows.slice(1), receipts.slice(1), effects), related, AuditOptions())
     assert case is not None
     assert case.verdict([], []).answer == "PASS"
     assert sorted(case.open_events()["job_id"].to_pylist()) == [1, 2, 2, 2]

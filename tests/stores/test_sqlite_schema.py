@@ -41,7 +41,7 @@ SEARCHES = {
         "job USING INTEGER PRIMARY KEY (rowid=?)",
         "job",
     ],
-    "oldest_odd": ["job USING INDEX job_odd (queue=?)"],
+    "oldest_not_by_age": ["job USING INDEX job_not_by_age (queue=?)"],
     "key": ["key USING PRIMARY KEY (queue=? AND key=?)"],
     "sweep_keys": ["key USING PRIMARY KEY (queue=? AND key=?)", "key USING COVERING INDEX key_until (until<?)"],
     "keys_by_state": [
@@ -120,7 +120,7 @@ def test_no_statement_scans_or_sorts(connection: sqlite3.Connection, name: str) 
 
 def test_the_next_maintenance_reads_the_front_of_each_index(connection: sqlite3.Connection) -> None:
     steps = " ".join(plan(connection, "next_maintenance"))
-    for index in ("job_due", "job_expiring", "job_kept", "gate_waking", "queue_crowded"):
+    for index in ("job_due", "job_expiring", "job_kept", "gate_waking", "queue_over_dead_limit"):
         assert f"INDEX {index}" in steps
 
 

@@ -7,8 +7,8 @@ How a store uses it, inside the step that writes:
 
     plan = plan_intake(tables, drafts)     what the drafts become; reads `IntakeTables` and changes nothing
     plan.make_room()                       `plan.shed` are the jobs to shed; or raises `QueueFull`
-    births(plan.entries, now, taken)       the rows to insert: lane, rank, ready or waiting
-    plan.merged, plan.keys                 waiting jobs that take newer work over; keys to remember
+    new_jobs(plan.entries, now, taken)       the rows to insert: lane, rank, ready or waiting
+    plan.merged, plan.keys                 waiting jobs that take newer work over; keys to store
     plan.receipts                          the answer, one for each draft
 
 A store that assigns ids before it plans returns them from `new_id`.
@@ -187,7 +187,7 @@ class IntakePlan:
         if shed is not None:
             spared = {merge.target.id for merge in self.merged}
             offered = self._tables.unclaimed(queue, shed, excess + len(spared))
-            arriving = [(birth_rank(each, self._tables.now), each.id) for each in self.entries if each.queue == queue]
+            arriving = [(first_rank(each, self._tables.now), each.id) for each in self.entries if each.queue == queue]
             doomed = victims(shed, excess, (place for place in offered if place[1] not in spared), arriving)
         if doomed is None:
             raise queue_full(stamper.spec, depth, count)
@@ -260,11 +260,11 @@ def check_capacity(tables: QueueDepths, arrivals: Mapping[str, int]) -> None:
             raise queue_full(spec, depth, count)
 
 
-def birth_rank(entry: Entry, now: Instant) -> int:
+def first_rank(entry: Entry, now: Instant) -> int:
     return rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
 
 
-class Birth(NamedTuple):
+class NewJob(NamedTuple):
     """The row of a new job. `behind`: its line has a job before it. `ready`: it is due and not behind another job."""
 
     entry: Entry
@@ -274,7 +274,7 @@ class Birth(NamedTuple):
     behind: bool
 
 
-def births(entries: Iterable[Entry], now: Instant, taken_lines: Iterable[str] = ()) -> Iterator[Birth]:
+def new_jobs(entries: Iterable[Entry], now: Instant, taken_lines: Iterable[str] = ()) -> Iterator[NewJob]:
     """The rows of new jobs, in order; the first job of a free line is exposed."""
     taken = set(taken_lines)
     for entry in entries:
@@ -282,4 +282,4 @@ def births(entries: Iterable[Entry], now: Instant, taken_lines: Iterable[str] = 
         if entry.line is not None:
             taken.add(entry.line)
         lane = lane_key(entry.cls, entry.gates) if entry.gates else entry.cls
-        yield Birth(entry, lane, birth_rank(entry, now), entry.due_at <= now and not behind, behind)
+        yield NewJob(entry, lane, first_rank(entry, now), entry.due_at <= now and not behind, behind)

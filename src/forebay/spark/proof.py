@@ -34,12 +34,12 @@ from pyspark.sql.types import StructType
 
 from forebay.core.ledger import Change
 from forebay.spark.arrow import Numbers, arrow_schema, distinct_numbers
+from forebay.spark.audit.case import AuditCase
+from forebay.spark.audit.cells_verdict import doubts, in_cells, not_judged
 from forebay.spark.audit.checks import CHECKS, AuditOptions
-from forebay.spark.audit.examine import semi_join
-from forebay.spark.audit.in_cells import doubts, in_cells, not_judged
-from forebay.spark.audit.judge import AuditCase
-from forebay.spark.audit.proven import NOTHING, Past, Proven
-from forebay.spark.audit.small import SmallCase
+from forebay.spark.audit.proven import NOTHING, EarlierAudit, Proven
+from forebay.spark.audit.small_case import SmallCase
+from forebay.spark.audit.suspects import semi_join
 from forebay.spark.audit.verdict import AuditVerdict
 from forebay.spark.evidence import Evidence, StartSpark
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
@@ -191,14 +191,16 @@ class _LakeAudit:
     def verdict(self, options: AuditOptions, proven: Proven, scope: str) -> AuditVerdict:
         try:
             with tuned(self._spark, self._new_rows_from(proven.end)), stage(self._spark, "audit: related rows"):
-                past = self._past(proven, scope) if proven.end else None
-            events = self._new_rows_from(0 if past is None else proven.end)
-            given = 0 if past is not None else sum(file.rows for each in self._evidence.tables for file in each.files)
-            with tuned(self._spark, events + given, few=events <= FEW), self._case(past, options) as case:
+                earlier = self._earlier_audit(proven, scope) if proven.end else None
+            events = self._new_rows_from(0 if earlier is None else proven.end)
+            given = (
+                0 if earlier is not None else sum(file.rows for each in self._evidence.tables for file in each.files)
+            )
+            with tuned(self._spark, events + given, few=events <= FEW), self._case(earlier, options) as case:
                 verdict = case.verdict()
                 if verdict.answer == "PASS" and case.proves():
                     with stage(self._spark, "audit: proof"):
-                        self._record(case, past, scope, drained=options.drained)
+                        self._record(case, earlier, scope, drained=options.drained)
         finally:
             for frame in self._kept:
                 frame.unpersist()
@@ -210,9 +212,9 @@ class _LakeAudit:
             self._new_rows[end] = _count_new(self._lake, self._table, end)
         return self._new_rows[end]
 
-    def _case(self, past: Past | None, options: AuditOptions) -> AuditCase:
-        given, since = self._evidence, 0 if past is None else past.proven.end
-        spark, proven = self._spark, None if past is None else past.proven
+    def _case(self, earlier: EarlierAudit | None, options: AuditOptions) -> AuditCase:
+        given, since = self._evidence, 0 if earlier is None else earlier.proven.end
+        spark, proven = self._spark, None if earlier is None else earlier.proven
         rows = {
             each.name: each.rows(spark) if proven is None else self._evidence_rows(each, proven)
             for each in given.tables
@@ -228,7 +230,7 @@ class _LakeAudit:
             given.doubts,
             given.absent,
             given.cut,
-            past,
+            earlier,
         )
 
     def _events(self, since: int) -> DataFrame:
@@ -242,7 +244,7 @@ class _LakeAudit:
         change, by = (Change.ACCEPTED, ["job_id"]) if name == "receipts" else (Change.CLAIMED, ["job_id", "delivery"])
         return rows.join(later.filter(F.col("change") == change).select(*by), by, "left_anti").select(*rows.columns)
 
-    def _past(self, proven: Proven, scope: str) -> Past | None:
+    def _earlier_audit(self, proven: Proven, scope: str) -> EarlierAudit | None:
         """Rows related to new ones; None if the search does not end."""
         new_events = self._events(proven.end)
         new = [self._new_evidence(each, proven) for each in self._evidence.tables]
@@ -264,30 +266,32 @@ class _LakeAudit:
             jobs = np.setdiff1d(jobs, _numbers([parts[-1].select("job_id", unsent)])[0])
         files = files_before(self._table, proven.end, Touched.of("job_id", jobs))
         if files:
-            parts.append(self._earlier(proven.end, self._ids("job_id", jobs), files))
+            parts.append(self._earlier_events(proven.end, self._ids("job_id", jobs), files))
         events = self._keep(reduce(DataFrame.unionAll, parts)) if parts else None
         self._related = found
         if proven.held_back:
             found = {name: self._known_at(proven.end, name, rows) for name, rows in found.items()}
-        return Past(proven, events, found.get("receipts"), found.get("effects"))
+        return EarlierAudit(proven, events, found.get("receipts"), found.get("effects"))
 
-    def _record(self, case: AuditCase, past: Past | None, scope: str, *, drained: bool) -> None:
+    def _record(self, case: AuditCase, earlier: EarlierAudit | None, scope: str, *, drained: bool) -> None:
         """After an audit that passed."""
-        digests = {each.name: _digests(each, None if past is None else past.proven) for each in self._evidence.tables}
+        digests = {
+            each.name: _digests(each, None if earlier is None else earlier.proven) for each in self._evidence.tables
+        }
         end = self._table.end if self._until is None else self._until
         rows = self._table.rows + self._table.dropped - self._new_rows_from(end)
         proven = case.proven(_now(), rows, digests, held_back=self._until is not None)
-        _record(self._lake, scope, proven, [] if drained else self._write_open(case, past, scope))
+        _record(self._lake, scope, proven, [] if drained else self._write_open(case, earlier, scope))
 
-    def _write_open(self, case: AuditCase, past: Past | None, scope: str) -> list[DataFile]:
+    def _write_open(self, case: AuditCase, earlier: EarlierAudit | None, scope: str) -> list[DataFile]:
         """All events of jobs that have no end."""
         jobs = case.open_jobs()
-        if past is None:
+        if earlier is None:
             end = self._table.end if self._until is None else self._until
-            rows = self._earlier(end, jobs, files_before(self._table, end, touched(jobs, "job_id")))
+            rows = self._earlier_events(end, jobs, files_before(self._table, end, touched(jobs, "job_id")))
         else:
-            rows = self._events(past.proven.end)
-            rows = semi_join(rows if past.events is None else past.events.unionAll(rows), jobs, "job_id")
+            rows = self._events(earlier.proven.end)
+            rows = semi_join(rows if earlier.events is None else earlier.events.unionAll(rows), jobs, "job_id")
         return write_rows(self._lake, PROOF, rows.coalesce(1), scope, _partition(scope, "events"))
 
     def _new_evidence(self, each: Evidence, proven: Proven) -> DataFrame:
@@ -313,7 +317,7 @@ class _LakeAudit:
             found[each.name] = self._keep(rows.filter("by_job OR by_seq").select(*each.schema.names))
         return found
 
-    def _earlier(self, end: int, jobs: DataFrame, files: Sequence[DataFile]) -> DataFrame:
+    def _earlier_events(self, end: int, jobs: DataFrame, files: Sequence[DataFile]) -> DataFrame:
         """Events of these jobs below an offset, from these files."""
         rows = read_files(self._spark, self._lake, EVENTS_TABLE, files, EVENTS).filter(F.col("offset") < end)
         return semi_join(rows, jobs, "job_id")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from forebay.spark.arrow import Numbers, distinct_numbers
 from forebay.spark.audit.proven import Proven
-from forebay.spark.audit.small import EvidenceRows
+from forebay.spark.audit.small_case import EvidenceRows
 from forebay.spark.evidence import Evidence
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import DataFile, Lake, LakeTable
@@ -73,8 +73,8 @@ def read_small(
         return None
     earlier = read_rows(lake, EVENTS_TABLE, files, EVENTS, {"job_id": jobs})
     earlier = earlier.filter(pc.less(earlier["offset"], proven.end))
-    past = EvidenceRows(pa.concat_tables([open_events, earlier]), known.get("receipts"), known.get("effects"))
-    return (new, past) if new.count + past.count <= MAX_SMALL_ROWS else None
+    related_rows = EvidenceRows(pa.concat_tables([open_events, earlier]), known.get("receipts"), known.get("effects"))
+    return (new, related_rows) if new.count + related_rows.count <= MAX_SMALL_ROWS else None
 
 
 def _related(

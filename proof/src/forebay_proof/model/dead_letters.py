@@ -26,7 +26,7 @@ class DeadLetterModel:
     def __init__(self, jobs: JobTable) -> None:
         self._jobs = jobs
 
-    def crowded(self) -> list[str]:
+    def over_dead_limit(self) -> list[str]:
         """Queues that have more dead letters than they keep."""
         return [queue for queue in self._jobs.specs if self._excess(queue) > 0]
 

@@ -115,9 +115,9 @@ class Model:
                 stale = [item.job.id for item in self.jobs.in_state(*OPEN[:2]) if item.expired(now - SECOND)]
                 require(not stale, "expired a second ago and not dead", stale)
                 require(
-                    not self.dead_letters.crowded(),
+                    not self.dead_letters.over_dead_limit(),
                     "promote left more dead than these queues keep",
-                    self.dead_letters.crowded(),
+                    self.dead_letters.over_dead_limit(),
                 )
 
     def check_claim(
@@ -275,11 +275,11 @@ class Model:
         """`gone`: accepted jobs that the store no longer shows. It may count those whose retention was over, or not."""
         finished = self.jobs.in_state(state, queue=queue)
         old = {item.job.id for item in finished if (item.job.finished_at or 0) < before}
-        crowded = self.dead_letters.crowded() if state is State.DEAD else []
+        over_dead_limit = self.dead_letters.over_dead_limit() if state is State.DEAD else []
         dropped = {
             i.job.id
             for i in self.jobs.in_state(state)
-            if i.job.queue in crowded or (i.kept_until and i.kept_until <= now)
+            if i.job.queue in over_dead_limit or (i.kept_until and i.kept_until <= now)
         }
         least, most = min(limit, len(old - dropped)), min(limit, len(old))
         require(

@@ -5,10 +5,10 @@
     sys.exit(verdict.exit_code)
 
 First a survey of the ledger's offsets (`survey`), then one aggregate by job that finds suspects (`profile`). Spark
-gathers the suspects' entries (`examine`); plain functions judge them job by job and seq by seq (`exact_checks`) and
+gathers the suspects' entries (`suspects`); plain functions judge them job by job and seq by seq (`exact_checks`) and
 name each offender. A quick audit compares sets of jobs and of seqs as 64-bit words (`bitsets`), and looks for suspects
 only where a sum is not 0. What is ordered across jobs has queries of its own (`ordering`). Little that is new since an
-earlier audit is judged without Spark (`small`). `conclude` makes the verdict of what was found.
+earlier audit is judged without Spark (`small_case`). `conclusion` makes the verdict of what was found.
 The answer is the same under any partitioning, any order of rows and any file read twice.
 """
 
@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from forebay.core.errors import Invalid
+from forebay.spark.audit.case import AuditCase
 from forebay.spark.audit.checks import CHECKS, AuditOptions, Check, Tier
-from forebay.spark.audit.judge import AuditCase
 from forebay.spark.audit.survey import with_sizes
 from forebay.spark.audit.verdict import AuditVerdict, CheckResult, Offender
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS, conform

@@ -1,7 +1,7 @@
 """The exact checks of one job: each of its events compared with the one before it, and with its receipts and effects.
 And those of one seq, the producer's own number: the jobs that receipts and effects name for it.
 
-Plain functions of plain values. `examine` applies them to suspects: on the driver where these are few, in tasks of
+Plain functions of plain values. `suspects` applies them to suspects: on the driver where these are few, in tasks of
 Spark where they are many. Instants are microseconds.
 
 Events that change neither state nor lease (`merged`, `cancel_requested`) are left out. Values that a redrive, an expiry

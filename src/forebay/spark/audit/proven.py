@@ -61,7 +61,7 @@ NOTHING: Final = Proven(0, "", 0, EMPTY, ProvenTotals(0, 0, 0, 0, 0, 0), {}, {},
 """An audit that relies on it is a whole one."""
 
 
-class Past(Struct, frozen=True):
+class EarlierAudit(Struct, frozen=True):
     """Rows from before `proven.end` that an incremental audit reads: all events, receipts and effects of the jobs and
     seqs that it checks, and the events of jobs that were open. None: there are none."""
 

@@ -55,13 +55,13 @@ class _Mark(Struct, frozen=True, array_like=True):
 class _Part(Struct, frozen=True):
     """Places of the drafts of one cell.
 
-    lives  those that live there
-    lived  those that lived there before their queue moved
-    known  those of `lived` whose key or subject the cell may still have
+    current  those that belong to it by the newest map
+    moved    those that belonged to it before their queue moved
+    known    those of `moved` whose key or subject the cell may still have
     """
 
-    lives: list[int] = msgspec.field(default_factory=list)
-    lived: list[int] = msgspec.field(default_factory=list)
+    current: list[int] = msgspec.field(default_factory=list)
+    moved: list[int] = msgspec.field(default_factory=list)
     known: list[int] = msgspec.field(default_factory=list)
 
 
@@ -79,7 +79,7 @@ class _Batch:
         self.drafts: Final = drafts
         self.accepted: set[int] = set()
 
-    def lives(self, cells: CellMap, closed: bool, name: str) -> list[int]:
+    def belonging_to(self, cells: CellMap, closed: bool, name: str) -> list[int]:
         homes = sourced(cells, self.source, self.drafts, closed=closed)
         return [place for place, (home, _) in enumerate(homes) if home == name]
 
@@ -144,17 +144,17 @@ class Sources:
             self._review(cell, mark, batch, cells)
         chosen = _Chosen(cells.version, closed)
         for cell, part in parts.items():
-            if part.lived and _position(marks[cell]) < _position(batch.after):
+            if part.moved and _position(marks[cell]) < _position(batch.after):
                 nothing = _Chosen(cells.version, closed, nothing=True)
                 marks[cell], _ = self._accept(cell, marks[cell], batch, nothing, [])
         tally = Tally(len(batch.drafts))
         for cell, part in (*parts.items(), (home, last)):
             tally = tally.plus(self._recognized(cell, batch, part.known))
         for cell, part in parts.items():
-            if batch.left(part.lives):
-                _, found = self._accept(cell, marks[cell], batch, chosen, part.lives)
+            if batch.left(part.current):
+                _, found = self._accept(cell, marks[cell], batch, chosen, part.current)
                 tally = tally.plus(Tally(0, found.duplicates, found.merged))
-        final = home.ingest(batch.source, batch.before, batch.after, batch.left(last.lives))
+        final = home.ingest(batch.source, batch.before, batch.after, batch.left(last.current))
         return None if final is None else tally.plus(Tally(0, final.duplicates, final.merged))
 
     def _parts(self, batch: _Batch, home: Cell, cells: CellMap, closed: bool) -> dict[Cell, _Part]:
@@ -163,14 +163,14 @@ class Sources:
         reached = {cell.name for cell in self._group.cells}
         now: Instant | None = None
         for place, (name, moves) in enumerate(sourced(cells, batch.source, batch.drafts, closed=closed)):
-            parts.setdefault(self._group.named(name), _Part()).lives.append(place)
+            parts.setdefault(self._group.named(name), _Part()).current.append(place)
             for move in moves:
                 if move.step is Step.LEFT:
                     now = home.now() if now is None else now
                     if move.source not in reached or now - move.since > _REPEATED_WITHIN:
                         continue
                 part = parts.setdefault(self._group.named(move.source), _Part())
-                part.lived.append(place)
+                part.moved.append(place)
                 if move.step is not Step.LEFT and (batch.drafts[place].key is not None or move.merges):
                     part.known.append(place)
         return parts
@@ -200,11 +200,11 @@ class Sources:
         raise _Outdated
 
     def _chosen(self, cell: Cell, batch: _Batch, chosen: Iterable[_Chosen]) -> set[int]:
-        """Places of the drafts that live in the cell by these maps."""
+        """Places of the drafts that belong to the cell by these maps."""
         places = set[int]()
         for each in chosen:
             if not each.nothing:
-                places.update(batch.lives(self._group.agreement.version(each.version), each.closed, cell.name))
+                places.update(batch.belonging_to(self._group.agreement.version(each.version), each.closed, cell.name))
         return places
 
     def _accept(

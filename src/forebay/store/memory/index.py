@@ -39,7 +39,7 @@ class Index:
         self.leases: Deadlines[int] = Deadlines()
         self.kept: Deadlines[int] = Deadlines(_GRAIN)
         self.expiring: Deadlines[int] = Deadlines(_GRAIN)
-        self.crowded: dict[str, None] = {}
+        self.over_dead_limit: dict[str, None] = {}
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
         self._due: LazyHeap[JobRow] = LazyHeap()
         self.lines = Lines(self._due)
@@ -260,14 +260,14 @@ class Index:
     def crowd(self, queue: str) -> None:
         """The queue may have more dead letters than it keeps."""
         if self._excess(queue) > 0:
-            self.crowded[queue] = None
+            self.over_dead_limit[queue] = None
 
     def too_many(self, queue: str, limit: int) -> list[int]:
         """The oldest dead letters of the queue beyond the number that it keeps; none: it has no more than that."""
         excess = min(limit, self._excess(queue))
         if excess > 0:
             return self._finished[State.DEAD][queue].due(MAX_INSTANT, excess)
-        self.crowded.pop(queue, None)
+        self.over_dead_limit.pop(queue, None)
         return []
 
     def _excess(self, queue: str) -> int:
@@ -289,7 +289,7 @@ class Index:
     def needs_maintenance(self) -> bool:
         """Whether anything may have to be promoted, opened, expired or purged, now or later."""
         timers = self._due.items or self.expiring.instants or self.kept.instants or self.lanes.timers
-        return bool(timers or self.crowded or self.paced)
+        return bool(timers or self.over_dead_limit or self.paced)
 
     def _enter(self, row: JobRow) -> None:
         entry = row.entry

@@ -133,8 +133,8 @@ class Session:
         purge_at = index.kept.next()
         if purge_at is not None and purge_at <= now:
             self.purge(index.kept.due(now, limit), now)
-        while index.crowded and limit > 0:
-            ids = index.too_many(next(iter(index.crowded)), limit)
+        while index.over_dead_limit and limit > 0:
+            ids = index.too_many(next(iter(index.over_dead_limit)), limit)
             limit -= len(ids)
             if ids:
                 self.purge(ids, now)

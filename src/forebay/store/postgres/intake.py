@@ -27,14 +27,14 @@ from forebay.core.stamp import Stamper
 from forebay.engine.intake import (
     GAVE_WAY,
     KEYS_SWEPT,
-    Birth,
     IntakePlan,
     KeyFact,
     MergedDraft,
     MergeTarget,
+    NewJob,
     RankedId,
-    births,
     excess_of,
+    new_jobs,
 )
 from forebay.store.brokers import Spread
 from forebay.store.group_commit import GroupCommit, PendingCall
@@ -357,7 +357,9 @@ class BatchPlan:
             lines = {entry.line for entry in plan.entries if entry.line is not None}
             busy = [line for (line,) in unit.fetch(_BUSY_LINES, (sorted(lines),))] if lines else []
             shedding = {queue for queue in plan.arrivals if self.stamper(queue).sheds is not None}
-            unit.write_rows(_INSERT, [self._row(run) for run in _runs(births(plan.entries, self.now, busy), shedding)])
+            unit.write_rows(
+                _INSERT, [self._row(run) for run in _runs(new_jobs(plan.entries, self.now, busy), shedding)]
+            )
         unit.builder.accepted(plan.entries)
         self._merged |= {
             entry.id: _MergedRow(facts_of(entry, entry.kind), lane_key(entry.cls, entry.gates))
@@ -374,9 +376,9 @@ class BatchPlan:
             by_state = any(self.stamper(queue).spec.unique for queue, _ in plan.keys)
             sweep_keys(unit, KEYS_SWEPT * (len(plan.entries) + 1), by_state=by_state)
 
-    def _row(self, run: Sequence[Birth]) -> tuple[Any, ...]:
+    def _row(self, run: Sequence[NewJob]) -> tuple[Any, ...]:
         """The columns of a run."""
-        (entry, lane, rank, ready, behind), entries = run[-1], [birth.entry for birth in run]
+        (entry, lane, rank, ready, behind), entries = run[-1], [job.entry for job in run]
         if ready:
             self._unit.touch(entry.queue, lane, None)
         return (
@@ -412,19 +414,19 @@ def _merge(merged: MergedDraft, own: RareFields) -> tuple[Any, ...]:
     return (draft.kind, JsonParameter(b"[" + draft.body + b"]"), facts, *moved, target)
 
 
-def _runs(born: Iterable[Birth], shedding: set[str]) -> Iterator[list[Birth]]:
+def _runs(jobs: Iterable[NewJob], shedding: set[str]) -> Iterator[list[NewJob]]:
     """Jobs with consecutive ids that are the same to a claim; jobs with gates, a line or an expiry have runs of their
     own."""
-    run: list[Birth] = []
+    run: list[NewJob] = []
     last: tuple[Any, ...] | None = None
-    for birth in born:
-        entry = birth.entry
-        alike = (entry.queue, entry.cls, entry.cost, birth.rank, entry.due_at, entry.rank_timed, entry.max_attempts)
+    for job in jobs:
+        entry = job.entry
+        alike = (entry.queue, entry.cls, entry.cost, job.rank, entry.due_at, entry.rank_timed, entry.max_attempts)
         single = entry.gates or entry.line or entry.expires_at is not None or entry.queue in shedding
         if run and (single or alike != last or entry.id != run[-1].entry.id + 1):
             yield run
             run = []
-        run.append(birth)
+        run.append(job)
         last = None if single else alike
     if run:
         yield run

@@ -133,7 +133,7 @@ SELECT f.id, (f.run).settled_delivery, (f.run).settled_code FROM forebay.find_ru
 UNION ALL
 SELECT e.id, e.settled_delivery, e.settled_code FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[])
 UNION ALL
-SELECT m.id, m.delivery, m.code FROM forebay.past_settles(%s::bigint[]) AS m;
+SELECT m.id, m.delivery, m.code FROM forebay.removed_settles(%s::bigint[]) AS m;
 
 -- name: overdue
 -- Packs past their lease: of holders without a heartbeat, and those that no heartbeat extends. Each holder is scanned from
@@ -291,7 +291,7 @@ FROM deleted AS r;
 -- Delete unclaimed jobs.
 DELETE FROM forebay.run WHERE single AND last_id = ANY (%s::bigint[]);
 
--- name: remember
+-- name: store_settles
 -- The last settles of jobs that were deleted.
 INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
 VALUES (%s, %s::bigint[], %s::integer[], %s::integer[], %s::text[]);

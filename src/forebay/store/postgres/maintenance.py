@@ -33,7 +33,7 @@ _EXPIRED: Final = statement("expired")
 _EXPIRED_QUEUES: Final = statement("expired_queues")
 _PURGE_KEPT: Final = statement("purge_kept")
 _PURGE_EXCESS_DEAD: Final = statement("purge_excess_dead")
-_REMEMBER: Final = statement("remember")
+_STORE_SETTLES: Final = statement("store_settles")
 _SWEEP_KEYS: Final = statement("sweep_keys")
 _KEYS_BY_STATE: Final = statement("keys_by_state")
 _DROP_KEYS: Final = statement("drop_keys")
@@ -85,7 +85,7 @@ def recount_dead(unit: UnitOfWork, queues: Iterable[str]) -> None:
 
 def sweep(unit: UnitOfWork, limit: int) -> None:
     """Remove what is past its time."""
-    forget(unit, unit.fetch(_PURGE_KEPT, (unit.now, limit)))
+    record_purged(unit, unit.fetch(_PURGE_KEPT, (unit.now, limit)))
     sweep_keys(unit, limit)
     unit.execute(_DROP_RATES, (unit.now, limit))
     unit.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
@@ -132,7 +132,7 @@ class FinishedRow(NamedTuple):
     home: str
 
 
-def forget(unit: UnitOfWork, finished: Rows, *, counted: bool = False) -> None:
+def record_purged(unit: UnitOfWork, finished: Rows, *, counted: bool = False) -> None:
     """Finished jobs were removed. `counted`: the counters of dead letters are already without them."""
     rows = [FinishedRow._make(columns) for columns in finished]
     unit.require_locks({row.home for row in rows if row.line is not None})
@@ -140,25 +140,25 @@ def forget(unit: UnitOfWork, finished: Rows, *, counted: bool = False) -> None:
         unit.builder.job(Change.PURGED, row.id, row.home, row.kind)
         if row.line is not None:
             unit.lines.add(row.line)
-    remember(unit, [(row.id, row.settled_delivery, row.settled_code) for row in rows if row.settled_delivery])
+    store_settles(unit, [(row.id, row.settled_delivery, row.settled_code) for row in rows if row.settled_delivery])
     if not counted:
         recount_dead(unit, [row.queue for row in rows if row.state == DEAD])
 
 
 def purge_excess_dead(unit: UnitOfWork, limit: int) -> None:
     """Where a queue has more dead letters than its limit, the oldest are removed."""
-    forget(unit, unit.fetch(_PURGE_EXCESS_DEAD, (unit.now, limit)), counted=True)
+    record_purged(unit, unit.fetch(_PURGE_EXCESS_DEAD, (unit.now, limit)), counted=True)
 
 
 def take_dead(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
     """Remove those of these jobs that are dead letters; returns their ids."""
     found = unit.fetch(_TAKE_DEAD, (list(ids),))
-    forget(unit, found)
+    record_purged(unit, found)
     return [job_id for job_id, *_ in found]
 
 
-def remember(unit: UnitOfWork, settled: Sequence[tuple[int, int, str]]) -> None:
+def store_settles(unit: UnitOfWork, settled: Sequence[tuple[int, int, str]]) -> None:
     """Store the last settles (id, delivery, code) of jobs that were deleted."""
     if settled:
         ids, deliveries, codes = map(list, zip(*settled, strict=True))
-        unit.execute(_REMEMBER, (len(settled), ids, [1] * len(settled), deliveries, codes))
+        unit.execute(_STORE_SETTLES, (len(settled), ids, [1] * len(settled), deliveries, codes))

@@ -29,9 +29,9 @@ from forebay.store.postgres.maintenance import (
     END_SINGLES,
     EXTRACT,
     dead_letter_rule,
-    forget,
+    record_purged,
     recount_dead,
-    remember,
+    store_settles,
     take_dead,
 )
 from forebay.store.postgres.queries import statement
@@ -196,7 +196,7 @@ class SettleCall:
             job = lease.job
             bits[member.position(job.id)] = "1"
             if _deletes(verdict, known.keeps_done):
-                self._remember(number, job.id, job.delivery, VERDICT_CODES[Ack])
+                self._keep_settle(number, job.id, job.delivery, VERDICT_CODES[Ack])
                 acked.append(job)
                 continue
             record.leased(Change.ACKED, acked, 0)
@@ -215,7 +215,7 @@ class SettleCall:
         """The job is deleted, or becomes a row of its own."""
         job, code = lease.job, VERDICT_CODES[type(verdict)]
         if change.state is None:
-            self._remember(number, job.id, job.delivery, code)
+            self._keep_settle(number, job.id, job.delivery, code)
             return
         out: dict[str, Any] = {"pack": number, "id": job.id, "member": ref.number, "code": code}
         out |= {"at": ref.offset(job.id), "position": ref.position(job.id)}
@@ -240,7 +240,7 @@ class SettleCall:
             number = self._errors[key] = len(self._error_texts)
         return number
 
-    def _remember(self, number: int, job_id: int, delivery: int, code: str) -> None:
+    def _keep_settle(self, number: int, job_id: int, delivery: int, code: str) -> None:
         if self._memo:
             pack, first, size, *last = self._memo[-1]
             if pack == number and last == [delivery, code] and first + size == job_id:
@@ -302,7 +302,7 @@ def _cancel_unclaimed(unit: UnitOfWork, columns: Sequence[Any]) -> None:
         unit.execute(END_SINGLES, ([job_id], [None], [None], [kept_until], unit.now, CANCELLED))
     else:
         unit.execute(_DELETE, ([job_id],))
-        remember(unit, [(job_id, delivery, code)] if delivery else [])
+        store_settles(unit, [(job_id, delivery, code)] if delivery else [])
     unit.has_room.add(queue)
     unit.touch(queue, lane, line)
 
@@ -331,7 +331,7 @@ def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
 def _purge(unit: UnitOfWork, state: int, before: Instant, limit: int, queue: str | None) -> int:
     which = (state, before, unit.now, limit)
     finished = unit.fetch(_PURGE, which) if queue is None else unit.fetch(_PURGE_QUEUE, (queue, *which))
-    forget(unit, finished)
+    record_purged(unit, finished)
     if finished:
         unit.builder.set_verb("purge")
     return len(finished)

@@ -99,7 +99,7 @@ class Database:
                 cached_statements=256,
             )
             try:
-                self.patiently(lambda: _configure(connection))
+                self.retry_while_locked(lambda: _configure(connection))
             except BaseException:
                 connection.close()
                 raise
@@ -120,9 +120,9 @@ class Database:
     def reading(self) -> Iterator[tuple[sqlite3.Connection, Instant]]:
         """One durable state for as long as the block lasts, and the last instant written in it."""
         with self.reader() as connection:
-            yield connection, self.patiently(lambda: _begin(connection))
+            yield connection, self.retry_while_locked(lambda: _begin(connection))
 
-    def patiently(self, action: Callable[[], T]) -> T:
+    def retry_while_locked(self, action: Callable[[], T]) -> T:
         """Do it as soon as no other process has the lock; counted in pauses, so that no clock is read."""
         waited, maximum = 0.0, 2 * _MIN_PAUSE
         while True:

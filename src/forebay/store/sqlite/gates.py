@@ -215,7 +215,7 @@ class LaneTable:
             self._notify(queue.name, queue.counts[READY])
 
     def drop(self, queue: str, lanes: Sequence[str]) -> None:
-        """Lanes without ready jobs are forgotten."""
+        """Lanes without ready jobs are dropped."""
         self._connection.executemany(_DROP_LANE, [(queue, lane) for lane in lanes])
         gates = [(gate, queue, lane) for lane in lanes for gate in lane_name(lane).gates if is_condition(gate)]
         if gates:
@@ -250,7 +250,7 @@ class LaneTable:
             self._park_if_closed(queue, lane, name.cls, head)
 
     def _park_if_closed(self, queue: QueueCounters, lane: str, cls: str, head: tuple[int, int]) -> None:
-        """Park a new lane with a rate where it is held: so it is known when that opens, before any claim meets it."""
+        """Park a new lane with a rate where it is held: so that its opening is known before any claim reaches it."""
         gates = queue.known.gates(lane)
         self._gates.load(gate.name for gate in gates)
         found = self._connection.execute(_HEAD_COST, (queue.name, lane, self._now)).fetchone()

@@ -17,14 +17,14 @@ from forebay.core.stamp import Stamper
 from forebay.engine.intake import (
     GAVE_WAY,
     KEYS_SWEPT,
-    Birth,
     IntakePlan,
     KeyFact,
     MergedDraft,
     MergeTarget,
+    NewJob,
     RankedId,
-    births,
     key_is_taken,
+    new_jobs,
     plan_intake,
 )
 from forebay.store.protocol import Checkpoint, Receipt, Tally
@@ -36,7 +36,7 @@ from forebay.store.states import READY, STATES, WAITING
 _INSERT: Final = statement("insert")
 _INSERT_PLAIN: Final = statement("insert_plain")
 _KEY: Final = statement("key")
-_REMEMBER_KEY: Final = statement("remember_key")
+_STORE_KEY: Final = statement("store_key")
 _ONE: Final = statement("one")
 _TAKEN_LINES: Final = statement("taken_lines")
 _FRESH: Final = statement("fresh")
@@ -104,7 +104,7 @@ def accept(unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
     for merge in plan.merged:
         _merge(unit, merge)
     if plan.keys:
-        unit.connection.executemany(_REMEMBER_KEY, [(*name, *fact) for name, fact in plan.keys.items()])
+        unit.connection.executemany(_STORE_KEY, [(*name, *fact) for name, fact in plan.keys.items()])
     if plan.is_new:
         unit.builder.set_verb("enqueue")
         unit.builder.accepted(plan.entries)
@@ -169,21 +169,21 @@ def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:
     """New jobs: their rows, their numbers, their lanes."""
     lines = list({entry.line: None for entry in plan.entries if entry.line is not None})
     taken = [line for (line,) in unit.connection.execute(_TAKEN_LINES, (json.dumps(lines),))] if lines else []
-    plain, rows, born = [], [], dict[tuple[str, str, int], int]()
-    for birth in births(plan.entries, unit.now, taken):
-        queue, state = birth.entry.queue, READY if birth.ready else WAITING
-        if _TRAITS(birth.entry) == _PLAIN:
-            plain.append(_plain_row(birth, state, unit.now))
+    plain, rows, counts = [], [], dict[tuple[str, str, int], int]()
+    for job in new_jobs(plan.entries, unit.now, taken):
+        queue, state = job.entry.queue, READY if job.ready else WAITING
+        if _TRAITS(job.entry) == _PLAIN:
+            plain.append(_plain_row(job, state, unit.now))
         else:
-            rows.append(_row(birth, state, unit.now))
-        name = (queue, birth.lane, state)
-        born[name] = born.get(name, 0) + 1
-        if birth.lane and birth.ready:
-            unit.lanes.arrived(queue, birth.lane, birth.rank, birth.entry.id)
+            rows.append(_row(job, state, unit.now))
+        name = (queue, job.lane, state)
+        counts[name] = counts.get(name, 0) + 1
+        if job.lane and job.ready:
+            unit.lanes.arrived(queue, job.lane, job.rank, job.entry.id)
     unit.connection.executemany(_INSERT_PLAIN, plain)
     if rows:
         unit.connection.executemany(_INSERT, rows)
-    for (queue, lane, state), count in born.items():
+    for (queue, lane, state), count in counts.items():
         unit.queues.moved(queue, lane, None, state, count)
         if state == READY and not lane and unit.queue(queue).spec.share is not None:
             unit.lanes.arrived(queue, "", 0, 0)
@@ -192,16 +192,16 @@ def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:
         unit.connection.execute(_MARK, (id_list(entry.id for entry in plan.entries if entry.queue in shedding),))
 
 
-def _plain_row(birth: Birth, state: int, now: Instant) -> tuple[Any, ...]:
-    entry = birth.entry
-    first = (entry.id, state, entry.queue, birth.lane, birth.rank, entry.due_at, entry.max_attempts, now)
+def _plain_row(job: NewJob, state: int, now: Instant) -> tuple[Any, ...]:
+    entry = job.entry
+    first = (entry.id, state, entry.queue, job.lane, job.rank, entry.due_at, entry.max_attempts, now)
     return *first, *_WORK(entry)
 
 
-def _row(birth: Birth, state: int, now: Instant) -> tuple[Any, ...]:
-    entry = birth.entry
+def _row(job: NewJob, state: int, now: Instant) -> tuple[Any, ...]:
+    entry = job.entry
     meta = None if entry.meta is None else text_of(entry.meta)
-    return *_plain_row(birth, state, now), *_ORDER(entry), birth.behind, *_NAMES(entry), meta
+    return *_plain_row(job, state, now), *_ORDER(entry), job.behind, *_NAMES(entry), meta
 
 
 def _merge(unit: UnitOfWork, merge: MergedDraft) -> None:

@@ -2,7 +2,7 @@
 -- INDEXED BY makes a poll fail loudly, rather than slowly, should its index ever be lost.
 
 -- name: insert
--- A job at its birth: ready, waiting for its time, or behind the head of its line.
+-- A new job: ready, waiting for its time, or behind the head of its line.
 INSERT INTO job (id, state, queue, lane, rank, due_at, max_attempts, enqueued_at, rank_timed, kind, tenant, body,
     expires_at, priority, rank_base, merges, line, blocks, behind, cost, subject, key, deadline, meta)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -60,7 +60,7 @@ SELECT
     (SELECT min(expires_at) FROM job INDEXED BY job_expiring WHERE expires_at IS NOT NULL AND state < 2),
     (SELECT min(kept_until) FROM job INDEXED BY job_kept WHERE kept_until IS NOT NULL),
     (SELECT min(wake_at) FROM gate INDEXED BY gate_waking WHERE wake_at IS NOT NULL),
-    EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > max_dead);
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_over_dead_limit WHERE dead > max_dead);
 
 -- name: make_ready
 -- Waiting jobs whose time has come become ready, oldest first.
@@ -128,7 +128,7 @@ ORDER BY finished_at LIMIT ?3;
 
 -- name: queues_over_dead_limit
 -- Queues with more dead letters than they keep.
-SELECT name FROM queue INDEXED BY queue_crowded WHERE dead > max_dead;
+SELECT name FROM queue INDEXED BY queue_over_dead_limit WHERE dead > max_dead;
 
 -- name: oldest_dead
 -- The oldest dead letters of a queue.
@@ -277,19 +277,19 @@ SET state = 0, queue = coalesce(home, queue), home = NULL, kept_until = NULL, at
     rank = CASE WHEN rank_timed THEN rank_base + ?2 ELSE rank_base END
 WHERE id = ?1;
 
--- name: remember_0
+-- name: store_settles_0
 -- The last settle of a job that is deleted.
 INSERT OR REPLACE INTO removed_0 (id, delivery, code) VALUES (?, ?, ?);
 
--- name: remember_1
+-- name: store_settles_1
 -- The last settle of a job that is deleted.
 INSERT OR REPLACE INTO removed_1 (id, delivery, code) VALUES (?, ?, ?);
 
--- name: forget_0
+-- name: drop_settles_0
 -- The older half is deleted.
 DELETE FROM removed_0;
 
--- name: forget_1
+-- name: drop_settles_1
 -- The older half is deleted.
 DELETE FROM removed_1;
 
@@ -300,10 +300,10 @@ UNION ALL
 SELECT id, delivery, code FROM removed_1 WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: key
--- What is remembered under an idempotency key, and until when.
+-- What is stored for an idempotency key, and until when.
 SELECT job_id, digest, until FROM key WHERE queue = ?1 AND key = ?2;
 
--- name: remember_key
+-- name: store_key
 -- A key belongs to a job until its window ends.
 INSERT OR REPLACE INTO key (queue, key, job_id, digest, until) VALUES (?, ?, ?, ?, ?);
 
@@ -313,11 +313,11 @@ SELECT queue, key, EXISTS (SELECT 1 FROM job WHERE id = key.job_id) FROM key IND
 WHERE until = ?1 AND (queue, key) > (?2, ?3) ORDER BY queue, key LIMIT ?4;
 
 -- name: drop_key
--- A key is forgotten.
+-- Delete a key.
 DELETE FROM key WHERE queue = ?1 AND key = ?2 RETURNING queue;
 
 -- name: sweep_keys
--- Keys whose window has passed are forgotten, some at a time.
+-- Delete keys whose window has passed, some at a time.
 DELETE FROM key WHERE (queue, key) IN (
     SELECT queue, key FROM key INDEXED BY key_until WHERE until <= ?1 ORDER BY until LIMIT ?2
 )
@@ -364,13 +364,13 @@ SELECT EXISTS (SELECT 1 FROM job WHERE id > ?1);
 
 -- name: oldest_plain
 -- Since when the oldest ready job of the plain lane has been due, if that is before the oldest of the others.
--- No job is due before the first job of the table was accepted, so neither leaders nor priorities are looked at.
+-- No job is due before the first job of the table was accepted, so neither leaders nor priorities are read.
 SELECT due_at FROM job INDEXED BY job_ready
 WHERE state = 1 AND queue = ?1 AND lane = '' AND rank = due_at
     AND rank >= (SELECT enqueued_at FROM job WHERE id = (SELECT min(id) FROM job)) AND rank < ?2
 ORDER BY rank, id LIMIT 1;
 
--- name: oldest_odd
+-- name: oldest_not_by_age
 -- The same among jobs whose order is not that of their age, or that have a lane of their own.
-SELECT min(due_at) FROM job INDEXED BY job_odd
+SELECT min(due_at) FROM job INDEXED BY job_not_by_age
 WHERE state = 1 AND (rank <> due_at OR lane <> '') AND queue = ?1;

@@ -5,7 +5,7 @@ many it takes. Where jobs have lanes, `engine.lanes` chooses among what `claim_c
 expired ones are dead before anything is claimed.
 
 The fence decides, not the time: a settle counts if the job runs and its delivery is the lease's. The last settle is
-remembered, on the row or, once the job is gone, in the tables of removed jobs: a repeated one is answered alike.
+kept on the row or, once the job is gone, in the tables of removed jobs: a repeated one is answered alike.
 """
 
 from collections import Counter
@@ -238,7 +238,7 @@ def _acknowledge(unit: UnitOfWork, settlements: Sequence[Settlement]) -> set[Fen
         rows = sorted(map(_Acked._make, unit.connection.execute(_ACK, (id_list(ids), delivery, queue))))
         if rows:
             gone = [row.id for row in rows]
-            unit.remember([(job_id, delivery, VERDICT_CODES[Ack]) for job_id in gone])
+            unit.store_settles([(job_id, delivery, VERDICT_CODES[Ack]) for job_id in gone])
             unit.queues.moved(queue, "", RUNNING, None, len(rows))
             unit.topics.update(gone)
             acked.update([(job_id, delivery) for job_id in gone])
@@ -270,7 +270,7 @@ def _settle_each(unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Se
     plan = plan_settle(settlements, rows, marks)
     if plan.endings:
         unit.builder.set_verb("settle")
-        # Jobs that were settled together are mostly neighbours: the record is by ids.
+        # Jobs that were settled together mostly have consecutive ids: the record is by ids.
         endings = [_end(unit, *ending) for ending in sorted(plan.endings, key=lambda ending: ending[0].id)]
         lines = {row.line: None for row, *_ in plan.endings if row.line is not None}
         if lines:

@@ -52,9 +52,9 @@ def migrate(database: Database, connection: sqlite3.Connection, now: Instant, sh
     """Bring the file up to date, or refuse it. `shared`: a file with tables of an application becomes a store."""
     with database.failing():
         # A file that is up to date is opened without waiting for its writer.
-        if database.patiently(lambda: _is_current(connection)):
+        if database.retry_while_locked(lambda: _is_current(connection)):
             return
-        database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        database.retry_while_locked(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
             _migrate(database, connection, now, shared)
             connection.execute("COMMIT")

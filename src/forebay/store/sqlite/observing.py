@@ -50,7 +50,7 @@ _SPECS: Final = statement("specs")
 _EXPIRED_KEYS: Final = statement("expired_keys")
 _FREE_KEYS: Final = statement("free_keys")
 _OLDEST_PLAIN: Final = statement("oldest_plain")
-_OLDEST_ODD: Final = statement("oldest_odd")
+_OLDEST_NOT_BY_AGE: Final = statement("oldest_not_by_age")
 _BLOCKED_LINES: Final = statement("blocked_lines")
 _NEXT_DUE: Final = statement("next_due")
 _NEXT_OPENING: Final = statement("next_opening")
@@ -212,7 +212,7 @@ def _backlog(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> 
     waiting, ready, running, done, dead, cancelled = queue.counts
     oldest = now
     if ready:
-        odd = reader.execute(_OLDEST_ODD, (name,)).fetchone()[0]
+        odd = reader.execute(_OLDEST_NOT_BY_AGE, (name,)).fetchone()[0]
         oldest = now if odd is None else min(now, odd)
         plain = reader.execute(_OLDEST_PLAIN, (name, oldest)).fetchone()
         oldest = oldest if plain is None else plain[0]

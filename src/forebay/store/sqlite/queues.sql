@@ -116,7 +116,7 @@ DELETE FROM gate WHERE name = ?;
 -- name: drop_paid
 -- Rates whose starts are all paid.
 DELETE FROM gate WHERE name IN (
-    SELECT name FROM gate INDEXED BY gate_owed WHERE used = 0 AND given IS NULL AND wake_at IS NULL AND tat <= ?1 LIMIT ?2
+    SELECT name FROM gate INDEXED BY gate_unused_rate WHERE used = 0 AND given IS NULL AND wake_at IS NULL AND tat <= ?1 LIMIT ?2
 );
 
 -- name: opened_rates
@@ -337,11 +337,11 @@ ORDER BY rank, id LIMIT 1;
 -- name: blocked_lines
 -- Lines of a queue whose head is dead; of those with dead jobs that block, up to a limit are examined.
 WITH RECURSIVE fallen (line, n) AS (
-    SELECT min(line), 1 FROM job INDEXED BY job_fallen
+    SELECT min(line), 1 FROM job INDEXED BY job_dead_head
     WHERE line >= 'order/' || ?1 || '/' AND line < 'order/' || ?1 || '0' AND state = 4 AND blocks = 1
     UNION ALL
     SELECT (
-        SELECT min(line) FROM job INDEXED BY job_fallen
+        SELECT min(line) FROM job INDEXED BY job_dead_head
         WHERE line > fallen.line AND line < 'order/' || ?1 || '0' AND state = 4 AND blocks = 1
     ), n + 1
     FROM fallen WHERE line IS NOT NULL AND n < ?2

@@ -293,7 +293,7 @@ class QueueTable:
                 if lane:
                     queue.laned += count
 
-    def crowded(self) -> list[str]:
+    def over_dead_limit(self) -> list[str]:
         """The queues of this unit that have more dead letters than they keep."""
         queues = self._queues.values()
         return [each.name for each in queues if 0 < (each.known.stamper.max_dead or 0) < each.counts[DEAD]]

@@ -43,7 +43,7 @@ _MAX_GROUP: Final = 128
 _HEAD: Final = statement("head")
 _PUT_HEAD: Final = statement("put_head")
 _DIE: Final = statement("dead_letter")
-_CROWDED: Final = statement("queues_over_dead_limit")
+_OVER_DEAD_LIMIT: Final = statement("queues_over_dead_limit")
 _OLDEST_DEAD: Final = statement("oldest_dead")
 _PULSE: Final = statement("next_maintenance")
 _EXPIRED: Final = statement("expired")
@@ -54,8 +54,8 @@ _SWEEP_KEYS: Final = statement("sweep_keys")
 _KEYS_BY_STATE: Final = statement("keys_by_state")
 _DROP_KEY: Final = statement("drop_key")
 _DELETE: Final = statement("delete")
-_REMEMBER: Final = (statement("remember_0"), statement("remember_1"))
-_FORGET: Final = (statement("forget_0"), statement("forget_1"))
+_STORE_SETTLES: Final = (statement("store_settles_0"), statement("store_settles_1"))
+_DROP_SETTLES: Final = (statement("drop_settles_0"), statement("drop_settles_1"))
 _FALL_DUE: Final = statement("make_ready")
 _EXPOSE: Final = statement("expose")
 _STEP_BACK: Final = statement("step_back")
@@ -194,20 +194,20 @@ class UnitOfWork:
         return dropped
 
     def remove(self, ids: Sequence[int], settled: Sequence[tuple[int, int, str]]) -> None:
-        """Jobs are gone; of those that were settled once, the last settle is remembered."""
+        """Delete jobs; of those that were settled once, the last settle is kept."""
         self.connection.execute(_DELETE, (id_list(ids),))
         if settled:
-            self.remember(settled)
+            self.store_settles(settled)
 
-    def remember(self, settled: Sequence[tuple[int, int, str]]) -> None:
+    def store_settles(self, settled: Sequence[tuple[int, int, str]]) -> None:
         """The last settles of jobs that are gone; the oldest half of them is given up when there is no more room."""
         head = self.head
-        self.connection.executemany(_REMEMBER[head.half], settled)
+        self.connection.executemany(_STORE_SETTLES[head.half], settled)
         head.filled += len(settled)
         if head.filled >= SETTLE_MEMORY:
             head.half = 1 - head.half
             head.filled = 0
-            self.connection.execute(_FORGET[head.half])
+            self.connection.execute(_DROP_SETTLES[head.half])
 
 
 def write_dead(unit: UnitOfWork, job_id: int, queue: str, errors: str | None, mark: Mark | tuple[None, None]) -> str:
@@ -244,8 +244,8 @@ def dead_letter(unit: UnitOfWork, rows: Iterable[JobRow], failure: Failure, chan
 
 def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[JobRow]]:
     """The oldest dead jobs of queues that have more than they keep, for `remove_finished`; `limit` in all."""
-    found = unit.connection.execute(_CROWDED).fetchall()
-    for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(unit.queues.crowded())}:
+    found = unit.connection.execute(_OVER_DEAD_LIMIT).fetchall()
+    for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(unit.queues.over_dead_limit())}:
         queue = unit.queue(name)
         excess = min(limit, queue.counts[DEAD] - (queue.known.stamper.max_dead or queue.counts[DEAD]))
         if excess > 0:
@@ -256,7 +256,7 @@ def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[JobRow]]:
 def maintain(unit: UnitOfWork, limit: int = MAINTAINED, expiring: int = EXPIRE_LIMIT) -> bool:
     """Whether every expired job is dead; at most `expiring` of them become dead in this call."""
     now = unit.now
-    due_at, expires_at, kept_until, wake_at, crowded = unit.connection.execute(_PULSE).fetchone()
+    due_at, expires_at, kept_until, wake_at, over_dead_limit = unit.connection.execute(_PULSE).fetchone()
     through = expires_at is None or expires_at > now or expire(unit, expiring)
     if due_at is not None and due_at <= now:
         unit.promote_due(limit)
@@ -264,7 +264,7 @@ def maintain(unit: UnitOfWork, limit: int = MAINTAINED, expiring: int = EXPIRE_L
         unit.lanes.open_rates(limit)
     if kept_until is not None and kept_until <= now:
         remove_finished(unit, rows_of(unit.connection.execute(_KEPT, (now, limit))))
-    if crowded or unit.queues.crowded():
+    if over_dead_limit or unit.queues.over_dead_limit():
         for oldest in excess_dead(unit, limit):
             remove_finished(unit, oldest)
     return through
@@ -283,7 +283,7 @@ def expire(unit: UnitOfWork, limit: int) -> bool:
 
 
 def remove_finished(unit: UnitOfWork, finished: Sequence[JobRow]) -> None:
-    """Remove finished jobs; the last settle of each is remembered."""
+    """Remove finished jobs; the last settle of each is kept."""
     lines: dict[str, None] = {}
     for row in finished:
         if row.line is not None and row.blocks and row.state == DEAD:
@@ -313,7 +313,7 @@ def _walk(unit: UnitOfWork, limit: int) -> list[tuple[str, str, int]]:
 
 
 def sweep_keys(unit: UnitOfWork, limit: int, *, by_state: bool = True) -> None:
-    """Keys whose window has passed are forgotten; `by_state`: and some of those whose job is gone."""
+    """Delete keys whose window has passed; `by_state`: and some of those whose job is gone."""
     gone = unit.connection.execute(_SWEEP_KEYS, (unit.now, limit)).fetchall()
     for queue, key, alive in _walk(unit, limit) if by_state else ():
         if not alive:
@@ -402,7 +402,7 @@ class Writer:
 
     def _transact(self, group: Sequence[_Call]) -> None:
         connection = self._connection
-        self._database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        self._database.retry_while_locked(lambda: connection.execute("BEGIN IMMEDIATE"))
         found = connection.execute(_HEAD).fetchone()
         head = Head(*found)
         alone = len(group) == 1

@@ -159,20 +159,20 @@ class StoreWaiters:
         minimum: Duration = _MIN_POLL,
     ) -> bool:
         """Until the tables have something, or `again`, which is called before they are read again, returns true."""
-        version = self._database.patiently(lambda: _version(connection))
-        wake_at = self._database.patiently(lambda: ready(connection))
+        version = self._database.retry_while_locked(lambda: _version(connection))
+        wake_at = self._database.retry_while_locked(lambda: ready(connection))
         while True:
             now = self._time.now()
             if self._closed or wake_at <= now or end <= now:
                 return self._closed or wake_at <= now
             interval = max(minimum, min(_MAX_POLL, (now - self._changed_at) // _POLL_FRACTION))
             self._clock.wait(signal, min(wake_at - now, end - now, interval))
-            seen = self._database.patiently(lambda: _version(connection))
+            seen = self._database.retry_while_locked(lambda: _version(connection))
             if seen != version or signal.is_set():
                 if again():
                     return True
                 version, self._changed_at = seen, now
-                wake_at = self._database.patiently(lambda: ready(connection))
+                wake_at = self._database.retry_while_locked(lambda: ready(connection))
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -29,7 +29,7 @@ CREATE FUNCTION forebay.rank_back(rank bigint, timed smallint) RETURNS bigint LA
 AS $$ SELECT CASE WHEN timed = 2 AND rank >= 0 THEN rank - 9007199254740992 ELSE rank END $$;
 
 -- The rank of a job that waits again, by its verdict.
-CREATE FUNCTION forebay.rank_again(
+CREATE FUNCTION forebay.requeue_rank(
     keep_rank boolean, rank bigint, base bigint, timed smallint, v_now bigint, due_at bigint
 ) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT CASE WHEN keep_rank THEN forebay.rank_back(rank, timed) ELSE forebay.rank_at(base, timed, due_at, v_now) END $$;

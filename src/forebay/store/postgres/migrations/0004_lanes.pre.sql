@@ -92,7 +92,7 @@ AS $$
 $$;
 
 -- Classes whose lanes have changed. One that had no open lane is lifted: idle time is not saved up.
-CREATE FUNCTION forebay.place_classes(v_queue text, v_classes text[]) RETURNS void
+CREATE FUNCTION forebay.update_class_turns(v_queue text, v_classes text[]) RETURNS void
 LANGUAGE sql SET enable_seqscan = off SET enable_nestloop = on SET enable_hashjoin = off
 AS $$
     INSERT INTO forebay.class AS c (queue, cls, turn, open, idle)
@@ -155,7 +155,7 @@ BEGIN
     FROM (SELECT cls, gates || at AS gates FROM gone UNION ALL SELECT cls, ARRAY[at] FROM moved) AS t
     LEFT JOIN LATERAL unnest(t.gates) AS g (name) ON true;
     IF v_fair AND v_classes IS NOT NULL THEN
-        PERFORM forebay.place_classes(v_queue, v_classes);
+        PERFORM forebay.update_class_turns(v_queue, v_classes);
     END IF;
     RETURN CASE WHEN v_gates IS NULL THEN '{}' ELSE forebay.wake(v_now, v_gates) END;
 END
@@ -236,7 +236,7 @@ BEGIN
             IF v_classes <> '{}' THEN
                 v_opened := v_opened || v_queue;
                 IF v_fair THEN
-                    PERFORM forebay.place_classes(v_queue, v_classes);
+                    PERFORM forebay.update_class_turns(v_queue, v_classes);
                 END IF;
             END IF;
         END LOOP;

@@ -125,7 +125,7 @@ BEGIN
         UPDATE forebay.lane AS l SET at = NULL, opens_at = NULL
         WHERE l.queue = v_queue AND l.cls = v_cls AND l.at IS NOT NULL;
         IF FOUND THEN
-            PERFORM forebay.place_classes(v_queue, ARRAY[v_cls]);
+            PERFORM forebay.update_class_turns(v_queue, ARRAY[v_cls]);
         END IF;
     END IF;
     SELECT array_agg(l.at) INTO v_names FROM forebay.lane AS l WHERE l.queue = v_queue AND l.opens_at <= v_now;
@@ -300,7 +300,7 @@ BEGIN
             ) AS s
             WHERE l.ctid = s.place;
             IF q.weight IS NOT NULL THEN
-                PERFORM forebay.place_classes(v_queue, s_classes);
+                PERFORM forebay.update_class_turns(v_queue, s_classes);
             END IF;
         END IF;
         IF v_beyond THEN
@@ -317,7 +317,7 @@ BEGIN
             v_met := v_met + 1;
             UPDATE forebay.lane AS l SET at = NULL, opens_at = NULL WHERE l.queue = v_queue AND l.lane = p_lanes[v_gate];
             IF q.weight IS NOT NULL THEN
-                PERFORM forebay.place_classes(v_queue, ARRAY[p_classes[v_gate]]);
+                PERFORM forebay.update_class_turns(v_queue, ARRAY[p_classes[v_gate]]);
             END IF;
         END IF;
         EXIT WHEN v_full;

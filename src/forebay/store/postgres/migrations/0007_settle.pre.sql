@@ -122,7 +122,7 @@ BEGIN
         v_done := v_done || v_parts;
     END IF;
     IF outs IS NOT NULL THEN
-        PERFORM forebay.break_out(v_now, v_touched || v_others, outs);
+        PERFORM forebay.extract_members(v_now, v_touched || v_others, outs);
     END IF;
     IF ranges <> '' THEN
         INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
@@ -168,7 +168,7 @@ $$;
 -- of a job in its member, `position`: in its pack. Lists of a member are read once and not copied for each of its jobs.
 -- `error`: the number of its text among the `errors` of the call, which jobs that failed alike share; a text lacks the
 -- instant of the last failure, which is now.
-CREATE FUNCTION forebay.break_out(v_now bigint, touched forebay.touched[], outs json)
+CREATE FUNCTION forebay.extract_members(v_now bigint, touched forebay.touched[], outs json)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_nestloop = off
 AS $$
 #variable_conflict use_column
@@ -212,7 +212,7 @@ BEGIN
         settled_delivery, state, single, rank_timed, blocks, cancel_requested, queue, lane, cls, kind, settled_code, line, gates, errors,
         facts, bodies
     )
-    SELECT j.id, forebay.rank_again(j.keep_rank, j.rank, j.rank_base, j.rank_timed, v_now, j.next_at), j.next_at, j.enqueued_at,
+    SELECT j.id, forebay.requeue_rank(j.keep_rank, j.rank, j.rank_base, j.rank_timed, v_now, j.next_at), j.next_at, j.enqueued_at,
         j.rank_base, j.expires_at, 1, 1, j.cost, j.delivery, j.attempt - (j.code = 'l')::integer, j.max_attempts, j.delivery,
         CASE WHEN j.line IS NOT NULL THEN 0 WHEN j.next_at > v_now THEN 3 ELSE 1 END, true, j.rank_timed, j.blocks, j.is_requested,
         j.queue, j.lane, j.cls, j.kind, j.code, j.line, j.gates, coalesce(j.failures, j.errors), j.facts, j.bodies
@@ -221,7 +221,7 @@ END
 $$;
 
 -- The last settles of those of these jobs that were deleted.
-CREATE FUNCTION forebay.past_settles(ids bigint[]) RETURNS TABLE (id bigint, delivery integer, code text)
+CREATE FUNCTION forebay.removed_settles(ids bigint[]) RETURNS TABLE (id bigint, delivery integer, code text)
 LANGUAGE sql STABLE
 AS $$
     SELECT i.id, m.delivery, m.code

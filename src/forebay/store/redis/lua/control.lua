@@ -48,7 +48,7 @@ end
 if #builder.ranges > 0 then
   set_verb('cancel')
 end
-remember(marks)
+keep_marks(marks)
 write_all()
 for owner in pairs(owners) do
   call('SPUBLISH', P .. 'cancel_requested', owner)
@@ -123,7 +123,7 @@ write_all()
 return #sids
 
 -- verb: put_spec (grows)
--- Put a spec: name, the spec as text, what scripts know of it, the count of changes that the caller knows, partitions, and
+-- Put a spec: name, the spec as text, what scripts read of it, the count of changes that the caller has, partitions, and
 -- the bucket after which jobs are not marked yet. `more` and a bucket: it is not put yet, and to be called again.
 local BUCKETS_MARKED = 20
 local name, body, rule, partitions = ARGV[3], ARGV[4], decode(ARGV[5]), tonumber(ARGV[7])
@@ -186,7 +186,7 @@ if call('GET', P .. 'spec:' .. name) ~= body then
   q.version, q.sheds = call('HINCRBY', P .. 'head', 'specs', 1), nil
   call('HSET', P .. 'q:' .. name, 'version', q.version, 'rule', ARGV[5])
   call('SET', P .. 'spec:' .. name, body)
-  call('ZREM', P .. 'crowded', name)
+  call('ZREM', P .. 'over_dead_limit', name)
   if is_same({ was.whole or 0, was.terms or 0, was.weights or 0, was.default },
     { rule.whole or 0, rule.terms or 0, rule.weights or 0, rule.default }) then
     q.rule = rule

@@ -176,7 +176,7 @@ local cost_of, gate_of, gates_of, state_of, used_of, opens_at, is_open, room_of,
     end
   end
 
-  -- Forget rates whose theoretical arrival time has passed.
+  -- Delete rates whose theoretical arrival time has passed.
   function sweep_rates(limit)
     for _, name in ipairs(call('ZRANGE', P .. 'tats', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
       call('ZREM', P .. 'tats', name)

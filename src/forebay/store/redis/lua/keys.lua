@@ -2,7 +2,7 @@
 --
 -- A file is a library, then verbs: `-- needs:` names the libraries that its own builds on, and a script is one verb behind
 -- all that it needs (scripts.py). A verb is `reads`: it changes nothing; `grows`: a server without memory refuses it;
--- `once`: its body is a function for `once`, below; `token`: it remembers by itself what it did.
+-- `once`: its body is a function for `once`, below; `token`: it stores by itself what it did.
 -- Large libraries name what they export and are functions that are called at once: Lua allows 200 names in a function.
 --
 -- All keys begin with the prefix, whose hash tag keeps them in one slot of a cluster. In a key and in a member an id is
@@ -12,10 +12,10 @@
 --   head               hash    last: the id given last · specs: counts changes of specs · half, filled: see `gone0`
 --                              delivery: `streams`, if the store delivers by them
 --   queues             zset    names of queues that are configured, paused or hold jobs
---   q:<queue>          hash    version · paused · rule: what scripts know of the spec · how many jobs, by state · keyed
+--   q:<queue>          hash    version · paused · rule: what scripts read of the spec · how many jobs, by state · keyed
 --                              tail, streamed: the last place of its stream, and how many of its jobs were never claimed
 --                              lanes: how many have ready jobs · turn: of the class that started last
---                              dear: what running jobs cost beyond 1 each · scan: lanes from this cursor on are as an
+--                              extra_cost: what running jobs cost beyond 1 each · scan: lanes from this cursor on are as an
 --                              earlier spec had them · sheds: jobs are being marked for a spec that sheds
 --   spec:<queue>       string  the spec as JSON, for the clients
 --
@@ -28,10 +28,10 @@
 --   odd:<queue>        zset    those of them whose rank is not their due time or that have a lane of their own, by due time
 --   lease              zset    running jobs, by the end of their lease
 --   expire             zset    waiting and ready jobs that expire, by when
---   kept               zset    finished jobs that are forgotten at an instant, by that
+--   kept               zset    finished jobs that are deleted at an instant, by that
 --   e:<state>          zset    finished jobs by when they ended;  e:<state>|<queue>: those of one queue
 --   dead               zset    dead jobs by id
---   crowded            zset    queues with more dead jobs than they keep
+--   over_dead_limit    zset    queues with more dead jobs than they keep
 --   old:<queue>        zset    waiting and ready jobs of a queue that sheds, by id;  low:<queue>: the same by place
 --   fresh:<queue>      hash    subject: the job that takes over newer work of it
 --   gone0, gone1       hash    the last settle of jobs that are gone; the older half is dropped when the newer is full

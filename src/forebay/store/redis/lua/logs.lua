@@ -115,7 +115,7 @@ local log_state, stream, appended, entry_at, first_since, group_key, drop_before
 
   local SOURCE_KEPT = 90 * 86400 * 1000000
 
-  -- Checkpoints of sources that no longer move are forgotten.
+  -- Delete checkpoints of sources that no longer move.
   function sweep_sources(limit)
     local before = '(' .. text(now - SOURCE_KEPT)
     for _, source in ipairs(call('ZRANGE', P .. 'sources_at', '-inf', before, 'BYSCORE', 'LIMIT', 0, limit)) do

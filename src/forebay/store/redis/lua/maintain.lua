@@ -1,4 +1,4 @@
--- Maintenance: expire, promote, forget. It is bounded, and part of the verbs that change jobs.
+-- Maintenance: expire, promote, delete. It is bounded, and part of the verbs that change jobs.
 -- A claim returns nothing while expired jobs are left (`maintain` returns whether all are dead), so none is ever claimed.
 -- needs: openings lines ledger
 
@@ -38,7 +38,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
     add_plain(change, sid, r[QUEUE], r)
   end
 
-  -- Remove a finished job; its last settle is remembered.
+  -- Remove a finished job; its last settle is kept.
   local function remove_job(sid, r, marks)
     move(sid, r, nil)
     add_plain('purged', sid, more(r).home or r[QUEUE], r)
@@ -56,7 +56,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
         remove_job(sid, r, marks)
       end
     end
-    remember(marks)
+    keep_marks(marks)
   end
 
   function expire(limit)
@@ -96,7 +96,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
   -- Remove the oldest dead jobs of queues that have more than they keep.
   local function drop_excess_dead(limit)
     local names = {}
-    for _, name in ipairs(call('ZRANGE', P .. 'crowded', 0, -1)) do
+    for _, name in ipairs(call('ZRANGE', P .. 'over_dead_limit', 0, -1)) do
       names[name] = true
     end
     for q in every(queues) do
@@ -130,7 +130,7 @@ local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, ma
     return ready + update_lanes(), through
   end
 
-  -- Keys whose window has passed are forgotten.
+  -- Delete keys whose window has passed.
   function sweep_keys(limit)
     for _, queue in ipairs(call('ZRANGE', P .. 'windows', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
       local gone = call('ZRANGE', P .. 'ku:' .. queue, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)

@@ -5,11 +5,11 @@
 -- needs: streams
 
 local queues, has_work, has_room, has_ended, touched_lanes, touched_lines = {}, {}, {}, {}, {}, {}
-local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclaimed, index_job, move, remember, drop_progress, publish, write_queues
+local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclaimed, index_job, move, keep_marks, drop_progress, publish, write_queues
 
 (function()
   local STATES = { 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled' }
-  local FIELDS = { 'version', 'paused', 'rule', 'keyed', 'tail', 'streamed', 'turn', 'lanes', 'dear', 'scan', 'sheds', unpack(STATES) }
+  local FIELDS = { 'version', 'paused', 'rule', 'keyed', 'tail', 'streamed', 'turn', 'lanes', 'extra_cost', 'scan', 'sheds', unpack(STATES) }
 
   function queue_of(name)
     local q = queues[name]
@@ -20,7 +20,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
       end
       q = { name = name, version = tonumber(f.version or 0), paused = tonumber(f.paused or 0), kept = f }
       q.tail, q.streamed, q.turn = f.tail, tonumber(f.streamed or 0), f.turn or START
-      q.lanes, q.dear, q.scan, q.sheds, q.starting = tonumber(f.lanes or 0), tonumber(f.dear or 0), f.scan, f.sheds, 0
+      q.lanes, q.extra_cost, q.scan, q.sheds, q.starting = tonumber(f.lanes or 0), tonumber(f.extra_cost or 0), f.scan, f.sheds, 0
       q.at, q.gates, q.classes = {}, {}, {}
       q.rule, q.keyed = f.rule and decode(f.rule) or NOTHING, f.keyed and decode(f.keyed) or nil
       for state = WAITING, CANCELLED do
@@ -37,7 +37,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
 
   -- What the jobs that run cost together, and those that are about to.
   function running_cost(q)
-    return q[RUNNING] + q.dear + q.starting
+    return q[RUNNING] + q.extra_cost + q.starting
   end
 
   -- What a job of the queue says of shedding: it may have to give way, also to a spec that is about to be put.
@@ -73,7 +73,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
     end
     local keyed, cost = more(r).keyed, more(r).cost
     if cost and state == RUNNING then
-      q.dear = q.dear + n * (cost - 1)
+      q.extra_cost = q.extra_cost + n * (cost - 1)
     end
     if keyed then
       q.keyed = q.keyed or { 0, 0, 0, 0, 0, 0 }
@@ -238,10 +238,10 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
     end
   end
 
-  -- Remember how jobs were settled that are gone; the older half is dropped when there is no more room.
+  -- Keep how jobs were settled that are gone; the older half is dropped when there is no more room.
   local SETTLE_MEMORY = 65536
 
-  function remember(marks)
+  function keep_marks(marks)
     if #marks == 0 then
       return
     end
@@ -258,7 +258,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
   local function values_of(q)
     local values = {
       keyed = q.keyed and pack(q.keyed) or false, tail = q.tail or false, streamed = q.tail and q.streamed,
-      turn = q.turn ~= START and q.turn, lanes = q.lanes > 0 and q.lanes, dear = q.dear > 0 and q.dear,
+      turn = q.turn ~= START and q.turn, lanes = q.lanes > 0 and q.lanes, extra_cost = q.extra_cost > 0 and q.extra_cost,
       scan = q.scan or false, sheds = q.sheds or false,
     }
     for state = WAITING, CANCELLED do
@@ -291,7 +291,7 @@ local queue_of, depth, running_cost, marks_shed, touch_lane, count, index_unclai
       call('ZADD', P .. 'queues', 0, q.name)
     end
     if max_dead then
-      set_score(P .. 'crowded', q.name, q[DEAD] > max_dead and 0)
+      set_score(P .. 'over_dead_limit', q.name, q[DEAD] > max_dead and 0)
     end
   end
 

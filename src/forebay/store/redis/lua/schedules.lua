@@ -22,7 +22,7 @@ write_all()
 return 1
 
 -- verb: drop_schedule (once, needs maintain)
--- Forget a schedule but for its last slot: name.
+-- Delete a schedule but for its last slot: name.
 local dropped = call('HDEL', P .. 'schedules', ARGV[3])
 if dropped == 1 then
   set_verb('drop_schedule', nil, ARGV[3])

@@ -1,5 +1,5 @@
 -- The commit point. The fence decides, not the time: a settle counts if the job runs and its delivery is the lease's.
--- The last settle is remembered as a mark, the delivery and the letter of the verdict, on the record or, once the job is
+-- The last settle is kept as a mark, the delivery and the letter of the verdict, on the record or, once the job is
 -- gone, beside it: a repeated one is answered alike.
 --
 -- Settlements come in groups with one verdict: code, delivery, ids, and where it has them: duration (how long until the job is
@@ -139,7 +139,7 @@ local settle
     end
   end
 
-  -- Ids and records in the order of the ids: jobs that were settled together are mostly neighbours.
+  -- Ids and records in the order of the ids: jobs that were settled together mostly have consecutive ids.
   local function in_order(sids, records)
     local order = {}
     for i = 1, #sids do
@@ -179,7 +179,7 @@ local settle
     for _, group in ipairs(groups) do
       settle_group(group, replies)
     end
-    remember(marks_left)
+    keep_marks(marks_left)
     record_ended()
     if waits then
       maintain(MAINTAIN_LIMIT)

@@ -62,7 +62,7 @@ local open_key, turn_of, place_class, advance_class, restart_turns, write_classe
     end
   end
 
-  -- Write the classes that moved. Of idle ones some are known; one that is forgotten gains a single start.
+  -- Write the classes that moved. Of idle ones some are kept; one that is dropped gains a single start.
   function write_classes(q)
     local key, values = P .. 'idle:' .. q.name, {}
     for name, cls in pairs(q.classes) do
@@ -72,9 +72,9 @@ local open_key, turn_of, place_class, advance_class, restart_turns, write_classe
     end
     if next(values) then
       order.write(key)
-      local forgotten = call('ZPOPMIN', key, max(0, min(call('ZCARD', key) - IDLE_CLASSES, BATCH)))
-      for i = 1, #forgotten, 2 do
-        values[sub(forgotten[i], 21)] = false
+      local dropped = call('ZPOPMIN', key, max(0, min(call('ZCARD', key) - IDLE_CLASSES, BATCH)))
+      for i = 1, #dropped, 2 do
+        values[sub(dropped[i], 21)] = false
       end
     end
     write_hash(P .. 'turn:' .. q.name, values)

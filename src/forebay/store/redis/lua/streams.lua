@@ -104,7 +104,7 @@ local streams, entry_id, is_unread = {}, nil, nil
     return before
   end
 
-  -- Consumers that hold nothing are forgotten: every process that ever claimed is one.
+  -- Delete consumers that hold nothing: every process that ever claimed is one.
   function streams.sweep(limit)
     for _, name in ipairs(call('ZRANGE', P .. 'streams', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
       local key = P .. 's:' .. name
@@ -126,7 +126,7 @@ local pop_ready, pop_ready_and_streamed, reclaim_entries
     return tonumber(due), sid_of(tonumber(job))
   end
 
-  local function forget_entry(sid, r)
+  local function drop_entry(sid, r)
     local is = edited(r)
     is[MORE].flow = nil
     if is_unread(r) then
@@ -142,7 +142,7 @@ local pop_ready, pop_ready_and_streamed, reclaim_entries
       for i = 1, #all, 2 do
         local r = record(all[i + 1])
         if r[QUEUE] == q.name and more(r).flow then
-          forget_entry(all[i], r)
+          drop_entry(all[i], r)
         end
       end
     end

@@ -1,16 +1,16 @@
 -- Workers that announced themselves.
 -- needs: keys
-local function forget_worker(owner)
+local function drop_worker(owner)
   call('HDEL', P .. 'workers', owner)
   call('ZREM', P .. 'workers_until', owner)
   call('ZREM', P .. 'workers_names', owner)
 end
 
 -- verb: announce
--- Announce a worker: owner, how long to keep it, its presence. Forget those past their time.
+-- Announce a worker: owner, how long to keep it, its presence. Delete those past their time.
 local owner, till = ARGV[3], now + tonumber(ARGV[4])
 for _, late in ipairs(call('ZRANGE', P .. 'workers_until', '-inf', text(now), 'BYSCORE', 'LIMIT', 0, BATCH)) do
-  forget_worker(late)
+  drop_worker(late)
 end
 local known = call('HGET', P .. 'workers', owner)
 call('HSET', P .. 'workers', owner, pack({ ARGV[5], known and decode(known)[2] or now, now }))
@@ -19,9 +19,9 @@ call('ZADD', P .. 'workers_names', 0, owner)
 return 1
 
 -- verb: withdraw (once)
--- Forget what a worker announced: owner. Whether it was known.
+-- Delete what a worker announced: owner. Whether it was known.
 local till = tonumber(call('ZSCORE', P .. 'workers_until', ARGV[3]) or 0)
-forget_worker(ARGV[3])
+drop_worker(ARGV[3])
 return till > now and 1 or 0
 
 -- verb: workers (reads)

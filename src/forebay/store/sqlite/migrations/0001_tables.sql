@@ -64,10 +64,10 @@ CREATE TABLE job (
     home TEXT
 );
 CREATE INDEX job_ready ON job (queue, lane, rank) WHERE state = 1;
-CREATE INDEX job_odd ON job (queue, due_at) WHERE state = 1 AND (rank <> due_at OR lane <> '');
+CREATE INDEX job_not_by_age ON job (queue, due_at) WHERE state = 1 AND (rank <> due_at OR lane <> '');
 CREATE INDEX job_due ON job (due_at) WHERE state = 0 AND behind = 0;
 CREATE INDEX job_line ON job (line) WHERE line IS NOT NULL AND (state < 3 OR state = 4 AND blocks = 1);
-CREATE INDEX job_fallen ON job (line) WHERE line IS NOT NULL AND state = 4 AND blocks = 1;
+CREATE INDEX job_dead_head ON job (line) WHERE line IS NOT NULL AND state = 4 AND blocks = 1;
 CREATE INDEX job_lease ON job (lease_until) WHERE state = 2;
 CREATE INDEX job_cancel_requested ON job (owner) WHERE cancel_requested = 1 AND state = 2;
 CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND state < 2;
@@ -79,7 +79,7 @@ CREATE INDEX job_oldest ON job (queue) WHERE sheds = 1 AND state < 2;
 CREATE INDEX job_lowest ON job (queue, rank) WHERE sheds = 1 AND state < 2;
 CREATE INDEX job_ended ON job (state, queue, finished_at) WHERE state > 2;
 
--- How far running jobs say they are. Rows of deliveries that have ended mean nothing, and are dropped in passing.
+-- The reported progress of running jobs. Rows of deliveries that have ended mean nothing, and are dropped in passing.
 CREATE TABLE progress (
     id INTEGER PRIMARY KEY,
     delivery INTEGER NOT NULL,
@@ -90,7 +90,7 @@ CREATE TABLE progress (
 
 -- A queue and how many jobs it has in each state. `laned`: ready jobs in other lanes than the plain one, which is ''.
 -- `turn`: that of the class that started last. `paced`: a rate of its spec holds the whole queue.
--- `max_dead`: as the spec says; where more of them lie, the oldest are forgotten.
+-- `max_dead`: as the spec says; where there are more, the oldest are deleted.
 CREATE TABLE queue (
     name TEXT PRIMARY KEY,
     spec TEXT,
@@ -107,7 +107,7 @@ CREATE TABLE queue (
     keys INTEGER NOT NULL DEFAULT 0,
     max_dead INTEGER
 ) WITHOUT ROWID;
-CREATE INDEX queue_crowded ON queue (name) WHERE dead > max_dead;
+CREATE INDEX queue_over_dead_limit ON queue (name) WHERE dead > max_dead;
 CREATE INDEX queue_paced ON queue (name) WHERE paced = 1 AND ready > 0;
 
 -- Lanes that have ready jobs, but for the plain one. `rank` and `id`: its first job comes no earlier than that.
@@ -158,7 +158,7 @@ CREATE TABLE key (
 ) WITHOUT ROWID;
 CREATE INDEX key_until ON key (until, queue);
 
--- Gates that running jobs use, rates that starts are owed to, and gates with an operator's number (`given`). No others.
+-- Gates that running jobs use, rates ahead of their time, and gates with an operator's number (`given`). No others.
 -- `tat`: the theoretical arrival time of a rate. `queue`: the one that used the gate last; its spec has the numbers.
 -- `wake_at`: when a rate opens for the first of the lanes that are parked there.
 CREATE TABLE gate (
@@ -170,7 +170,7 @@ CREATE TABLE gate (
     wake_at INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX gate_waking ON gate (wake_at) WHERE wake_at IS NOT NULL;
-CREATE INDEX gate_owed ON gate (tat) WHERE used = 0 AND given IS NULL AND wake_at IS NULL;
+CREATE INDEX gate_unused_rate ON gate (tat) WHERE used = 0 AND given IS NULL AND wake_at IS NULL;
 
 -- The last settle of jobs that are gone, in two tables: when one is full, the other, older one is emptied at once.
 CREATE TABLE removed_0 (id INTEGER PRIMARY KEY, delivery INTEGER NOT NULL, code TEXT NOT NULL);

@@ -1,7 +1,7 @@
 """The verdict on several cells: one answer, the coverage of each cell, and offenders with the name of their cell.
 
-The checks need nothing of this: a job lives in one cell, and its events keep their order. But a cell that was not read
-lacks every event of its jobs, which would look lost; so without it nothing is judged, and the answer is INVALID.
+The checks need nothing of this: a job is in one cell, and its events keep their order. But a cell that was not read
+lacks every event of its jobs, which would count as lost; so without it nothing is judged, and the answer is INVALID.
 """
 
 from collections.abc import Iterator, Mapping

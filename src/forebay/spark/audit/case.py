@@ -1,4 +1,4 @@
-"""One audit by Spark: which exact checks have to run, and what they find. `conclude` makes the verdict of it."""
+"""One audit by Spark: which exact checks have to run, and what they find. `conclusion` makes the verdict of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -12,14 +12,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from forebay.core.ledger import Change
 from forebay.spark.audit.bitsets import JobSums, SeqSums, accepted_again, job_sums, seq_sums
 from forebay.spark.audit.checks import AuditOptions
-from forebay.spark.audit.conclude import AuditFacts, CheckCount, conclude, counted
+from forebay.spark.audit.conclusion import AuditFacts, CheckCount, conclude, counted
 from forebay.spark.audit.exact_checks import ENDED, Finding, Rules
-from forebay.spark.audit.examine import Suspects, examine, semi_join
 from forebay.spark.audit.findings import FINDINGS
 from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import JobProfile, fits, profile, suspects
-from forebay.spark.audit.proven import Past, Proven, ProvenTotals, Slot
+from forebay.spark.audit.proven import EarlierAudit, Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import LedgerExtent, conflicts, distinct_events, gaps, log_gaps, survey
+from forebay.spark.audit.suspects import Suspects, examine, semi_join
 from forebay.spark.audit.verdict import OFFENDERS, AuditVerdict, Offender
 from forebay.spark.session import stage
 
@@ -29,8 +29,8 @@ _KEPT: Final = StorageLevel.MEMORY_AND_DISK
 class AuditCase:
     """The evidence of one audit. Each part is computed once, when it is needed, and kept while the audit lasts.
 
-    With a `past`, `events` are those that are new since; receipts and effects are all of the jobs and seqs that are
-    related to these, or to new evidence.
+    With an `earlier` audit, `events` are those that are new since; receipts and effects are all of the jobs and seqs
+    that are related to these, or to new evidence.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class AuditCase:
         doubts: Sequence[str],
         absent: Sequence[str],
         cut: bool,
-        past: Past | None = None,
+        earlier: EarlierAudit | None = None,
     ) -> None:
         self._read = events
-        self._past = past
+        self._earlier = earlier
         self._receipts = receipts
         self._effects = effects
         self._logs = logs
@@ -83,8 +83,8 @@ class AuditCase:
             absent=self._absent,
             cut=self._cut,
         )
-        earlier = None if self._past is None else self._past.proven.relied_on(self._first_look.events)
-        return conclude(facts, parts, self._seqs_of, earlier)
+        relied_on = None if self._earlier is None else self._earlier.proven.relied_on(self._first_survey.events)
+        return conclude(facts, parts, self._seqs_of, relied_on)
 
     def proves(self) -> bool:
         """Whether a verdict of PASS is one that a later audit may rely on."""
@@ -104,32 +104,32 @@ class AuditCase:
     def _last_slots(self) -> dict[str, Slot]:
         """Of each schedule."""
         if not self._extent.fires:
-            return {} if self._past is None else self._past.proven.slots
+            return {} if self._earlier is None else self._earlier.proven.slots
         fired = self._events.filter((F.col("verb") == "fire") & F.col("tick").isNotNull())
         last = fired.groupBy("name").agg(F.max(F.struct(F.unix_micros("tick").alias("tick"), "offset")).alias("last"))
         return {row["name"]: Slot(row["last"]["tick"], row["last"]["offset"]) for row in last.collect()}
 
     @cached_property
-    def _first_look(self) -> LedgerExtent:
+    def _first_survey(self) -> LedgerExtent:
         with self._stage("survey"):
             return survey(self._read)
 
     @cached_property
     def _ledger(self) -> DataFrame:
         """What was read, each event once."""
-        return self._keep(distinct_events(self._read)) if self._first_look.ragged else self._read
+        return self._keep(distinct_events(self._read)) if self._first_survey.ragged else self._read
 
     @cached_property
     def _events(self) -> DataFrame:
         """With earlier ones of the same jobs."""
-        past = self._past
-        return self._ledger if past is None or past.events is None else self._ledger.unionAll(past.events)
+        earlier = self._earlier
+        return self._ledger if earlier is None or earlier.events is None else self._ledger.unionAll(earlier.events)
 
     @cached_property
     def _extent(self) -> LedgerExtent:
         with self._stage("survey"):
-            found = survey(self._ledger) if self._first_look.ragged else self._first_look
-        return found if self._past is None else self._past.proven.extent.followed_by(found)
+            found = survey(self._ledger) if self._first_survey.ragged else self._first_survey
+        return found if self._earlier is None else self._earlier.proven.extent.followed_by(found)
 
     @cached_property
     def _seqs(self) -> SeqSums | None:
@@ -144,7 +144,7 @@ class AuditCase:
 
     @cached_property
     def _in_full(self) -> bool:
-        """Whether each job is looked at: in any audit but a quick one whose sums are all 0."""
+        """Whether each job is checked: in any audit but a quick one whose sums are all 0."""
         if not self._options.quick or self._seqs is None or self._seqs.suspicions:
             return True
         sums = self._sums
@@ -160,20 +160,20 @@ class AuditCase:
 
     @cached_property
     def _totals(self) -> ProvenTotals:
-        """Of the whole ledger: what was proven, less what it knew of the jobs and seqs that are looked at again."""
+        """Of the whole ledger: what was proven, less what it counted for the jobs and seqs that are checked again."""
         seen = self._profile[0] if self._in_full else self._sums
         sent, effects = (0, 0) if self._seqs is None else (self._seqs.sent, self._seqs.effects)
         found = ProvenTotals(seen.jobs, seen.ended, seen.enqueued, seen.receipted, sent, effects)
-        past = self._past
-        if past is None:
+        earlier = self._earlier
+        if earlier is None:
             return found
-        total = past.proven.totals.plus(found)
+        total = earlier.proven.totals.plus(found)
         with self._stage("totals"):
-            if past.events is not None:
-                jobs = job_sums(past.events, past.receipts, past.effects)
+            if earlier.events is not None:
+                jobs = job_sums(earlier.events, earlier.receipts, earlier.effects)
                 total = total.minus(ProvenTotals(jobs.jobs, jobs.ended, jobs.enqueued, jobs.receipted, 0, 0))
-            if past.receipts is not None:
-                seqs = seq_sums(past.receipts, past.effects)
+            if earlier.receipts is not None:
+                seqs = seq_sums(earlier.receipts, earlier.effects)
                 total = total.minus(ProvenTotals(0, 0, 0, 0, seqs.sent, seqs.effects))
         return total
 
@@ -193,10 +193,10 @@ class AuditCase:
     def _of_ledger(self) -> Iterator[DataFrame]:
         """What is not about single jobs."""
         options, extent = self._options, self._extent
-        if self._first_look.ragged:
+        if self._first_survey.ragged:
             yield conflicts(self._read)
         if extent.missing + extent.ragged:
-            yield gaps(self._ledger, extent, None if self._past is None else self._past.proven.end)
+            yield gaps(self._ledger, extent, None if self._earlier is None else self._earlier.proven.end)
         if extent.fires:
             yield slots_twice(self._events)
         if options.schedules:

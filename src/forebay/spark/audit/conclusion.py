@@ -1,6 +1,7 @@
 """From findings to the verdict: the outcome of each check, whether the evidence suffices, and the facts.
 
-There is no query and no rule about jobs in here: `judge` finds by Spark, `small` without it, and both use this module.
+There is no query and no rule about jobs in here: `case` finds by Spark, `small_case` without it, and both use this
+module.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

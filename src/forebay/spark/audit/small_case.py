@@ -1,7 +1,7 @@
 """An audit of few rows without Spark, whole or incremental: rows of Arrow in, the verdict out.
 
 Starting Java and compiling queries takes longer than checking some hundred thousand rows in Python. Every job and every
-seq is checked by `examine.judge`, the same functions that judge Spark's suspects, and `conclude` makes the verdict.
+seq is checked by `suspects.judge`, the same functions that judge Spark's suspects, and `conclusion` makes the verdict.
 
 A ledger that is not whole, was switched off, or has a slot of a schedule that may be a second one is not judged here:
 `SmallCase.of` returns None, and Spark finds out what exactly is wrong. So these checks are not written twice.
@@ -17,14 +17,14 @@ from msgspec import Struct
 
 from forebay.core.ledger import Change
 from forebay.spark.arrow import distinct_numbers
+from forebay.spark.audit.case import rules_of
 from forebay.spark.audit.checks import AuditOptions
-from forebay.spark.audit.conclude import AuditFacts, conclude, counted
+from forebay.spark.audit.conclusion import AuditFacts, conclude, counted
 from forebay.spark.audit.exact_checks import EFFECT, ENDED, EVENT, NAMED, RECEIPT
-from forebay.spark.audit.examine import entries_of, judge
-from forebay.spark.audit.judge import rules_of
 from forebay.spark.audit.profile import fits
 from forebay.spark.audit.proven import Proven, ProvenTotals, Slot
 from forebay.spark.audit.survey import EMPTY, LedgerExtent
+from forebay.spark.audit.suspects import entries_of, judge
 from forebay.spark.audit.verdict import AuditVerdict
 
 _OVER: Final = pa.array([*ENDED, Change.PURGED])
@@ -50,35 +50,35 @@ class EvidenceRows(Struct, frozen=True):
 
 
 class SmallCase:
-    """`new`: rows that no earlier audit has read. `past`: proven rows that are related to them, and the events of jobs
-    that were open."""
+    """`new`: rows that no earlier audit has read. `related`: proven rows that are related to them, and the events of
+    jobs that were open."""
 
     def __init__(
         self,
         proven: Proven,
         new: EvidenceRows,
-        past: EvidenceRows,
+        related: EvidenceRows,
         extent: LedgerExtent,
         slots: dict[str, Slot],
         options: AuditOptions,
     ) -> None:
         self._proven = proven
         self._new = new
-        self._past = past
-        self._all = past.plus(new)
+        self._related = related
+        self._all = related.plus(new)
         self._extent = proven.extent.followed_by(extent)
         self._slots = slots
         self._options = options
-        self._totals = proven.totals.plus(_totals(self._all)).minus(_totals(past))
+        self._totals = proven.totals.plus(_totals(self._all)).minus(_totals(related))
 
     @classmethod
-    def of(cls, proven: Proven, new: EvidenceRows, past: EvidenceRows, options: AuditOptions) -> "SmallCase | None":
+    def of(cls, proven: Proven, new: EvidenceRows, related: EvidenceRows, options: AuditOptions) -> "SmallCase | None":
         """None if Spark has to find out what is wrong."""
         extent = _extent(new.events, proven.end)
         slots = None if extent is None else _slots(new.events, proven.slots)
         if extent is None or slots is None or not fits(extent):
             return None
-        return cls(proven, new, past, extent, slots, options)
+        return cls(proven, new, related, extent, slots, options)
 
     def verdict(self, doubts: Sequence[str], absent: Sequence[str], cut: bool = False) -> AuditVerdict:
         rows, options = self._all, self._options
