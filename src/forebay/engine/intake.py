@@ -264,7 +264,7 @@ def first_rank(entry: Entry, now: Instant) -> int:
     return rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
 
 
-class NewJob(NamedTuple):
+class NewJobRow(NamedTuple):
     """The row of a new job. `behind`: its line has a job before it. `ready`: it is due and not behind another job."""
 
     entry: Entry
@@ -274,7 +274,7 @@ class NewJob(NamedTuple):
     behind: bool
 
 
-def new_jobs(entries: Iterable[Entry], now: Instant, taken_lines: Iterable[str] = ()) -> Iterator[NewJob]:
+def new_jobs(entries: Iterable[Entry], now: Instant, taken_lines: Iterable[str] = ()) -> Iterator[NewJobRow]:
     """The rows of new jobs, in order; the first job of a free line is exposed."""
     taken = set(taken_lines)
     for entry in entries:
@@ -282,4 +282,4 @@ def new_jobs(entries: Iterable[Entry], now: Instant, taken_lines: Iterable[str] 
         if entry.line is not None:
             taken.add(entry.line)
         lane = lane_key(entry.cls, entry.gates) if entry.gates else entry.cls
-        yield NewJob(entry, lane, first_rank(entry, now), entry.due_at <= now and not behind, behind)
+        yield NewJobRow(entry, lane, first_rank(entry, now), entry.due_at <= now and not behind, behind)

@@ -139,7 +139,7 @@ class Sites:
         return path if contender in PEERS else f"sqlite:///{path}"
 
 
-class Trial:
+class KillTrial:
     """One queue: its jobs are put, its worker is killed and started again."""
 
     def __init__(self, contender: Contender, url: str, clients: Clients) -> None:
@@ -227,13 +227,13 @@ def main() -> int:
     here = [each for each in wanted if each in OURS or each.version]
     _describe(wanted, here)
     found: list[Figure] = []
-    trials: list[Trial] = []
+    trials: list[KillTrial] = []
     with ExitStack() as stack:
         sites = Sites(stack)
         clients = stack.enter_context(Clients())
         for contender in here:
             try:
-                trial = Trial(contender, sites.url(contender), clients)
+                trial = KillTrial(contender, sites.url(contender), clients)
                 stack.callback(trial.kill)
                 trial.run()
             except Exception:

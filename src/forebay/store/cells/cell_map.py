@@ -159,7 +159,7 @@ class Router:
         return homes
 
 
-def sourced(
+def homes_of_source(
     cells: CellMap, source: str, drafts: Sequence[Draft], *, closed: bool = False
 ) -> Iterator[tuple[str, list[Move]]]:
     """The cell of each draft of a source, and the moves by which its queue has left others.

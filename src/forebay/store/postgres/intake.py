@@ -31,7 +31,7 @@ from forebay.engine.intake import (
     KeyFact,
     MergedDraft,
     MergeTarget,
-    NewJob,
+    NewJobRow,
     RankedId,
     excess_of,
     new_jobs,
@@ -366,7 +366,7 @@ class BatchPlan:
             by_state = any(self.stamper(queue).spec.unique for queue, _ in plan.keys)
             sweep_keys(unit, KEYS_SWEPT * (len(plan.entries) + 1), by_state=by_state)
 
-    def _row(self, run: Sequence[NewJob]) -> tuple[Any, ...]:
+    def _row(self, run: Sequence[NewJobRow]) -> tuple[Any, ...]:
         """The columns of a run."""
         (entry, lane, rank, ready, behind), entries = run[-1], [job.entry for job in run]
         if ready:
@@ -404,10 +404,10 @@ def _merge(merged: MergedDraft, own: RareFields) -> tuple[Any, ...]:
     return (draft.kind, JsonParameter(b"[" + draft.body + b"]"), facts, *moved, target)
 
 
-def _runs(jobs: Iterable[NewJob], shedding: set[str]) -> Iterator[list[NewJob]]:
+def _runs(jobs: Iterable[NewJobRow], shedding: set[str]) -> Iterator[list[NewJobRow]]:
     """Jobs with consecutive ids that are the same to a claim; jobs with gates, a line or an expiry have runs of their
     own."""
-    run: list[NewJob] = []
+    run: list[NewJobRow] = []
     last: tuple[Any, ...] | None = None
     for job in jobs:
         entry = job.entry

@@ -21,7 +21,7 @@ from forebay.engine.intake import (
     KeyFact,
     MergedDraft,
     MergeTarget,
-    NewJob,
+    NewJobRow,
     RankedId,
     key_is_taken,
     new_jobs,
@@ -182,13 +182,13 @@ def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:
         unit.connection.execute(SQL.mark_sheds, (ids,))
 
 
-def _plain_row(job: NewJob, state: int, now: Instant) -> tuple[Any, ...]:
+def _plain_row(job: NewJobRow, state: int, now: Instant) -> tuple[Any, ...]:
     entry = job.entry
     first = (entry.id, state, entry.queue, job.lane, job.rank, entry.due_at, entry.max_attempts, now)
     return *first, *_WORK(entry)
 
 
-def _row(job: NewJob, state: int, now: Instant) -> tuple[Any, ...]:
+def _row(job: NewJobRow, state: int, now: Instant) -> tuple[Any, ...]:
     entry = job.entry
     meta = None if entry.meta is None else text_of(entry.meta)
     return *_plain_row(job, state, now), *_ORDER(entry), job.behind, *_NAMES(entry), meta
