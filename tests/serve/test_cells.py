@@ -50,7 +50,7 @@ def test_the_pages_and_the_api_show_jobs_of_all_cells(tmp_path: Path, serve_on: 
         for job_id in ids:
             assert client.get(f"/jobs/{job_id}").json()["id"] == job_id
             sentences = client.get(f"/jobs/{job_id}/explain").json()["sentences"]
-            assert f"it lives in cell c{cell_of(job_id)}" in sentences
+            assert f"it is in cell c{cell_of(job_id)}" in sentences
         homes = {each["name"]: each["cells"] for each in client.get("/queues").json()["queues"]}
         assert homes == {queue: [f"c{cell_of(job_id)}"] for queue, job_id in zip(queues, ids, strict=True)}
         assert client.get("/queues/mail").json()["cells"] == homes["mail"]

@@ -307,7 +307,7 @@ def test_a_partition_moves_alone_where_no_promise_depends_on_it(cells_fixture: C
 @pytest.mark.parametrize(
     ("axes", "source", "target", "complaint"),
     [
-        ({}, "b", "c", "it lives in a, so it cannot move from b"),
+        ({}, "b", "c", "it is in a, so it cannot move from b"),
         ({}, "a", "a", "cannot move from a to a"),
         ({}, "a", "z", "there is no cell 'z'"),
         ({"retention": Retained()}, "a", "b", "a log cannot move"),

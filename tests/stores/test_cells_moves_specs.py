@@ -249,7 +249,7 @@ def test_a_home_that_is_closed_all_the_same_is_opened_by_its_spec(cells_fixture:
     cells_fixture.open_cell("memory://a").put_spec(QueueSpec(name="mail", capacity=Moved(version=1)))
     with pytest.raises(QueueFull):
         store.enqueue([Draft("work", queue="mail")])
-    with pytest.raises(Invalid, match="queue mail: it is closed in cell a, though it lives there; put its spec"):
+    with pytest.raises(Invalid, match="queue mail: it is closed in cell a, though it is placed there; put its spec"):
         mover_of(store).start(["mail"], "a", "b")
     store.put_spec(CAPPED)
     assert cell_of(store.enqueue([Draft("work", queue="mail")])[0].id) == 0

@@ -30,7 +30,7 @@ def closed(spec: QueueSpec, version: int) -> QueueSpec:
 
 
 def put_open(cell: Cell, spec: QueueSpec, version: int) -> None:
-    """Put a spec in a cell in which the queue lives by this version of the map, also if it had left that cell before.
+    """Put a spec in a cell in which the queue is by this version of the map, also if it had left that cell before.
 
     The cell refuses if a newer version than this one has closed it.
     """
@@ -42,7 +42,7 @@ def put_open(cell: Cell, spec: QueueSpec, version: int) -> None:
 
 
 def _at_home(verb: Callable[Concatenate[Cell, str, P], T]) -> Callable[Concatenate["Control", str, P], T]:
-    """A verb of a log, in the cell in which it lives."""
+    """A verb of a log, in its cell."""
 
     def call(self: "Control", log: str, /, *args: P.args, **options: P.kwargs) -> T:
         self._group.check_open()

@@ -163,7 +163,7 @@ class Mover:
         specs = {queue: self._spec(queue, source) for queue in queues}
         for spec in specs.values():
             if isinstance(spec.capacity, Moved):
-                reason = f"it is closed in cell {source.name}, though it lives there"
+                reason = f"it is closed in cell {source.name}, though it is placed there"
                 raise Invalid(f"queue {spec.name}", reason, "put its spec, which opens it, and move it then")
             if not allow_over:
                 _check_bound(spec)
@@ -188,7 +188,7 @@ class Mover:
             reason = f"it moves from cell {under_way.source} to {under_way.target}"
             raise Invalid(f"queue {queue}", reason, f"finish that move first: `{command}` shows what is left")
         if source is target or source.name not in placement.cells:
-            reason = f"it lives in {', '.join(placement.distinct)}, so it cannot move from {source.name}"
+            reason = f"it is in {', '.join(placement.distinct)}, so it cannot move from {source.name}"
             raise Invalid(f"queue {queue}", f"{reason} to {target.name}", "name two cells, the first one of these")
         schedules = [each for each in source.schedules() if each.draft.queue == queue]
         if not schedules and queue not in cells.queues and queue not in source.queues("", 1, queue):
@@ -233,7 +233,7 @@ class Mover:
         return replace(cells, moves=cells.moves | moves) if moves else cells
 
     def _stray(self, queue: str, source: Cell, home: Cell) -> QueueSpec:
-        """The spec where the queue lives counts."""
+        """The spec in the home of the queue counts."""
         spec = next((spec for spec in home.read_specs() if spec.name == queue), None)
         if spec is not None:
             source.put_spec(spec)
