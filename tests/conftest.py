@@ -54,6 +54,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def own_url() -> Iterator[None]:
+    """A command line that runs in this process leaves its store in the environment, for its children: not for tests."""
+    before = os.environ.get("FOREBAY_URL")
+    yield
+    if before is None:
+        os.environ.pop("FOREBAY_URL", None)
+    else:
+        os.environ["FOREBAY_URL"] = before
+
+
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a skipped report into a failed one with the reason of the skip."""
     if not IN_CI or report.outcome != "skipped" or hasattr(report, "wasxfail"):

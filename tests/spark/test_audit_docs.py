@@ -30,6 +30,7 @@ def app_of_the_page() -> str:
     return str(app)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_commands_of_the_page_give_what_it_shows(
     run: Run, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -124,6 +124,7 @@ def test_a_verdict_stays_in_the_lake_and_is_on_the_dashboard(run: Run, url: str,
             site.stop()
 
 
+@pytest.mark.nightly
 def test_old_days_are_dropped_and_the_lake_goes_on(
     run: Run, spark: SparkSession, url: str, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
