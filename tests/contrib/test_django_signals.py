@@ -79,7 +79,7 @@ def test_a_task_that_takes_too_long_has_failed(signals: list[str], task: Any) ->
 def test_a_task_that_is_cancelled_has_failed(signals: list[str], task: Any) -> None:
     worker = started()
     result = task.enqueue("hang")
-    eventually(lambda: signals == ["RUNNING"])
+    eventually(lambda: signals == ["RUNNING"] and tasks.begun == ["hang"])
     app().cancel(int(result.id))
     app().wait_for(int(result.id), 20)
     worker.drain(5)
@@ -92,7 +92,7 @@ def test_a_task_that_is_cancelled_has_failed(signals: list[str], task: Any) -> N
 def test_a_task_that_is_drained_has_not_ended(signals: list[str], task: Any) -> None:
     worker = started()
     result = task.enqueue("hang")
-    eventually(lambda: signals == ["RUNNING"])
+    eventually(lambda: signals == ["RUNNING"] and tasks.begun == ["hang"])
     worker.drain(0)
     worker = started()
     app().wait_for(int(result.id), 20)
@@ -104,7 +104,7 @@ def test_a_task_that_is_drained_has_not_ended(signals: list[str], task: Any) -> 
 def test_a_task_whose_lease_is_lost_has_not_ended(signals: list[str], task: Any) -> None:
     worker = started()
     task.enqueue("hang")
-    eventually(lambda: signals == ["RUNNING"])
+    eventually(lambda: signals == ["RUNNING"] and tasks.begun == ["hang"])
     worker.pool.mark_lost([lease.fence for lease in worker.pool.held()])
     eventually(lambda: worker.pool.idle)
     worker.drain(5)

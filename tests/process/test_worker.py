@@ -262,6 +262,18 @@ def test_a_fleet_whose_supervisor_is_killed_drains_by_itself(site: Site) -> None
 POISON = ("exits", "exits_on_the_loop", "crashes", "raises_exit", "holds_the_interpreter", "hangs", "hungry")
 
 
+def test_a_worker_that_died_just_before_the_signal_did_not_fail_to_drain(site: Site) -> None:
+    fleet = site.fleet(2)
+    site.until(lambda: len(site.workers_of(fleet)) == 2, "both workers")
+    victim = min(site.workers_of(fleet))
+    fleet.send_signal(signal.SIGSTOP)
+    os.kill(victim, signal.SIGKILL)
+    site.until(lambda: not alive(victim), "it is dead, and its supervisor has not noticed")
+    fleet.send_signal(signal.SIGTERM)
+    fleet.send_signal(signal.SIGCONT)
+    assert fleet.wait(PATIENCE) == 0
+
+
 def test_poison_dies_of_its_own_and_innocents_live(site: Site) -> None:
     fleet = site.fleet(2, lease_for=seconds(1.5))
     site.enqueue("plain", 20)

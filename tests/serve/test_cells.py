@@ -65,8 +65,8 @@ def test_the_pages_and_the_api_show_jobs_of_all_cells(tmp_path: Path, serve_on: 
         for page in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/queues/mail", *(f"/ui/jobs/{job_id}" for job_id in ids)):
             assert admin.client.get(page).status_code == 200, page
         for queue, job_id in zip(queues, ids, strict=True):
-            assert f"It lives in cell c{cell_of(job_id)}." in admin.client.get(f"/ui/jobs/{job_id}").text
-            assert f"It lives in cell c{cell_of(job_id)}." in admin.client.get(f"/ui/queues/{queue}").text
+            assert f"It is in cell c{cell_of(job_id)}." in admin.client.get(f"/ui/jobs/{job_id}").text
+            assert f"It is in cell c{cell_of(job_id)}." in admin.client.get(f"/ui/queues/{queue}").text
     with site.client(Role.VIEWER, tenant="acme") as tenant:
         (own,) = store.enqueue([Draft("work", queue="mail", tenant="acme")])
         assert not any("cell" in each for each in tenant.get(f"/jobs/{own.id}/explain").json()["sentences"])

@@ -47,6 +47,10 @@ def _seconds_to_end(options: Options) -> float:
     return (options.drain_timeout + options.shutdown_timeout).total_seconds()
 
 
+_DRAINED: Final = (0, -signal.SIGTERM)
+"""Exit codes after a drain. A worker that had not installed its handler yet dies of the SIGTERM, and held nothing."""
+
+
 class WorkerSlot:
     """One of the supervised positions: its current process, if any, and when the next one may start."""
 
@@ -165,6 +169,9 @@ class Supervisor:
 
     def _drain(self) -> int:
         """Forward every signal, kill the workers that outlast the drain timeout, and reclaim what those held."""
+        for slot in self._slots:
+            if slot.process is not None and (code := slot.process.poll()) is not None:
+                self._on_exit(slot, code)  # It died before the signal, so the result of the drain is not about it.
         draining = [slot for slot in self._slots if slot.process is not None]
         forwarded = 0
         deadline = monotonic() + _seconds_to_end(self._options) + _KILL_AFTER
@@ -180,7 +187,8 @@ class Supervisor:
         codes = [slot.process.wait() for slot in draining if slot.process is not None]
         for slot, code in zip(draining, codes, strict=True):
             slot.close_pipe()
+            if code not in _DRAINED:
+                _log.warning("worker %s %s while it drained", slot.owner, describe_exit(code))
             if code and self._reclaim(slot.owner, marks_of(self._directory, slot.owner), code):
                 self._remove_marks(slot.owner)
-        # A worker that had not installed its handler yet dies of the SIGTERM, and held nothing.
-        return 0 if all(code in (0, -signal.SIGTERM) for code in codes) else 1
+        return 0 if all(code in _DRAINED for code in codes) else 1
