@@ -131,7 +131,10 @@ def _bill(lines: list[dict[str, Any]]) -> dict[str, Any]:
     stages: Counter[str] = Counter()
     for line in lines:
         if line["Event"] == "SparkListenerTaskEnd" and "Task Metrics" in line:
-            stages[names[line["Stage ID"]]] += line["Task Metrics"]["Executor CPU Time"]
+            name = names[line["Stage ID"]]
+            # Spark's own name has the paths, also those of this machine.
+            name = "listing files" if name.startswith("Listing leaf files") else name
+            stages[name] += line["Task Metrics"]["Executor CPU Time"]
     bill = {name: round(cpu / 1e9, 2) for name, cpu in stages.most_common()}
     return {"seconds": (ended - started) / 1000, "cpu": sum(stages.values()) / 1e9, "stages": bill}
 
