@@ -22,7 +22,7 @@ __all__ = ["BrowserMissing", "axe_source", "browser", "chromium", "log_in", "ope
 def opened(browser: Browser, scheme: Any = "light", width: int = _WIDTH) -> Iterator[tuple[Page, list[str]]]:
     """A page of a fresh profile, and all that it complains about: errors, and what its policy forbids."""
     context = browser.new_context(viewport={"width": width, "height": _HEIGHT}, color_scheme=scheme)
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda output: complaints.append(output.text) if output.type in ("error", "warning") else None)
