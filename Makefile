@@ -9,6 +9,8 @@ VERSION ?=
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
+TEXTS  := class_names layers literals mutants names sizes statements words
+PROOFS := bench durations evidence power_cuts
 LOCK   := requirements/dev.txt
 POOLER := $(VENV)/pgbouncer
 CHROME := $(VENV)/chromium
@@ -83,9 +85,9 @@ demo: setup ## see it work: the guided tour
 chaos: servers ## break everything there is to break, by plan: ARGS="all", ARGS="f01 --store redis --scale nightly"
 	@$(PY) -m forebay chaos $(or $(ARGS),all)
 
-check: lint ## format, lint, types, layers, sizes
+check: lint ## format, lint, types, and what the text of the tree promises: layers, sizes, names, words
 	@$(PY) -m mypy --no-error-summary
-	@$(PYTEST) -q --no-header tests/unit/test_layers.py tests/unit/test_sizes.py
+	@$(PYTEST) -q --no-header -m "not nightly" $(foreach name,$(TEXTS),tests/unit/test_$(name).py)
 
 lint: setup
 	@$(PY) -m ruff format --check || { echo "not formatted: run 'make fmt'" >&2; exit 1; }
@@ -97,8 +99,8 @@ test: lint servers ## format, lint, types, then every test but the nightly ones
 	$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" $(ARGS); tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests | types))
 
-test-unit: setup ## the quickest slice: core, engine, client, worker roles, command line (layers and sizes: make check)
-	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/unit --ignore tests/unit/test_layers.py --ignore tests/unit/test_sizes.py $(ARGS)
+test-unit: setup ## the quickest slice: core, engine, client, worker roles, command line (the text of the tree: make check)
+	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/unit $(foreach name,$(TEXTS) $(PROOFS),--ignore tests/unit/test_$(name).py) $(ARGS)
 
 test-store: servers ## contract, model and stories of one store: STORE=memory, journal, sqlite, postgres or redis
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/stores -k "$(STORE)" $(ARGS)
